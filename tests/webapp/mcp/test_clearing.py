@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from flows import elicit
 from flows.elicitation.states import Json
-from tests.support.mcp_sandbox import sandbox_env
+from tests.support.mcp_sandbox import caller_at_sandbox
 from tests.support.mcp_server import MODERN, soon
 
 LONG = "Kx7-Qp2_Zt9!Vb4?Wn6+Ls1=Rd3~Hf5.Jg8/Mc0,Ty8;Ua6:Ei4%Ob2&Sw7*Dv9#Fk1-Gm3"
@@ -64,11 +64,10 @@ async def test_no_shape_of_an_error_carries_what_was_typed(server, library, revi
             case _:
                 raise ToolError(f"{typed!r} {key[:20]}...")
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, revision) as (at, caller):
         for shape in ("protocol", "result", "pydantic", "tool"):
             call = caller.call("knock", shape=shape)
-            await guest.type(await caller.link(), key=LONG, pin=str(PIN))
+            await at.guest.type(await caller.link(), key=LONG, pin=str(PIN))
             try:
                 said = (await soon(call)).model_dump_json()
                 assert '"isError":true' in said or '"is_error":true' in said
@@ -99,12 +98,11 @@ async def test_what_a_library_lets_through_is_cleared(server):
         return await elicit.secret("The key of the tea room")
 
     for revision in (LEGACY, MODERN):
-        async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
+        async with caller_at_sandbox(server, revision) as (at, caller):
             if fails not in parts:
                 parts.append(fails)
-            guest = await at.guest()
             call = caller.call("knock")
-            await guest.type(await caller.link(), value=LONG)
+            await at.guest.type(await caller.link(), value=LONG)
             with pytest.raises(MCPError) as raised:
                 await soon(call)
             assert LONG not in f"{raised.value.message} {raised.value.data}"

@@ -14,7 +14,7 @@ import pytest
 
 from flows.elicitation.states import Json
 from flows.schema.schema import strings_of
-from tests.support.mcp_sandbox import Guest, SandboxEnv, sandbox_env
+from tests.support.mcp_sandbox import SandboxEnv, sandbox_env
 from tests.support.mcp_server import FORM, URL, Caller, Page, soon, text_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -31,7 +31,6 @@ class Show:
     """An example that is served, with one client and one person."""
 
     at: SandboxEnv
-    guest: Guest
     revision: str
     way: str
 
@@ -40,7 +39,7 @@ class Show:
         in_client = self.way in ("both", "form")
         fills = [step for step in steps if not isinstance(step, str)]
         by_link = [step for step in steps if isinstance(step, str) or not in_client]
-        async with self.at.stage.caller(
+        async with self.at.env.caller(
             self.revision, declares=WAYS[self.way], fills=fills if in_client else ()
         ) as caller:
             said = await self._said(caller, by_link, tool, arguments)
@@ -56,22 +55,22 @@ class Show:
                 await self._do(step, await caller.link())
             return text_of(await soon(call))
         for step in steps:
-            told = text_of(await soon(caller.call(tool, **arguments)))
+            told = await caller.text(tool, **arguments)
             link = re.search(r"http://\S+/e/\S+", told)
             assert link is not None, told
             await self._do(step, link[0])
-        return text_of(await soon(caller.call(tool, **arguments)))
+        return await caller.text(tool, **arguments)
 
     async def _do(self, step: Step, link: str) -> Page:
         if isinstance(step, str):
-            act: Callable[[str], Awaitable[Page]] = getattr(self.guest, step)
+            act: Callable[[str], Awaitable[Page]] = getattr(self.at.guest, step)
             return await act(link)
-        asked = await self.at.stage.service.elicitations.get(self.at.stage.id_of(link))
+        asked = await self.at.env.service.elicitations.get(self.at.env.id_of(link))
         assert asked is not None
-        page = await self.guest.person.visit(link)
-        schema = self.at.stage.service.kinds.forms.schema(asked)
+        page = await self.at.guest.person.visit(link)
+        schema = self.at.env.service.kinds.forms.schema(asked)
         fields = {name: list(texts) for name, texts in strings_of(schema, step).items()}
-        sent = await self.guest.person.browser.post(link, data={"csrf": page.csrf, **fields})
+        sent = await self.at.guest.person.browser.post(link, data={"csrf": page.csrf, **fields})
         assert sent.status_code == 303, sent.text
         return page
 
@@ -84,7 +83,7 @@ async def shown(example: str, revision: str, way: str) -> AsyncIterator[Show]:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     async with sandbox_env(module.mcp) as at:
-        yield Show(at, await at.guest(), revision, way)
+        yield Show(at, revision, way)
 
 
 async def test_an_account_is_deleted_when_that_is_confirmed(revision, way):
@@ -116,7 +115,7 @@ async def test_a_transfer_takes_two_steps(revision, way):
         wrong: Step = {"code": "000000"}
         assert "not the code" in await show("transfer_funds", YES, wrong, **transfer)
         assert await show("transfer_funds", YES, right, **transfer) == "7.00 USD went from a to b."
-        rows = await show.at.stage.elicitations()
+        rows = await show.at.env.elicitations()
         codes = [row for row in rows if row.kind == "form"]
         assert len(codes) == 2
         assert all(row.expires_at - row.created_at == timedelta(minutes=2) for row in codes)

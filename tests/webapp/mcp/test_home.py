@@ -6,7 +6,7 @@ from fastmcp import FastMCP
 from fastmcp.server.dependencies import get_http_request
 from fastmcp.server.middleware import Middleware
 
-from tests.support.mcp_server import staged
+from tests.support.mcp_server import server_env
 
 
 class ForRequests(Middleware):
@@ -31,9 +31,9 @@ async def home_of(middleware: Middleware) -> str:
     def buy() -> str:
         return ""
 
-    async with staged(server) as stage:
-        person = await stage.person()
-        answer = await person.browser.get(f"{stage.url}/")
+    async with server_env(server) as env:
+        person = await env.person()
+        answer = await person.browser.get(f"{env.url}/")
         assert answer.status_code == 200
         return answer.text
 

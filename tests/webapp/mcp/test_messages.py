@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.attacks.bounds import wrong_arguments
-from tests.support.mcp_server import LEGACY, staged, text_of
+from tests.support.mcp_server import LEGACY, caller_of, text_of
 from webapp.mcp.messages import (
     MESSAGE_BYTES_AT_MOST,
     VALUES_AT_MOST,
@@ -41,15 +41,15 @@ async def test_one_call_cannot_fill_the_answer(server):
     async def fail(text: str) -> str:
         raise ValueError(text)
 
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         wrong = await caller.call("total", numbers=["x"] * 9_000)
         assert "9000 of their values do not fit" in text_of(wrong)
         assert text_of(await caller.call("total", numbers=[1] * 9_000)) == "9000"
         failed = await caller.call("fail", text="no such thing " * 8_000)
         assert len(text_of(failed)) < ERROR_LETTERS_AT_MOST + 100
         async with httpx.AsyncClient(timeout=300) as http:
-            long = await http.post(stage.mcp_url, content=b" " * (MESSAGE_BYTES_AT_MOST + 1))
-            many = await http.post(stage.mcp_url, content=b"[" * (VALUES_AT_MOST + 2))
+            long = await http.post(env.mcp_url, content=b" " * (MESSAGE_BYTES_AT_MOST + 1))
+            many = await http.post(env.mcp_url, content=b"[" * (VALUES_AT_MOST + 2))
         assert (long.status_code, many.status_code) == (413, 413)
         assert "Send less at once" in long.json()["error"]["message"]
         assert "Send fewer at once" in many.json()["error"]["message"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.mcp_server import new_server, staged
+from tests.support.mcp_server import new_server, server_env
 from webapp.app import create_app
 from webapp.mcp.attach import attach
 from webapp.mcp.naming import must_be_named
@@ -47,9 +47,9 @@ def test_a_name_that_an_author_gives_is_any_other(library, name):
 
 
 async def test_it_is_refused_wherever_it_would_be_served(library):
-    async with staged(new_server(library)) as stage:
+    async with server_env(new_server(library)) as env:
         with pytest.raises(ValueError, match="has no name of its own"):
-            attach(nameless(library), stage.service)
+            attach(nameless(library), env.service)
     settings = read_settings({"ELICIT_STORE": "memory:"}, host="127.0.0.1", port=8765)
     with pytest.raises(ValueError, match="has no name of its own"):
         create_app(settings, nameless(library))

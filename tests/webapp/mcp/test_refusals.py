@@ -7,7 +7,7 @@ import pytest
 
 from flows import Money, Receipt
 from flows.errors import ElicitError
-from tests.support.mcp_server import soon, staged, text_of
+from tests.support.mcp_server import caller_of, soon, text_of
 from tests.support.shop_env import REFUND, Shop, buying, open_shop
 
 
@@ -44,14 +44,14 @@ async def test_what_money_refuses_reaches_the_model(server, revision):
         except ElicitError:
             raise ValueError("a fault of the tool's own") from None
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        refused = await soon(caller.call("price", amount="9.999", currency="EUR"))
+    async with caller_of(server, revision) as (_, caller):
+        refused = await caller.result("price", amount="9.999", currency="EUR")
         assert_is_told(refused, code="INVALID_INPUT", words="3 digits after the point")
-        refused = await soon(caller.call("price", amount="9.00", currency="eur"))
+        refused = await caller.result("price", amount="9.00", currency="eur")
         assert_is_told(refused, code="INVALID_INPUT", words="Write the currency in capitals")
-        refused = await soon(caller.call("total", cents=-1))
+        refused = await caller.result("total", cents=-1)
         assert_is_told(refused, code="INVALID_INPUT", words="must not be negative")
-        own = await soon(caller.call("sure", amount="9.999"))
+        own = await caller.result("sure", amount="9.999")
         assert own.is_error
         assert "INVALID_INPUT" not in text_of(own)
 

@@ -6,7 +6,7 @@ import pytest
 
 from flows import elicit
 from flows.elicitation.states import Json
-from tests.support.mcp_server import LEGACY, new_server, soon, staged, text_of
+from tests.support.mcp_server import LEGACY, caller_of, new_server, soon, text_of
 
 LOGIN = "https://example.org/login"
 KANA = "\u3042"
@@ -24,9 +24,9 @@ async def test_a_result_of_any_size_comes_back_from_one_body(letter: str, length
         ran.append("export")
         return letter * length
 
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("export")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         result = await soon(call)
         assert not result.is_error
         assert text_of(result) == letter * length
@@ -42,9 +42,9 @@ async def test_a_large_result_is_delivered_on_each_way(server, revision):
         ran.append("export")
         return '"' * 12_000
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("export")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         assert text_of(await soon(call)) == '"' * 12_000
         assert len(ran) == 1
 
@@ -55,15 +55,15 @@ async def test_the_question_of_a_result_too_large_to_keep_is_used_up(server, rev
         await elicit.url("Sign in", LOGIN)
         return '"' * 12_000
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         first = caller.call("export")
         used = await caller.link()
-        await stage.complete(used)
+        await env.complete(used)
         await soon(first)
         again = caller.call("export")
         link = await caller.link()
-        assert stage.id_of(link) != stage.id_of(used)
-        await stage.complete(link)
+        assert env.id_of(link) != env.id_of(used)
+        await env.complete(link)
         assert not (await soon(again)).is_error
 
 
@@ -76,11 +76,11 @@ async def test_an_address_from_an_argument_that_may_not_be_asked_reaches_the_mod
         await elicit.url("Look at this", address)
         return "looked"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        result = await soon(caller.call("open_page", address="http://example.org/"))
+    async with caller_of(server, revision) as (env, caller):
+        result = await caller.result("open_page", address="http://example.org/")
         assert_is_invalid_input(result)
         assert "http" in text_of(result)
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
 @pytest.mark.every_way
@@ -90,11 +90,11 @@ async def test_a_message_that_is_too_long_reaches_the_model(server, revision):
         await elicit.url("m" * length, LOGIN)
         return "asked"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        result = await soon(caller.call("ask", length=3_000))
+    async with caller_of(server, revision) as (env, caller):
+        result = await caller.result("ask", length=3_000)
         assert_is_invalid_input(result)
         assert "2000 characters" in text_of(result)
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
 async def test_work_whose_result_is_no_json_reaches_the_model(server, revision):
@@ -105,8 +105,8 @@ async def test_work_whose_result_is_no_json_reaches_the_model(server, revision):
 
         return str(await elicit.once("order", work))
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        result = await soon(caller.call("order"))
+    async with caller_of(server, revision) as (_, caller):
+        result = await caller.result("order")
         assert "[ELICITATION_RESULT_NOT_KEPT]" in text_of(result)
         assert "once('order')" in text_of(result)
 
@@ -119,8 +119,8 @@ async def test_once_without_a_name_reaches_the_model(server, revision):
 
         return str(await elicit.once(name, work))
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert_is_invalid_input(await soon(caller.call("order", name="")))
+    async with caller_of(server, revision) as (_, caller):
+        assert_is_invalid_input(await caller.result("order", name=""))
 
 
 async def test_content_that_is_too_large_reaches_the_model_of_the_completing_tool(server, revision):
@@ -132,11 +132,11 @@ async def test_content_that_is_too_large_reaches_the_model_of_the_completing_too
     async def complete(size: int) -> str:
         return await elicit.complete_elicitation("order", {"text": "x" * size})
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("sign_in")
         link = await caller.link()
-        assert_is_invalid_input(await soon(caller.call("complete", size=40_000)))
-        await stage.complete(link)
+        assert_is_invalid_input(await caller.result("complete", size=40_000))
+        await env.complete(link)
         await soon(call)
 
 

@@ -27,8 +27,8 @@ from tests.support.hand_loop import HandLoop
 from tests.support.mcp_server import (
     BOTH,
     URL,
+    caller_of,
     soon,
-    staged,
     text_of,
 )
 from tests.support.service_env import asked, process
@@ -74,9 +74,9 @@ async def test_the_page_says_it_beside_its_field_and_accepts_nothing(server, rev
         stay: Stay = await QUESTIONS[kind]
         return f"{type(stay).__name__} {stay.first} to {stay.last} for {stay.name}"
 
-    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+    async with caller_of(server, revision, declares=URL) as (env, caller):
         call = caller.call("book")
-        link, person = await caller.link(), await stage.person()
+        link, person = await caller.link(), await env.person()
         page = await person.visit(link)
         for typed, said, place in [
             (WRONG, "The last day is before the first.", None),
@@ -86,7 +86,7 @@ async def test_the_page_says_it_beside_its_field_and_accepts_nothing(server, rev
             assert answer.status_code == 422
             assert said in answer.text
             assert ("aria-invalid" in answer.text) == (place is not None)
-            assert await stage.status(link) in ("pending", "opened")
+            assert await env.status(link) in ("pending", "opened")
         done = await person.browser.post(link, data={"csrf": page.csrf, **strings(RIGHT)})
         assert done.status_code == 303
         assert text_of(await soon(call)) == "Stay 2 to 3 for Ada"
@@ -99,15 +99,12 @@ async def test_a_clients_own_form_hears_it_too(server, revision):
         stay = await QUESTIONS["form"]
         return f"{stay.first} to {stay.last}"
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=BOTH, fills=[WRONG, RIGHT]) as caller,
-    ):
-        result = await soon(caller.call("book"))
+    async with caller_of(server, revision, declares=BOTH, fills=[WRONG, RIGHT]) as (_, caller):
+        result = await caller.result("book")
         assert result.is_error
         assert "The last day is before the first." in text_of(result)
         assert result.meta["code"] == "INVALID_INPUT"
-        assert text_of(await soon(caller.call("book"))) == "2 to 3"
+        assert await caller.text("book") == "2 to 3"
 
 
 @dataclass
@@ -199,12 +196,12 @@ async def test_code_that_completes_a_form_by_its_name_hears_it_too(server, revis
     async def stay() -> str:
         return (await elicit.form("When?", Stay, elicitation_id="order-8")).name
 
-    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+    async with caller_of(server, revision, declares=URL) as (env, caller):
         call = caller.call("stay")
         await caller.link()
         with pytest.raises(InvalidAnswer, match="The last day is before the first"):
-            await stage.service.completing.complete("order-8", WRONG)
-        completed = await stage.service.completing.complete("order-8", RIGHT)
+            await env.service.completing.complete("order-8", WRONG)
+        completed = await env.service.completing.complete("order-8", RIGHT)
         assert completed is Completion.ACCEPTED
         assert text_of(await soon(call)) == "Ada"
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
-from tests.support.mcp_server import staged
+from tests.support.mcp_server import server_env
 from tests.support.serving import serving
 from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
@@ -148,8 +148,8 @@ async def test_a_flood_of_sessions_keeps_the_owner_out_of_nothing(server):
     async def plain() -> str:
         return "plain"
 
-    async with staged(server) as stage:
-        url = stage.mcp_url
+    async with server_env(server) as env:
+        url = env.mcp_url
         for _ in range(SessionRoom().for_address):
             await opened_session(url, uid=NOBODY)
         opening: dict[str, Any] = {"id": 0, "method": "initialize", "params": {}}

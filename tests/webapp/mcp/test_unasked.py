@@ -15,9 +15,8 @@ from tests.support.mcp_server import (
     LEGACY,
     MODERN,
     asked_in,
+    caller_of,
     new_server,
-    soon,
-    staged,
     text_of,
 )
 
@@ -59,11 +58,11 @@ async def test_a_question_that_nobody_was_asked_gives_nothing_away(server, revis
         elicit.together(elicit.confirm("Sure?"), elicit.form("Who?"))  # type: ignore[unused-awaitable]  # forgot both
         return "the goods"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert_is_withheld(await soon(caller.call("buy")), "forgot to pay")
-        assert_is_withheld(await soon(caller.call("visit")), "forgot to visit")
-        assert_is_withheld(await soon(caller.call("both")), "forgot both")
-        assert not await stage.elicitations()
+    async with caller_of(server, revision) as (env, caller):
+        assert_is_withheld(await caller.result("buy"), "forgot to pay")
+        assert_is_withheld(await caller.result("visit"), "forgot to visit")
+        assert_is_withheld(await caller.result("both"), "forgot both")
+        assert not await env.elicitations()
 
 
 @pytest.mark.every_way
@@ -74,11 +73,11 @@ async def test_of_two_equal_questions_each_is_asked(server, revision):
         assert first == second
         return f"the goods for {await first}"
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=[{"response": "Ada"}]) as caller,
+    async with caller_of(server, revision, declares=FORM, fills=[{"response": "Ada"}]) as (
+        _,
+        caller,
     ):
-        assert_is_withheld(await soon(caller.call("buy")))
+        assert_is_withheld(await caller.result("buy"))
         assert len(caller.forms) == 1
 
 
@@ -136,11 +135,11 @@ async def test_each_way_to_ask_counts(
         await ask(elicit.form("Who?"))
         return "the goods"
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=[{"response": "Ada"}]) as caller,
+    async with caller_of(server, revision, declares=FORM, fills=[{"response": "Ada"}]) as (
+        _,
+        caller,
     ):
-        assert text_of(await soon(caller.call("buy"))) == "the goods"
+        assert await caller.text("buy") == "the goods"
 
 
 async def test_a_task_that_has_not_begun_counts_as_one_that_asks():
@@ -151,8 +150,8 @@ async def test_a_task_that_has_not_begun_counts_as_one_that_asks():
         tasks.append(asyncio.create_task(elicit.form("Who?").outcome()))
         return "done"
 
-    async with staged(server) as stage, stage.caller(LEGACY, declares=FORM) as caller:
-        assert text_of(await soon(caller.call("buy"))) == "done"
+    async with caller_of(server, LEGACY, declares=FORM) as (_, caller):
+        assert await caller.text("buy") == "done"
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -168,8 +167,8 @@ async def test_what_a_body_raised_is_what_is_told(server, revision):
         elicit.form("Who?")  # type: ignore[unused-awaitable]
         raise kind("sold out")
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        result = await soon(caller.call("buy"))
+    async with caller_of(server, revision) as (_, caller):
+        result = await caller.result("buy")
         assert result.is_error
         assert "sold out" in text_of(result)
 
@@ -182,11 +181,8 @@ async def test_a_question_that_waits_for_another_leg_is_not_forgotten(server, re
         return f"{await elicit.form('Who?')} {await second}"
 
     fills = [{"response": "Ada"}, {"response": "tea"}]
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=fills) as caller,
-    ):
-        assert text_of(await soon(caller.call("buy"))) == "Ada tea"
+    async with caller_of(server, revision, declares=FORM, fills=fills) as (_, caller):
+        assert await caller.text("buy") == "Ada tea"
 
 
 async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(library):
@@ -206,7 +202,7 @@ async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(libra
         name.discard()
         return "done"
 
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (_, caller):
         asked = asked_in(await caller.leg("buy"))
         assert text_of(await caller.leg("buy", after=asked)) == "done"  # type: ignore[arg-type]
 
@@ -234,11 +230,11 @@ async def test_nothing_is_done_or_asked_after_a_payment_that_was_forgotten(serve
             case _:
                 return (await elicit.complete_elicitation("x", {})).value
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         for what in ("once", "form", "together", "forget", "complete"):
-            assert_is_withheld(await soon(caller.call("buy", what=what)), "stops")
+            assert_is_withheld(await caller.result("buy", what=what), "stops")
         assert done == []
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
 async def test_what_is_caught_is_withheld_all_the_same(server, revision):
@@ -249,8 +245,8 @@ async def test_what_is_caught_is_withheld_all_the_same(server, revision):
             await elicit.form("Who?")
         return "the goods"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert_is_withheld(await soon(caller.call("buy")), "caught")
+    async with caller_of(server, revision) as (_, caller):
+        assert_is_withheld(await caller.result("buy"), "caught")
 
 
 @pytest.mark.every_way
@@ -260,11 +256,8 @@ async def test_what_is_asked_at_once_may_be_gathered_in_any_order(server, revisi
         first, second = elicit.confirm("Sure?"), elicit.confirm("Really?")
         return f"{await asyncio.gather(second, first)}"
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=[{}, {}]) as caller,
-    ):
-        assert text_of(await soon(caller.call("order"))) == "[True, True]"
+    async with caller_of(server, revision, declares=FORM, fills=[{}, {}]) as (_, caller):
+        assert await caller.text("order") == "[True, True]"
 
 
 async def test_what_a_module_makes_belongs_to_no_call(server, revision, tmp_path, monkeypatch):
@@ -282,8 +275,8 @@ async def test_what_a_module_makes_belongs_to_no_call(server, revision, tmp_path
         return "done"
 
     try:
-        async with staged(server) as stage, stage.caller(revision) as caller:
-            assert text_of(await soon(caller.call("buy"))) == "done"
+        async with caller_of(server, revision) as (_, caller):
+            assert await caller.text("buy") == "done"
     finally:
         sys.modules.pop("made_late", None)
 
@@ -317,9 +310,9 @@ async def test_a_tool_that_another_calls_fails_for_what_it_forgot_itself(revisio
                 said.append(type(error).__name__)
         return f"nothing: {len(said)}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert_is_withheld(await soon(caller.call("sell")), "inner")
-        assert text_of(await soon(caller.call("try_to_sell"))) == "nothing: 2"
+    async with caller_of(server, revision) as (_, caller):
+        assert_is_withheld(await caller.result("sell"), "inner")
+        assert await caller.text("try_to_sell") == "nothing: 2"
 
 
 async def test_a_tool_is_not_blamed_for_what_its_sibling_is_about_to_ask(revision):
@@ -346,11 +339,8 @@ async def test_a_tool_is_not_blamed_for_what_its_sibling_is_about_to_ask(revisio
         results = await asyncio.gather(ctx.fastmcp.call_tool("slow", {}), quick)
         return f"{len(results)} done"
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=[{}, {}]) as caller,
-    ):
-        assert text_of(await soon(caller.call("both"))) == "2 done"
+    async with caller_of(server, revision, declares=FORM, fills=[{}, {}]) as (_, caller):
+        assert await caller.text("both") == "2 done"
 
 
 async def _work(_: str) -> str:

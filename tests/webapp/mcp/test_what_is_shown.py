@@ -26,9 +26,10 @@ from tests.support.mcp_server import (
     MODERN,
     URL,
     CutOffCaller,
+    caller_of,
     new_server,
+    server_env,
     soon,
-    staged,
     text_of,
 )
 from webapp.mcp.received import as_json, received
@@ -99,27 +100,21 @@ async def test_what_a_tool_does_not_declare_refuses_the_call_before_anybody_is_a
     server, revision, declares
 ):
     # finding: S8
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=declares, fills=[{}]) as caller,
-    ):
-        refused = await soon(caller.call("run", **PADDING, command="rm -rf ~"))
+    async with caller_of(server, revision, declares=declares, fills=[{}]) as (env, caller):
+        refused = await caller.result("run", **PADDING, command="rm -rf ~")
         assert refused.is_error
         assert refused.meta["code"] == "ELICITATION_INVALID_ARGUMENTS"
         assert 'It takes "command", "again", "at"' in text_of(refused)
         assert not caller.forms
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
         assert not RAN
 
 
 @pytest.mark.every_way
 async def test_defaults_and_what_is_coerced_are_shown_as_the_body_gets_them(server, revision):
     # finding: S8
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=BOTH, fills=[{}]) as caller,
-    ):
-        assert text_of(await soon(caller.call("run", command="ls", at="2031-05-28"))) == "done"
+    async with caller_of(server, revision, declares=BOTH, fills=[{}]) as (_, caller):
+        assert await caller.text("run", command="ls", at="2031-05-28") == "done"
         assert [form.message for form in caller.forms] == [
             "Run run?\ncommand: ls\nagain: 2\nat: 2031-05-28T00:00:00"
         ]
@@ -131,17 +126,14 @@ async def test_defaults_and_what_is_coerced_are_shown_as_the_body_gets_them(serv
 async def test_what_a_form_cannot_show_whole_is_shown_on_the_page(server, revision, declares):
     # finding: S8
     command = "ls" + " " * 420 + "; rm -rf ~"
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=declares, fills=[{}]) as caller,
-    ):
+    async with caller_of(server, revision, declares=declares, fills=[{}]) as (env, caller):
         call = caller.call("run", command=command)
         if declares is FORM:
             first = await soon(call)
             link = text_of(first).split("unchanged: ")[1].split("\n")[0]
         else:
             link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         assert command in (await person.visit(link)).text
         assert not RAN
         await person.press(link)
@@ -168,11 +160,11 @@ async def test_what_a_form_cannot_show_whole_is_shown_on_the_page(server, revisi
 async def test_what_no_page_shows_as_it_is_refuses_the_call(server, revision, tool, arguments):
     # finding: S8
     # finding: S27
-    async with staged(server) as stage:
-        caller = await stage.cut_off_caller(revision)
+    async with server_env(server) as env:
+        caller = await env.cut_off_caller(revision)
         answer = await soon(_call_raw(caller, tool, arguments))
         assert re.search('"isError": ?true|"error": ?{', answer)
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
         assert not RAN
 
 
@@ -284,16 +276,13 @@ async def test_two_orders_within_an_argument_are_two_calls(server, revision):
     # finding: S8
     one = {"1": "5 EUR to alice", "01": "9 EUR to mallory"}
     fills: list[Any] = [{}, "decline"]
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=fills) as caller,
-    ):
-        await soon(caller.call("pay", amounts=one, by="rail"))
+    async with caller_of(server, revision, declares=FORM, fills=fills) as (_, caller):
+        await caller.result("pay", amounts=one, by="rail")
         (ran,) = RAN
         assert ran == {"amounts": {1: "9 EUR to mallory"}, "by": "rail"}
         assert json.dumps(ran["amounts"]) in caller.forms[0].message
         other = dict(reversed(one.items()))
-        assert (await soon(caller.call("pay", by="rail", amounts=other))).is_error
+        assert (await caller.result("pay", by="rail", amounts=other)).is_error
         assert len(caller.forms) == 2, "it is asked anew"
         assert len(RAN) == 1
 
