@@ -1,18 +1,56 @@
-"""docs/threats.md is what its generator makes, and says nothing that is not so."""
+"""docs/threats.md, held against the tests that attack: each has its row, and each row is so."""
 
 import ast
+import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.attacks import threats
-from tests.attacks.attack import Attack, Open
 from tests.attacks.bounds import BOUNDS, Bound, milliseconds
-from tests.attacks.threats import HOUSE, SECTIONS, document, sections
 
-ATTACKS = HOUSE / "tests" / "attacks"
-ROWS = [(section, row) for section in sections() for row in section.rows]
+HOUSE = Path(__file__).parent.parent
+PAGE = (HOUSE / "docs" / "threats.md").read_text("utf-8")
+LINKED = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
+NOT_STOPPED = "tests/attacks/test_not_stopped.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What is said in three cells, the files that are named there, and the tests of the fourth."""
+
+    said: tuple[str, ...]
+    files: tuple[str, ...]
+    tests: tuple[tuple[str, str], ...]
+
+
+def row_of(line: str, *, path: str) -> Row:
+    *said, shown = line.removeprefix("| ").removesuffix(" |").split(" | ")
+    tests = []
+    for each in shown.split("<br>") if shown != "none" else ():
+        elsewhere, name = LINKED.match(each), re.search(r"`(test_\w+)`$", each)
+        assert name, each
+        tests.append((elsewhere[1] if elsewhere else path, name[1]))
+    files = [found for cell in said for found in LINKED.findall(cell)]
+    assert all(shown == target for shown, target in files), line
+    words = tuple(re.sub(r" \(\[.*\)$", "", cell) for cell in said)
+    return Row(said=words, files=tuple(target for _, target in files), tests=tuple(tests))
+
+
+def tables() -> dict[str, list[Row]]:
+    """The rows of each table of attacks, by the file that its tests are in."""
+    found = {}
+    for part in PAGE.split("\n## "):
+        if about := re.search(r"Tests without a path are in \[([^\]]+)\]", part):
+            lines = part.partition("|---|---|---|---|\n")[2].splitlines()
+            rows = [row_of(line, path=about[1]) for line in lines if line]
+            found[about[1]] = rows
+    return found
+
+
+TABLES = tables()
+ROWS = [row for rows in TABLES.values() for row in rows]
 
 
 @cache
@@ -27,52 +65,43 @@ def names_in(path: str) -> list[str]:
     ]
 
 
-def test_the_document_is_what_the_generator_makes() -> None:
-    written = (HOUSE / "docs" / "threats.md").read_text("utf-8")
-    assert written == document(), f"make it anew: {threats.COMMAND}"
-    assert threats.COMMAND in (HOUSE / "CONTRIBUTING.md").read_text("utf-8")
+def test_every_module_of_attacks_has_its_table():
+    modules = (HOUSE / "tests" / "attacks").glob("test_*.py")
+    assert sorted(TABLES) == sorted(path.relative_to(HOUSE).as_posix() for path in modules)
 
 
-def test_every_module_of_attacks_has_its_place_in_the_document() -> None:
-    assert sorted(SECTIONS) == sorted(path.stem for path in ATTACKS.glob("test_*.py"))
+@pytest.mark.parametrize("path", TABLES)
+def test_every_test_of_an_attack_belongs_to_one_row(path: str):
+    told = [name for row in TABLES[path] for where, name in row.tests if where == path]
+    assert sorted(told) == sorted(names_in(path))
 
 
-def test_every_test_of_an_attack_belongs_to_a_row() -> None:
-    for section in sections():
-        told = [name for row in section.rows for name in row.tests]
-        assert sorted(told) == sorted(names_in(section.path)), section.path
+def test_every_row_of_what_is_stopped_names_a_test():
+    for path, rows in TABLES.items():
+        for row in rows:
+            assert row.tests or path == NOT_STOPPED, row
 
 
-def test_every_row_of_what_is_stopped_names_a_test() -> None:
-    for section, row in ROWS:
-        if isinstance(row.declared, Attack):
-            assert row.tests or row.declared.elsewhere, (section.path, row)
+def test_every_test_and_every_file_that_a_row_names_is_there():
+    for row in ROWS:
+        assert row.files, row
+        assert not [path for path in row.files if not Path(HOUSE, path).is_file()], row
+        for path, name in row.tests:
+            assert name in names_in(path), row
 
 
-def test_every_test_and_every_file_that_a_row_names_is_there() -> None:
-    for _, row in ROWS:
-        for named in row.declared.elsewhere:
-            path, *_, name = named.split("::")
-            assert name in names_in(path), named
-        gone = [path for path in row.declared.where if not Path(HOUSE, path).is_file()]
-        assert not gone, row.declared
-
-
-def test_what_is_stopped_and_what_is_not_stand_apart_and_every_row_says_something_new() -> None:
-    for section in sections():
-        assert len({type(row.declared) for row in section.rows}) == 1, section.path
-    for kind, parts in ((Attack, ("who", "how", "stopped")), (Open, ("what", "why", "instead"))):
-        declared = [row.declared for _, row in ROWS if isinstance(row.declared, kind)]
-        said = [tuple(getattr(each, part) for part in parts) for each in declared]
-        assert len(set(said)) == len(said)
-        for words in (word for each in said for word in each):
-            assert words.strip() == words
+def test_every_row_says_something_new_in_words():
+    assert len({row.said for row in ROWS}) == len(ROWS)
+    for row in ROWS:
+        assert len(row.said) == 3
+        for words in row.said:
             assert words
-            assert not {"|", "\n"} & set(words)
+            assert words.strip() == words
             assert not words.endswith(".")
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.what)
-def test_what_a_stranger_sends_holds_nobody_up(bound: Bound) -> None:
+def test_what_a_stranger_sends_holds_nobody_up(bound: Bound):
     # finding: S29
     assert milliseconds(bound) < 250
+    assert f"| {bound.what} | {bound.bytes:,} | {bound.measured} ms |" in PAGE

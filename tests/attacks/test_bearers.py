@@ -19,7 +19,6 @@ from flows.crypto.vault import Ring
 from flows.oauth.access_token import BadBearer, Resource, verify
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.sign_in import SignedIn
-from tests.attacks.attack import Attack
 from tests.support.access_tokens import (
     HERE,
     ISSUER,
@@ -44,111 +43,6 @@ from webapp.identity.sessions import Sessions
 from webapp.server import HostedServer
 from webapp.stores.memory import MemoryStore
 
-unsigned = Attack(
-    who="a stranger",
-    how=(
-        "writes an access token of their own: unsigned, signed with the public key as a secret, "
-        "with their own key, or with a key of another name"
-    ),
-    stopped="only asymmetric signatures by the key that the issuer publishes under that name",
-    where=("flows/oauth/access_token.py",),
-)
-changed_token = Attack(
-    who="a caller with a good token",
-    how="changes what it says",
-    stopped="the signature is over every letter",
-    where=("flows/oauth/access_token.py",),
-)
-session_of_the_protocol = Attack(
-    who="a caller with a good token of her own",
-    how="uses the id of another caller's protocol session",
-    stopped=(
-        "the library holds a session to the subject that opened it, and we hand it the subject "
-        "of each request"
-    ),
-    where=("webapp/identity/bearer_auth.py",),
-)
-another_audience = Attack(
-    who="another server of the same issuer",
-    how="uses here the tokens that its own callers bring it (another audience)",
-    stopped="the audience is this server's address, letter by letter",
-    where=("flows/oauth/access_token.py",),
-)
-another_issuer = Attack(
-    who="somebody who is called the same at another issuer",
-    how="calls with that issuer's token (a subject of another issuer with the same name)",
-    stopped="the issuer is compared too, even where a key is shared",
-    where=("flows/oauth/access_token.py",),
-)
-another_time = Attack(
-    who="whoever kept a token",
-    how="uses it after its time, before it, or with a time that is none",
-    stopped="the times are numbers, and now is between them",
-    where=("flows/oauth/access_token.py",),
-)
-id_token = Attack(
-    who="whoever saw the proof of a sign-in",
-    how="calls with it",
-    stopped="what only an id_token says is refused",
-    where=("flows/oauth/access_token.py",),
-)
-bound_token = Attack(
-    who="a thief of a token that is bound to its caller's key (DPoP, mutual TLS)",
-    how="calls with it as with any other, without the key",
-    stopped="nobody here proves to have a key, so a token that names one (`cnf`) is refused",
-    where=("flows/oauth/access_token.py",),
-)
-nameless = Attack(
-    who="a program that acts for nobody",
-    how="calls with a token without a subject",
-    stopped="it is nobody, and nobody can be asked for it",
-    where=("webapp/identity/bearer_auth.py", "webapp/identity/identity.py"),
-)
-flood = Attack(
-    who="a stranger",
-    how="sends rubbish, or tokens that name ever new keys, so that the issuer shuts us out",
-    stopped=(
-        "rubbish is refused before any look-up; unknown keys are asked for once in half a minute"
-    ),
-    where=("webapp/identity/issuer.py",),
-)
-two_readings = Attack(
-    who="a caller",
-    how="brings a token in the address, or two of them, for two readers to read differently",
-    stopped="one header with one token, and none in the address",
-    where=("webapp/identity/bearer_auth.py",),
-)
-session_fixation = Attack(
-    who="somebody who can plant a cookie",
-    how="fixes a session in the victim's browser and waits for the sign-in (session fixation)",
-    stopped="each sign-in makes a new session and ends the one before",
-    where=("webapp/identity/sessions.py",),
-)
-login_csrf = Attack(
-    who="somebody who can sign in",
-    how="leads the victim's browser to the way back of a sign-in that they began (login CSRF)",
-    stopped="the state is one that this browser alone holds",
-    where=("flows/oauth/sign_in.py", "webapp/identity/sessions.py"),
-)
-stolen_session = Attack(
-    who="a thief of a cookie",
-    how="uses it after the person signed out, or for longer than allowed",
-    stopped="a sign-out is a row in the store; the limits are reckoned anew at each look",
-    where=("webapp/identity/sessions.py",),
-)
-foreign_session = Attack(
-    who="whoever has a session of another server, or another token of ours",
-    how="brings it as a session",
-    stopped="the seal is of this server's key and address, and a session has a purpose of its own",
-    where=("webapp/identity/sessions.py", "flows/crypto/tokens.py"),
-)
-issuers_words = Attack(
-    who="somebody who can put words into the issuer's answer",
-    how="writes into `error_description` (attacker text)",
-    stopped="the sentence is ours",
-    where=("flows/oauth/sign_in.py",),
-)
-
 GOOD = token()
 CLIENT = {"name": "an assistant", "version": "1"}
 MALLORY = SignedIn(issuer=ISSUER, subject="mallory", label="Mallory")
@@ -168,36 +62,30 @@ def by_hmac(secret: bytes, kid: str) -> str:
     return f"{signed}.{signature.rstrip(b'=').decode()}"
 
 
-@unsigned
 @pytest.mark.parametrize("alg", ["none", "None", "NONE", "", None, ["ES256"]])
 @pytest.mark.parametrize("signature", [b"", b"signature"])
-def test_a_token_that_nobody_signed(alg: Any, signature: bytes) -> None:
+def test_a_token_that_nobody_signed(alg, signature):
     header = {"alg": alg, "typ": "at+jwt", "kid": "one"}
     assert refusal(written(header, claims_of(), signature)) in ("algorithm", "no token")
 
 
-@unsigned
 @pytest.mark.parametrize(
     "secret",
     [PEM, json.dumps(RSA.as_dict(private=False)).encode(), str(KEYS[1]["n"]).encode()],
 )
-def test_a_token_signed_with_the_public_key_as_if_it_were_a_secret(secret: bytes) -> None:
+def test_a_token_signed_with_the_public_key_as_if_it_were_a_secret(secret):
     assert refusal(by_hmac(secret, "two")) == "algorithm"
 
 
-@unsigned
 @pytest.mark.parametrize(
     "header",
     [{}, {"jwk": STRANGER.as_dict(private=False)}, {"jku": "https://evil.example/jwks"}],
 )
-def test_a_token_signed_with_the_attackers_key_under_our_issuers_name(
-    header: dict[str, Any],
-) -> None:
+def test_a_token_signed_with_the_attackers_key_under_our_issuers_name(header):
     assert refusal(token(key=STRANGER, header=header)) == "signature"
 
 
-@unsigned
-def test_a_token_that_names_another_key_than_signed_it() -> None:
+def test_a_token_that_names_another_key_than_signed_it():
     assert refusal(token(header={"kid": "two"})) == "signature"
     assert refusal(token(header={"kid": "three"})) == "signature"
     assert refusal(token(key=RSA, alg="RS256", header={"kid": "one"})) == "signature"
@@ -206,34 +94,30 @@ def test_a_token_that_names_another_key_than_signed_it() -> None:
     assert refused.value.reason == "unknown key"
 
 
-@changed_token
-def test_a_token_whose_claims_were_changed_after_it_was_signed() -> None:
+def test_a_token_whose_claims_were_changed_after_it_was_signed():
     head, _, signature = token().split(".")
     body = written({}, claims_of(sub="bob")).split(".")[1]
     assert refusal(f"{head}.{body}.{signature}") == "signature"
 
 
-@changed_token
 @settings(deadline=None, max_examples=200)
 @given(at=st.integers(min_value=0), letter=st.sampled_from("AQgwabcXYZ019-_.=+ é"))
-def test_a_token_with_any_one_letter_changed(at: int, letter: str) -> None:
+def test_a_token_with_any_one_letter_changed(at, letter):
     at %= len(GOOD)
     changed = GOOD[:at] + letter + GOOD[at + 1 :]
     if changed != GOOD:
         refusal(changed)
 
 
-@changed_token
 @settings(deadline=None)
 @given(text=st.text(max_size=80) | st.text(alphabet=ascii_letters + "-_.", max_size=80))
-def test_whatever_is_sent_nothing_but_a_refusal_comes_of_it(text: str) -> None:
+def test_whatever_is_sent_nothing_but_a_refusal_comes_of_it(text):
     refusal(text)
     refusal(f"{GOOD.partition('.')[0]}.{text}")
 
 
-@session_of_the_protocol
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_another_persons_session_of_the_protocol(library: str) -> None:
+async def test_another_persons_session_of_the_protocol(library):
     """Mallory has a good token of her own, and has got hold of the id of Alice's session."""
     door = Door()
     headers = {"accept": "application/json, text/event-stream"}
@@ -262,7 +146,6 @@ async def test_another_persons_session_of_the_protocol(library: str) -> None:
         assert (await post(url, "alice", asks)).status_code == 401  # her token is too old by now
 
 
-@another_audience
 @pytest.mark.parametrize(
     "audience",
     [
@@ -281,12 +164,11 @@ async def test_another_persons_session_of_the_protocol(library: str) -> None:
         [[HERE]],
     ],
 )
-def test_a_token_that_was_given_to_another_server(audience: Any) -> None:
+def test_a_token_that_was_given_to_another_server(audience):
     """Whoever runs that server has it, and would be every one of its users here."""
     assert refusal(token(aud=audience)) == "audience"
 
 
-@another_issuer
 @pytest.mark.parametrize(
     "issuer",
     [
@@ -298,12 +180,11 @@ def test_a_token_that_was_given_to_another_server(audience: Any) -> None:
         [ISSUER],
     ],
 )
-def test_the_same_name_at_another_issuer(issuer: Any) -> None:
+def test_the_same_name_at_another_issuer(issuer):
     """Even one that signs with a key of ours, as tenants of one service may share theirs."""
     assert refusal(token(iss=issuer)) == "issuer"
 
 
-@another_time
 @pytest.mark.parametrize(
     "changes",
     [
@@ -318,12 +199,11 @@ def test_the_same_name_at_another_issuer(issuer: Any) -> None:
         {"iat": None},
     ],
 )
-def test_a_token_of_another_time(changes: dict[str, Any]) -> None:
+def test_a_token_of_another_time(changes):
     assert refusal(token(**changes)) == "time"
 
 
-@another_time
-def test_an_expiry_that_is_no_number_does_not_last_for_ever() -> None:
+def test_an_expiry_that_is_no_number_does_not_last_for_ever():
     for word in ("NaN", "Infinity"):
         payload = json.dumps(claims_of()).replace(str(NOW + 300), word).encode()
         body = base64.urlsafe_b64encode(payload).rstrip(b"=").decode()
@@ -334,11 +214,10 @@ def test_an_expiry_that_is_no_number_does_not_last_for_ever() -> None:
         assert refusal(f"{head}.{body}.{text}") in ("time", "signature")
 
 
-@id_token
 @pytest.mark.parametrize(
     "claims", [{"nonce": "n"}, {"at_hash": "h"}, {"c_hash": "h"}, {"events": {}}]
 )
-def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims: dict[str, Any]) -> None:
+def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims):
     """Where one registration serves both, its audience is ours too."""
     one = Resource(url=HERE, issuer=ISSUER, audiences=("our id",))
     assert refusal(token(aud="our id", header={"typ": "JWT"}, **claims), one) == (
@@ -346,7 +225,6 @@ def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims: dict[str, An
     )
 
 
-@bound_token
 @pytest.mark.parametrize("header", [{}, {"typ": "JWT"}, {"typ": None}])
 @pytest.mark.parametrize(
     "key",
@@ -358,24 +236,20 @@ def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims: dict[str, An
         "",
     ],
 )
-async def test_a_token_that_is_bound_to_a_key_is_no_plain_one(
-    key: Any, header: dict[str, Any]
-) -> None:
+async def test_a_token_that_is_bound_to_a_key_is_no_plain_one(key, header):
     """RFC 9449, 7.2: else whoever stole it need not have the key."""
     bound = token(cnf=key, header=header)
     assert refusal(bound) == "another kind of token"
     assert (await Door().ask(bearer(bound))).status == 401
 
 
-@nameless
-async def test_a_token_that_names_nobody_is_nobody() -> None:
+async def test_a_token_that_names_nobody_is_nobody():
     door = Door()
     for nameless in (token(sub=None), token(sub=""), token(sub=["alice"]), token(sub=0)):
         answer = await door.ask(bearer(nameless))
         assert answer.seen.subject is None
 
 
-@flood
 @pytest.mark.parametrize(
     "text",
     [
@@ -396,14 +270,13 @@ async def test_a_token_that_names_nobody_is_nobody() -> None:
         base64.urlsafe_b64encode(b"7").decode() + ".x.x",
     ],
 )
-async def test_rubbish_is_refused_in_a_sentence(text: str) -> None:
+async def test_rubbish_is_refused_in_a_sentence(text):
     answer = await Door().ask(bearer(text or " "))
     assert answer.status == 401
     assert answer.problem["code"] == "invalid_token"
 
 
-@flood
-async def test_a_flood_of_made_up_keys_does_not_reach_the_issuer() -> None:
+async def test_a_flood_of_made_up_keys_does_not_reach_the_issuer():
     door = Door()
     for number in range(200):
         answer = await door.ask(bearer(token(header={"kid": f"made up {number}"})))
@@ -416,17 +289,15 @@ async def test_a_flood_of_made_up_keys_does_not_reach_the_issuer() -> None:
     assert door.there.fetches == 2
 
 
-@flood
-async def test_rubbish_does_not_reach_the_issuer_at_all() -> None:
+async def test_rubbish_does_not_reach_the_issuer_at_all():
     door = Door()
     for text in ("rubbish", written({"alg": "none", "kid": "x", "typ": "at+jwt"}, {})):
         await door.ask(bearer(text))
     assert door.there.fetches == 0
 
 
-@two_readings
 @pytest.mark.parametrize("query", ["access_token={}", "a=b&access_token={}&c", "access%5Ftoken={}"])
-async def test_a_token_in_the_address(query: str) -> None:
+async def test_a_token_in_the_address(query):
     """Logs, histories and Referers keep addresses; a second place is a second reading."""
     door = Door()
     for headers in ([], [bearer()]):
@@ -436,18 +307,16 @@ async def test_a_token_in_the_address(query: str) -> None:
         assert token().partition(".")[0] not in answer.body.decode() + str(answer.headers)
 
 
-@two_readings
-async def test_more_parameters_than_anybody_reads() -> None:
+async def test_more_parameters_than_anybody_reads():
     query = "&".join(f"a{number}=b" for number in range(1000)) + f"&access_token={token()}"
     assert (await Door().ask(bearer(), query=query)).status == 400
 
 
-@two_readings
 @pytest.mark.parametrize(
     "second",
     [bearer(), ("authorization", "Bearer x"), ("AUTHORIZATION", "Basic YTpi"), bearer(" ")],
 )
-async def test_two_headers_that_two_readers_read_differently(second: tuple[str, str]) -> None:
+async def test_two_headers_that_two_readers_read_differently(second):
     door = Door()
     for headers in ((bearer(), second), (second, bearer())):
         answer = await door.ask(*headers)
@@ -455,8 +324,7 @@ async def test_two_headers_that_two_readers_read_differently(second: tuple[str, 
         assert 'error="invalid_request"' in answer.headers["www-authenticate"]
 
 
-@two_readings
-async def test_two_tokens_in_one_header() -> None:
+async def test_two_tokens_in_one_header():
     for text in (f"{token()}, Bearer {token()}", f"{token()} {token()}", f"{token()},{token()}"):
         assert (await Door().ask(bearer(text))).status == 401
 
@@ -476,8 +344,7 @@ def sessions(store: MemoryStore, clock: Clock) -> Sessions:
     return sessions_of(store, clock)
 
 
-@session_fixation
-async def test_a_session_that_the_attacker_fixed_beforehand(sessions: Sessions) -> None:
+async def test_a_session_that_the_attacker_fixed_beforehand(sessions: Sessions):
     """Mallory plants her cookie in Alice's browser and waits for Alice to sign in over it."""
     planted = await signed_in(sessions, MALLORY)
     cookies = await signed_in(sessions, ALICE, cookies=planted)
@@ -488,8 +355,7 @@ async def test_a_session_that_the_attacker_fixed_beforehand(sessions: Sessions) 
     assert await sessions.of(planted) is None
 
 
-@login_csrf
-async def test_a_sign_in_that_the_attacker_began() -> None:
+async def test_a_sign_in_that_the_attacker_began():
     """Mallory leads Alice's browser to the way back with her own code: login CSRF."""
     _, of_mallory = departed()
     _, of_alice = departed()
@@ -499,10 +365,9 @@ async def test_a_sign_in_that_the_attacker_began() -> None:
         came_back(None, arrival=arrived(of_mallory))
 
 
-@stolen_session
 async def test_a_cookie_that_was_stolen_dies_at_sign_out(
     sessions: Sessions, store: MemoryStore, clock: Clock
-) -> None:
+):
     cookies = await signed_in(sessions)
     clock.tick(minutes=10)
     session = await sessions.of(cookies)
@@ -516,8 +381,7 @@ async def test_a_cookie_that_was_stolen_dies_at_sign_out(
     assert await sessions.of(later) is None
 
 
-@foreign_session
-async def test_a_session_of_another_server(store: MemoryStore, clock: Clock) -> None:
+async def test_a_session_of_another_server(store: MemoryStore, clock: Clock):
     ours = sessions_of(store, clock)
     theirs = Ring([b"another server's secret of 32 b."])
     of_another_key = await signed_in(sessions_of(store, clock, ring=theirs))
@@ -526,10 +390,7 @@ async def test_a_session_of_another_server(store: MemoryStore, clock: Clock) -> 
     assert await ours.of({ours.cookie_name: text}) is None
 
 
-@foreign_session
-async def test_another_token_of_ours_in_the_place_of_a_session(
-    sessions: Sessions, clock: Clock
-) -> None:
+async def test_another_token_of_ours_in_the_place_of_a_session(sessions: Sessions, clock: Clock):
     tokens = Tokens(RING, origin=URL)
     rest = json.dumps({"id": "x", "issuer": ISSUER, "subject": "alice", "label": "Alice"})
     for purpose in Purpose:
@@ -543,10 +404,7 @@ async def test_another_token_of_ours_in_the_place_of_a_session(
     assert await sessions.of({sessions.cookie_name: leaving}) is None
 
 
-@stolen_session
-async def test_a_cookie_whose_end_was_reckoned_by_longer_limits(
-    sessions: Sessions, clock: Clock
-) -> None:
+async def test_a_cookie_whose_end_was_reckoned_by_longer_limits(sessions: Sessions, clock: Clock):
     cookies = await signed_in(sessions)
     session = await sessions.of(cookies)
     assert session is not None
@@ -571,8 +429,7 @@ async def test_a_cookie_whose_end_was_reckoned_by_longer_limits(
     assert await sessions.of(long) is None
 
 
-@issuers_words
-def test_what_the_issuer_says_of_an_attacker_is_not_shown_to_the_person() -> None:
+def test_what_the_issuer_says_of_an_attacker_is_not_shown_to_the_person():
     _, kept = departed()
     said = arrived(kept, code=None, error="x", error_description="Call +1 555 to unlock")
     with pytest.raises(Exception, match="refused") as failed:

@@ -15,8 +15,7 @@ from flows.crypto.tokens import Claims, Purpose
 from flows.elicitation.states import Status
 from flows.errors import Declined
 from flows.providers import github, openid
-from tests.attacks.attack import Attack
-from tests.support.callers import is_untouched, sent_out, staged_caller
+from tests.support.callers import caller_at, is_untouched, sent_out
 from tests.support.mcp_server import LEGACY, MODERN, Page, soon
 from tests.support.oauth_env import (
     OAuthEnv,
@@ -32,129 +31,9 @@ from tests.support.oauth_env import (
 from webapp.routes.redirect import depart
 from webapp.sweeper import fall_due
 
-made_up_state = Attack(
-    who="a stranger",
-    how="makes up a state, or a whole query, for the way back from a provider",
-    stopped="only what this server minted as a state, for a question that there is, is read",
-    where=("flows/crypto/tokens.py", "webapp/routes/redirect.py"),
-)
-another_token = Attack(
-    who="whoever has a token of ours, such as a link",
-    how="brings it as a state",
-    stopped=(
-        "each purpose reads its own tokens only, and the record holds the hash of the one state "
-        "that counts"
-    ),
-    where=("flows/crypto/tokens.py", "webapp/routes/callbacks.py"),
-)
-another_question = Attack(
-    who="a thief of codes",
-    how=(
-        "brings the answer to one question as the answer to another (callback from another "
-        "elicitation)"
-    ),
-    stopped=(
-        "the state names its question and attempt, the browser is the one that left, and the "
-        "code fits one verifier (PKCE)"
-    ),
-    where=("webapp/routes/callbacks.py", "flows/oauth/authorization_code.py"),
-)
-another_provider = Attack(
-    who="a provider, or whoever sends people there",
-    how="answers at another provider's address (mix-up: callback from another provider)",
-    stopped="the address is the provider's own, and compared with the one that was asked",
-    where=("webapp/routes/callbacks.py", "flows/oauth/authorization_code.py"),
-    elsewhere=(
-        "tests/oidc/test_accounts.py::test_the_answer_of_one_provider_opens_nothing_at_anothers_callback",
-        "tests/oidc/test_accounts.py::test_a_provider_that_sends_people_on_to_another_gets_no_code",
-    ),
-)
-two_answers = Attack(
-    who="whoever can lengthen an address",
-    how=(
-        "puts one answer together from two: repeated or contradicting parameters, a code that "
-        "is none"
-    ),
-    stopped="each parameter comes once, and a code never comes with an error",
-    where=("flows/oauth/authorization_code.py",),
-)
-another_browser = Attack(
-    who="whoever sees the address of the way back",
-    how="opens it in another browser (callback in another browser)",
-    stopped="the cookie of the browser that pressed Continue, before the exchange",
-    where=("webapp/routes/callbacks.py", "webapp/completion.py"),
-)
-login_csrf = Attack(
-    who="somebody with an account of their own at the provider",
-    how=(
-        "leads the victim's browser to the way back with their own code, so that the victim "
-        "works in the attacker's account (login CSRF)"
-    ),
-    stopped="the state is the attacker's question's, and the victim's browser did not begin it",
-    where=("webapp/routes/callbacks.py",),
-)
-replay = Attack(
-    who="whoever kept an address of the way back",
-    how="opens it again, before or after another attempt (callback replayed)",
-    stopped="a second press voids the state before; the first use takes it",
-    where=("flows/elicitation/attempt.py", "webapp/routes/redirect.py"),
-)
-another_owner = Attack(
-    who="another person with a browser that is known here",
-    how="opens a link, or a way back, that belongs to somebody else (forwarded link)",
-    stopped="whoever opens is whoever asked, before any detail and before the exchange",
-    where=("webapp/identity/identity.py", "webapp/routes/links.py"),
-)
-scanner = Attack(
-    who="a link scanner of a mail or chat program",
-    how=(
-        "opens the link and every address on the way, first, with and without cookies (link "
-        "opened by a scanner first)"
-    ),
-    stopped="a GET changes nothing; the way back needs a browser that pressed Continue",
-    where=("webapp/routes/links.py", "webapp/routes/callbacks.py"),
-)
-csrf = Attack(
-    who="a page of another site",
-    how="sends our forms",
-    stopped="each form carries a field that only our page in this browser has",
-    where=("webapp/http/browser.py", "webapp/routes/links.py"),
-)
-stale_page = Attack(
-    who="a page that was left open",
-    how="allows what has ended, was declined, or has changed since it was shown",
-    stopped="the record decides, not the page; the form names the account that it showed",
-    where=("flows/elicitation/states.py", "webapp/oauth/accounts.py"),
-)
-leak = Attack(
-    who="whoever reads results, pages, logs or addresses",
-    how="looks for a key, a code, a verifier or our own secret",
-    stopped="keys are in no repr, no page and no log line; an error has words of its own",
-    where=("flows/oauth/account.py", "flows/oauth/responses.py", "webapp/logs/events.py"),
-)
-sandbox_for_real = Attack(
-    who="an operator's mistake",
-    how="mixes what the sandbox connected with what is connected at the real provider",
-    stopped="an account is kept under the very provider and registration that it came from",
-    where=("webapp/oauth/accounts.py",),
-)
-open_redirect = Attack(
-    who="somebody who wants our name before their address",
-    how="puts an address into the way back (open redirect)",
-    stopped="where a browser is sent is stored or our own; nothing of the query is in it",
-    where=("webapp/routes/callbacks.py",),
-)
-attackers_words = Attack(
-    who="somebody who can put words into an answer",
-    how="writes into `error_description` (attacker text)",
-    stopped="the page has words of its own for each error",
-    where=("flows/oauth/token_errors.py", "webapp/routes/callbacks.py"),
-)
-
 SECRETS = ("gho_sandbox_", "ghr_sandbox_", "sandbox_at_", "sandbox_rt_")
 
 
-@made_up_state
 @pytest.mark.parametrize(
     "state",
     [
@@ -171,7 +50,7 @@ SECRETS = ("gho_sandbox_", "ghr_sandbox_", "sandbox_at_", "sandbox_rt_")
         "a b\r\nc",
     ],
 )
-async def test_a_made_up_state_is_a_link_that_we_do_not_know(state: str | None) -> None:
+async def test_a_made_up_state_is_a_link_that_we_do_not_know(state):
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         page = await person.visit(changed(callback, state=state))
@@ -180,7 +59,6 @@ async def test_a_made_up_state_is_a_link_that_we_do_not_know(state: str | None) 
         assert "octocat" not in page.text
 
 
-@made_up_state
 @pytest.mark.parametrize(
     "query",
     [
@@ -194,15 +72,14 @@ async def test_a_made_up_state_is_a_link_that_we_do_not_know(state: str | None) 
         "a" * 8000,
     ],
 )
-async def test_a_strange_query_is_refused_without_a_fault(query: str) -> None:
+async def test_a_strange_query_is_refused_without_a_fault(query):
     async with oauth_env() as here:
         person = await here.person()
         page = await person.visit(f"{here.url}/callback/github?{query}")
         assert page.status == 404
 
 
-@another_token
-async def test_no_other_token_of_ours_is_a_state() -> None:
+async def test_no_other_token_of_ours_is_a_state():
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
@@ -214,8 +91,7 @@ async def test_no_other_token_of_ours_is_a_state() -> None:
         assert await is_untouched(here, link)
 
 
-@another_token
-async def test_a_state_with_our_seal_and_another_secret_in_it_is_none() -> None:
+async def test_a_state_with_our_seal_and_another_secret_in_it_is_none():
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
@@ -233,8 +109,7 @@ async def test_a_state_with_our_seal_and_another_secret_in_it_is_none() -> None:
         assert await is_untouched(here, link)
 
 
-@made_up_state
-async def test_a_state_that_nobody_has_a_record_for_is_unknown() -> None:
+async def test_a_state_that_nobody_has_a_record_for_is_unknown():
     # defect: lynq state of an unknown session
     async with oauth_env() as here:
         person, now = await here.person(), here.clock()
@@ -247,8 +122,7 @@ async def test_a_state_that_nobody_has_a_record_for_is_unknown() -> None:
         assert page.status == 404
 
 
-@another_question
-async def test_the_answer_to_one_question_settles_no_other() -> None:
+async def test_the_answer_to_one_question_settles_no_other():
     async with oauth_env() as here:
         _, ann, first_link, first = await sent_out(here, arguments="first")
         _, bob, second_link, second = await sent_out(here, arguments="second")
@@ -262,8 +136,7 @@ async def test_the_answer_to_one_question_settles_no_other() -> None:
         assert await is_untouched(here, second_link)
 
 
-@another_question
-async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state() -> None:
+async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state():
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         _, _, _, stolen = await sent_out(here, arguments="another")
@@ -275,8 +148,7 @@ async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state() -> No
         assert asked.has_asked
 
 
-@another_provider
-async def test_an_answer_at_another_providers_address_is_not_taken() -> None:
+async def test_an_answer_at_another_providers_address_is_not_taken():
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         for other in ("google", "GitHub", "github2", "stripe", "%67ithub%00", "x" * 300):
@@ -285,8 +157,7 @@ async def test_an_answer_at_another_providers_address_is_not_taken() -> None:
         assert await is_untouched(here, link)
 
 
-@another_provider
-async def test_the_state_of_an_account_pays_for_nothing() -> None:
+async def test_the_state_of_an_account_pays_for_nothing():
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         for seller in ("stripe", "github"):
@@ -295,7 +166,6 @@ async def test_the_state_of_an_account_pays_for_nothing() -> None:
         assert await is_untouched(here, link)
 
 
-@two_answers
 @pytest.mark.parametrize(
     "more",
     [
@@ -309,7 +179,7 @@ async def test_the_state_of_an_account_pays_for_nothing() -> None:
         "&error=",
     ],
 )
-async def test_an_answer_put_together_from_two_is_not_acted_upon(more: str) -> None:
+async def test_an_answer_put_together_from_two_is_not_acted_upon(more):
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         state, code = parameter(callback, "state"), parameter(callback, "code")
@@ -320,9 +190,8 @@ async def test_an_answer_put_together_from_two_is_not_acted_upon(more: str) -> N
         assert (await asked.account()).label == "octocat"
 
 
-@two_answers
 @pytest.mark.parametrize("code", [None, "", "x" * 5000, "a\x00b", "é", "a\nb"])
-async def test_a_code_that_is_none_is_not_exchanged(code: str | None) -> None:
+async def test_a_code_that_is_none_is_not_exchanged(code):
     async with oauth_env() as here:
         _, person, link, callback = await sent_out(here)
         page = await person.visit(changed(callback, code=code))
@@ -330,8 +199,7 @@ async def test_a_code_that_is_none_is_not_exchanged(code: str | None) -> None:
         assert await is_untouched(here, link)
 
 
-@another_browser
-async def test_a_browser_that_did_not_press_continue_is_turned_away() -> None:
+async def test_a_browser_that_did_not_press_continue_is_turned_away():
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         thief = await here.person()
@@ -350,8 +218,7 @@ async def test_a_browser_that_did_not_press_continue_is_turned_away() -> None:
         assert (await asked.account()).label == "octocat"
 
 
-@login_csrf
-async def test_the_attackers_own_yes_is_not_put_on_the_victim() -> None:
+async def test_the_attackers_own_yes_is_not_put_on_the_victim():
     """Login CSRF: the attacker lets the victim's browser bring the attacker's code."""
     async with oauth_env() as here:
         _, _, attackers_link, callback = await sent_out(here, arguments="the attacker's")
@@ -364,8 +231,7 @@ async def test_the_attackers_own_yes_is_not_put_on_the_victim() -> None:
         assert not asked.task.done()
 
 
-@replay
-async def test_an_earlier_attempts_answer_is_void_after_a_second_press() -> None:
+async def test_an_earlier_attempts_answer_is_void_after_a_second_press():
     async with oauth_env() as here:
         asked, person, link, earlier = await sent_out(here)
         later = await approve(person, await person.go_on(link))
@@ -377,8 +243,7 @@ async def test_an_earlier_attempts_answer_is_void_after_a_second_press() -> None
         assert here.gate.exchanges == 1
 
 
-@another_browser
-async def test_after_a_press_in_a_second_browser_the_first_cannot_finish() -> None:
+async def test_after_a_press_in_a_second_browser_the_first_cannot_finish():
     async with oauth_env() as here:
         asked, first, link, callback = await sent_out(here)
         second = await here.person()
@@ -390,8 +255,7 @@ async def test_after_a_press_in_a_second_browser_the_first_cannot_finish() -> No
         assert here.gate.exchanges == 1
 
 
-@another_owner
-async def test_another_owners_question_is_neither_shown_nor_finished() -> None:
+async def test_another_owners_question_is_neither_shown_nor_finished():
     # defect: frontmcp another session answers
     async with oauth_env() as here:
         stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
@@ -410,8 +274,7 @@ async def test_another_owners_question_is_neither_shown_nor_finished() -> None:
         assert await is_untouched(here, link)
 
 
-@scanner
-async def test_a_scanner_that_opens_every_address_changes_nothing() -> None:
+async def test_a_scanner_that_opens_every_address_changes_nothing():
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         before = await here.row(link)
@@ -441,8 +304,7 @@ async def test_a_scanner_that_opens_every_address_changes_nothing() -> None:
         assert (await asked.account()).label == "octocat"
 
 
-@csrf
-async def test_a_form_without_its_field_does_nothing() -> None:
+async def test_a_form_without_its_field_does_nothing():
     async with oauth_env() as here:
         asked, person, link, _ = await sent_out(here)
         before = await here.row(link)
@@ -454,8 +316,7 @@ async def test_a_form_without_its_field_does_nothing() -> None:
         assert not asked.task.done()
 
 
-@another_browser
-async def test_a_no_cannot_be_forged_from_another_browser() -> None:
+async def test_a_no_cannot_be_forged_from_another_browser():
     async with oauth_env() as here:
         _, _, link, callback = await sent_out(here)
         thief = await here.person()
@@ -464,8 +325,7 @@ async def test_a_no_cannot_be_forged_from_another_browser() -> None:
         assert await is_untouched(here, link)
 
 
-@replay
-async def test_after_the_yes_no_error_takes_it_back() -> None:
+async def test_after_the_yes_no_error_takes_it_back():
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         await person.visit(callback)
@@ -475,8 +335,7 @@ async def test_after_the_yes_no_error_takes_it_back() -> None:
         assert (await here.row(link)).status is Status.ACCEPTED
 
 
-@stale_page
-async def test_allow_after_decline_does_not_undo_the_decline() -> None:
+async def test_allow_after_decline_does_not_undo_the_decline():
     async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
@@ -493,8 +352,7 @@ async def test_allow_after_decline_does_not_undo_the_decline() -> None:
         assert connection.tools == ("list",)
 
 
-@stale_page
-async def test_allow_after_the_time_is_over_allows_nothing() -> None:
+async def test_allow_after_the_time_is_over_allows_nothing():
     async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
@@ -508,8 +366,7 @@ async def test_allow_after_the_time_is_over_allows_nothing() -> None:
         assert connection.tools == ("list",)
 
 
-@stale_page
-async def test_allow_when_the_account_is_gone_asks_afresh() -> None:
+async def test_allow_when_the_account_is_gone_asks_afresh():
     async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
@@ -522,8 +379,7 @@ async def test_allow_when_the_account_is_gone_asks_afresh() -> None:
         assert (await person.visit(link)).heading == "Connect GitHub to shop"
 
 
-@stale_page
-async def test_allow_gives_the_account_that_the_page_showed() -> None:
+async def test_allow_gives_the_account_that_the_page_showed():
     async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
@@ -541,10 +397,7 @@ async def test_allow_gives_the_account_that_the_page_showed() -> None:
         assert asked.has_asked
 
 
-@leak
-async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(caplog):
     # defect: mcp-authkit raw state is logged
     caplog.set_level(logging.DEBUG)
     server = MCPServer("shop")
@@ -574,7 +427,7 @@ async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(
     answers: list[str] = []
     async with oauth_env(server=server) as here:
         for revision in (LEGACY, MODERN):
-            async with staged_caller(here, revision) as caller:
+            async with caller_at(here, revision) as caller:
                 for tool in ("show", "leak", "crash"):
                     call = caller.call(tool)
                     if revision == LEGACY:
@@ -619,10 +472,7 @@ def replace_location(page: Page, location: str) -> Page:
     return dataclasses.replace(page, location=location)
 
 
-@leak
-async def test_what_a_failed_exchange_says_holds_no_secret(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_a_failed_exchange_says_holds_no_secret(caplog):
     caplog.set_level(logging.DEBUG)
     async with oauth_env() as here:
         for fault in ("500", "html", "200-with-error", "no-token", "huge-token"):
@@ -644,8 +494,7 @@ async def test_what_a_failed_exchange_says_holds_no_secret(
                 assert not any(secret in text for text in said)
 
 
-@sandbox_for_real
-async def test_a_live_registration_never_uses_the_sandboxs_account() -> None:
+async def test_a_live_registration_never_uses_the_sandboxs_account():
     async with oauth_env() as here:
         await here.connect("repo")
         kinds = here.service.kinds.accounts
@@ -686,8 +535,7 @@ async def test_a_live_registration_never_uses_the_sandboxs_account() -> None:
             assert (await soon(here.ask("repo", arguments="y").task)).label == "octocat"
 
 
-@sandbox_for_real
-async def test_a_sandbox_on_another_port_is_another_provider() -> None:
+async def test_a_sandbox_on_another_port_is_another_provider():
     async with oauth_env() as here:
         await here.connect("repo")
         async with oauth_env(store=here.service.elicitations.store) as there:
@@ -696,8 +544,7 @@ async def test_a_sandbox_on_another_port_is_another_provider() -> None:
             assert not asked.task.done()
 
 
-@another_provider
-async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked() -> None:
+async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked():
     """A provider whose metadata changes between the way out and back gets nothing."""
     async with oauth_env() as here:
         acme = openid("acme", f"{here.sandbox.url}/oidc", label="Acme")
@@ -715,8 +562,7 @@ async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked() -> 
         await asked.account()
 
 
-@replay
-async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing() -> None:
+async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing():
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)
         thieves = [await here.person() for _ in range(4)]
@@ -733,8 +579,7 @@ async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing() -> None:
         assert (await here.row(link)).status is Status.ACCEPTED
 
 
-@open_redirect
-async def test_the_callback_is_no_open_redirect() -> None:
+async def test_the_callback_is_no_open_redirect():
     async with oauth_env() as here:
         _, person, _, callback = await sent_out(here)
         elsewhere = f"{callback}&redirect_uri=https://evil.example&return_to=https://evil.example"
@@ -745,8 +590,7 @@ async def test_the_callback_is_no_open_redirect() -> None:
         assert answer.headers["cache-control"] == "no-store"
 
 
-@attackers_words
-async def test_a_deny_that_carries_words_of_its_own_shows_none_of_them() -> None:
+async def test_a_deny_that_carries_words_of_its_own_shows_none_of_them():
     async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         denied = await decide(person, await person.go_on(await asked.link()), "deny")

@@ -20,7 +20,6 @@ from flows.elicitation.user_code import (
 )
 from flows.errors import InvalidToken, NotAllowed, TooManyAttempts
 from flows.oauth.sign_in import SignedIn
-from tests.attacks.attack import Attack
 from tests.support.clock import NOON, Clock
 from tests.support.sessions import ALICE, ISSUER, RING, jar
 from webapp.http.browser import Browser
@@ -38,102 +37,6 @@ ELSEWHERE = ("203.0.113.9", 40000)
 MALLORY = SignedIn(issuer=ISSUER, subject="mallory", label="Mallory")
 FROM_ALICE = Subject(issuer=ISSUER, subject="alice", client_id="an assistant")
 CODES = UserCodeGenerator(lambda: [b"k" * 32])
-
-forwarded_signed_in = Attack(
-    who="an asker with an access token (first row of the table)",
-    how=(
-        "sends the link to a victim, who is signed in here, or not, or calls the same "
-        "elsewhere (forwarded link)"
-    ),
-    stopped="the browser's issuer and subject are the asker's, or the page offers a sign-in",
-    where=("webapp/identity/identity.py", "webapp/identity/sessions.py"),
-    elsewhere=(
-        "tests/webapp/mcp/test_callers.py::test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in",
-        "tests/webapp/mcp/test_turned_away.py::test_a_link_that_was_passed_on_to_another_person",
-    ),
-)
-forwarded_local = Attack(
-    who="an asker on this machine (second row of the table)",
-    how=(
-        "sends the link to somebody else: on another machine, of another user, behind a relay "
-        "(forwarded link, two users of one machine)"
-    ),
-    stopped="the browser's connection belongs to our own user, or was paired by them",
-    where=("webapp/identity/identity.py", "webapp/identity/local_peer.py"),
-    elsewhere=(
-        "tests/webapp/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",
-        "tests/webapp/mcp/test_turned_away.py::test_a_link_that_was_passed_on_from_this_machine",
-        "tests/webapp/elicitations/test_completion.py::test_the_cookie_in_another_users_hands_completes_nothing",
-    ),
-)
-forwarded_nowhere = Attack(
-    who="an asker with a token where nobody can sign in (third row of the table)",
-    how="sends the link to a victim (forwarded link)",
-    stopped="nothing is asked: the tool is told which setting is missing",
-    where=("webapp/identity/identity.py",),
-)
-forwarded_unnamed = Attack(
-    who="an asker without a name (fourth row of the table)",
-    how="sends the link to a victim, or asks for what is kept for a person (forwarded link)",
-    stopped="nothing is asked unless the operator allows the code; never for accounts or secrets",
-    where=("webapp/identity/identity.py",),
-)
-forwarded_by_code = Attack(
-    who="an asker whose link is bound by the code",
-    how="sends the link to a victim and types letters of their own (forwarded link)",
-    stopped="letters are for one browser, and it alone goes on",
-    where=("flows/elicitation/user_code.py", "webapp/identity/identity.py"),
-    elsewhere=(
-        "tests/flows/elicitation/test_user_code.py::test_another_browser_before_the_confirmation_gets_letters_of_its_own",
-        "tests/flows/elicitation/test_user_code.py::test_another_browser_after_the_confirmation_gets_none",
-        "tests/webapp/mcp/test_turned_away.py::test_a_link_by_code_in_another_browser",
-    ),
-)
-guessed_code = Attack(
-    who="an asker",
-    how="guesses the letters that the victim's browser is shown (a code guessed)",
-    stopped="fifty tries at a question, at the letters of three browsers at most: one in 170 "
-    "million for each secret of the ring",
-    where=("flows/elicitation/user_code.py",),
-    elsewhere=(
-        "tests/flows/elicitation/test_user_code.py::test_the_fifth_wrong_guess_makes_other_letters",
-        "tests/flows/elicitation/test_user_code.py::test_after_the_last_code_not_even_the_right_letters_help",
-        "tests/flows/elicitation/test_user_code.py::test_another_browser_gives_nobody_more_guesses",
-    ),
-)
-namesake = Attack(
-    who="somebody with the same subject at another issuer, or the same name or e-mail at ours",
-    how="asks, or opens, as the victim (a subject of another issuer with the same name)",
-    stopped="an owner is issuer and subject under a keyed hash; names are shown, never compared",
-    where=("webapp/records/owners.py", "webapp/identity/identity.py"),
-    elsewhere=(
-        "tests/flows/crypto/test_vault.py::test_a_tag_depends_on_the_key_the_purpose_and_where_the_parts_end",
-        "tests/webapp/identity/test_sessions.py::test_people_of_another_issuer_are_nobody_here",
-        "tests/webapp/oauth/test_accounts.py::test_another_owner_never_gets_it",
-        "tests/webapp/settings/test_identity.py::test_nobody_is_known_by_what_somebody_can_give_themselves",
-    ),
-)
-as_local = Attack(
-    who="a remote caller, or the served server's own authentication",
-    how="says that it is this machine's own user: the issuer `local`, a paired browser's cookie",
-    stopped="that issuer is nobody's, and a paired browser counts on this machine only",
-    where=("webapp/identity/identity.py", "webapp/identity/pairing.py"),
-)
-used_pairing = Attack(
-    who="whoever sees the printed pairing address, or a link scanner that opens it",
-    how="uses it after its owner, before them by opening it, or later",
-    stopped="it works once, by a press, for ten minutes, where the address is on this machine",
-    where=("webapp/identity/pairing.py",),
-)
-anonymous_join = Attack(
-    who="a caller without a name",
-    how="makes the same call as another, to join its question or get its answer (anonymous join)",
-    stopped="without an owner there is only the run: nothing of it is joined, kept or handed on",
-    where=("webapp/calls/call.py", "webapp/identity/identity.py"),
-    elsewhere=(
-        "tests/webapp/mcp/test_identical_calls.py::test_nothing_is_begun_for_a_caller_that_is_refused",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,8 +137,7 @@ def with_binding(asked: Elicitation, binding: BrowserBinding) -> Elicitation:
     return structs.replace(asked, binding=binding)
 
 
-@forwarded_signed_in
-async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_open() -> None:
+async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_open():
     # defect: mcp-authkit forwarded link
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
@@ -245,8 +147,7 @@ async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_op
     assert await here.way(asked, cookies=victim, client=ELSEWHERE) is Way.OTHER_PERSON
 
 
-@forwarded_signed_in
-async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing_else() -> None:
+async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing_else():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     # Also to whoever sits at this very machine: that is another way of being known.
@@ -259,8 +160,7 @@ async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing
     assert await here.way(asked, cookies=alice) is Way.SIGN_IN
 
 
-@forwarded_local
-async def test_a_local_link_opens_for_nobody_but_this_machines_own_user() -> None:
+async def test_a_local_link_opens_for_nobody_but_this_machines_own_user():
     here = await world()
     asked = asked_by(here.identity.caller(scope(), subject=None, client="c"))
     assert await here.way(asked) is Way.OPEN
@@ -280,8 +180,7 @@ async def test_a_local_link_opens_for_nobody_but_this_machines_own_user() -> Non
     assert await here.way(over_stdio, uid=ANOTHER_UID) is Way.HERE_ONLY
 
 
-@forwarded_local
-async def test_a_local_link_opens_for_nobody_who_is_only_signed_in() -> None:
+async def test_a_local_link_opens_for_nobody_who_is_only_signed_in():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=None, client="c"))
     alice = await here.signed_in(ALICE)
@@ -289,8 +188,7 @@ async def test_a_local_link_opens_for_nobody_who_is_only_signed_in() -> None:
     assert await here.way(asked, cookies=alice, uid=ANOTHER_UID) is Way.HERE_ONLY
 
 
-@forwarded_nowhere
-async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token() -> None:
+async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token():
     here = await world()
     caller = here.identity.caller(scope(), subject=FROM_ALICE, client="c")
     with pytest.raises(NotAllowed, match="ELICIT_ISSUER") as refused:
@@ -301,8 +199,7 @@ async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token() -> None:
         assert await here.way(asked_by(caller), client=client) is Way.HERE_ONLY
 
 
-@forwarded_nowhere
-async def test_a_token_of_another_issuer_than_where_people_sign_in_asks_nobody() -> None:
+async def test_a_token_of_another_issuer_than_where_people_sign_in_asks_nobody():
     here = await world(IdentityRules(issuer=ISSUER))
     subject = replace(FROM_ALICE, issuer=OTHER_ISSUER)
     caller = here.identity.caller(scope(), subject=subject, client="c")
@@ -310,8 +207,7 @@ async def test_a_token_of_another_issuer_than_where_people_sign_in_asks_nobody()
         caller.must_be_answerable("url")
 
 
-@forwarded_unnamed
-async def test_a_caller_without_a_name_asks_nobody() -> None:
+async def test_a_caller_without_a_name_asks_nobody():
     here = await world()
     nameless = replace(FROM_ALICE, subject=None)
     for given, subject in ((scope(client=ELSEWHERE), None), (scope(), nameless)):
@@ -321,8 +217,7 @@ async def test_a_caller_without_a_name_asks_nobody() -> None:
                 caller.must_be_answerable(kind)
 
 
-@forwarded_unnamed
-async def test_not_even_the_code_lets_a_caller_without_a_name_have_accounts_and_secrets() -> None:
+async def test_not_even_the_code_lets_a_caller_without_a_name_have_accounts_and_secrets():
     here = await world(IdentityRules(asks_anonymous=True))
     caller = here.identity.caller(scope(client=ELSEWHERE), subject=None, client="c")
     assert caller.by_code
@@ -333,8 +228,7 @@ async def test_not_even_the_code_lets_a_caller_without_a_name_have_accounts_and_
         caller.must_be_known()
 
 
-@forwarded_by_code
-async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_no_other() -> None:
+async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_no_other():
     here = await world(IdentityRules(binds_by_code=True))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     alices, victims = here.browser.fresh(), here.browser.fresh()
@@ -355,8 +249,7 @@ async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_n
         assert way is Way.OTHER_BROWSER
 
 
-@forwarded_by_code
-async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code() -> None:
+async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code():
     here = await world(IdentityRules(issuer=ISSUER, binds_by_code=True))
     subject = replace(FROM_ALICE, issuer=OTHER_ISSUER)
     asked = asked_by(here.identity.caller(scope(), subject=subject, client="c"))
@@ -365,8 +258,7 @@ async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code() 
         assert await here.way(asked, cookies=cookies) is Way.CODE
 
 
-@guessed_code
-def test_all_guesses_that_there_are_find_one_code_in_a_hundred_and_seventy_million() -> None:
+def test_all_guesses_that_there_are_find_one_code_in_a_hundred_and_seventy_million():
     codes = len(bindings.ALPHABET) ** LETTERS
     assert codes // (WRONG_AT_MOST * SHOWN_AT_MOST) >= 170_000_000
     bound = bindings.bind(None, browser="the victim's")
@@ -377,8 +269,7 @@ def test_all_guesses_that_there_are_find_one_code_in_a_hundred_and_seventy_milli
     assert bound.confirmed_at is None
 
 
-@guessed_code
-def test_the_letters_of_one_question_or_of_an_earlier_number_say_nothing_of_another() -> None:
+def test_the_letters_of_one_question_or_of_an_earlier_number_say_nothing_of_another():
     bound = bindings.bind(None, browser="b")
     letters = [CODES.user_code(f"e{number}", bound.codes[-1]) for number in range(200)]
     for number in range(9):
@@ -387,8 +278,7 @@ def test_the_letters_of_one_question_or_of_an_earlier_number_say_nothing_of_anot
     assert len(set(letters)) == len(letters)
 
 
-@namesake
-async def test_the_same_subject_at_another_issuer_is_somebody_else() -> None:
+async def test_the_same_subject_at_another_issuer_is_somebody_else():
     here = await world(IdentityRules(issuer=ISSUER, binds_by_code=True))
     owners = set()
     pairs = [
@@ -405,8 +295,7 @@ async def test_the_same_subject_at_another_issuer_is_somebody_else() -> None:
     assert len(owners) == len(pairs)
 
 
-@namesake
-async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else() -> None:
+async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     labels = {"label": "alice@example.com"}
@@ -416,8 +305,7 @@ async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else() -> None:
     assert await here.way(asked, cookies=await here.signed_in(namesake_of_hers)) is Way.OTHER_PERSON
 
 
-@as_local
-async def test_a_token_that_says_it_is_this_machines_user_is_nobody() -> None:
+async def test_a_token_that_says_it_is_this_machines_user_is_nobody():
     for rules in (IdentityRules(), IdentityRules(issuer=ISSUER), IdentityRules(binds_by_code=True)):
         here = await world(rules)
         subject = Subject(issuer=LOCAL_ISSUER, subject=f"uid:{OUR_UID}", client_id="c")
@@ -427,8 +315,7 @@ async def test_a_token_that_says_it_is_this_machines_user_is_nobody() -> None:
             caller.must_be_known()
 
 
-@as_local
-async def test_a_paired_browsers_cookie_is_worth_nothing_to_another_user_of_the_machine() -> None:
+async def test_a_paired_browsers_cookie_is_worth_nothing_to_another_user_of_the_machine():
     here = await world()
     asked = asked_by(here.identity.caller(None, subject=None, client="c"))
     token = here.pairing_token()
@@ -438,8 +325,7 @@ async def test_a_paired_browsers_cookie_is_worth_nothing_to_another_user_of_the_
     assert await here.way(asked, uid=UNKNOWN) is Way.PAIR
 
 
-@as_local
-async def test_nobody_is_paired_where_people_sign_in_or_the_address_is_public() -> None:
+async def test_nobody_is_paired_where_people_sign_in_or_the_address_is_public():
     for here in (
         await world(IdentityRules(issuer=ISSUER)),
         await world(url="https://tools.example"),
@@ -452,8 +338,7 @@ async def test_nobody_is_paired_where_people_sign_in_or_the_address_is_public() 
         assert caller.owner is None
 
 
-@used_pairing
-async def test_a_pairing_address_is_spent_by_its_use_alone_and_by_time() -> None:
+async def test_a_pairing_address_is_spent_by_its_use_alone_and_by_time():
     here = await world()
     token, later = (here.pairing_token() for _ in range(2))
     for _ in range(3):  # a scanner
@@ -466,8 +351,7 @@ async def test_a_pairing_address_is_spent_by_its_use_alone_and_by_time() -> None
     assert not await here.pairing.can_use(later)
 
 
-@used_pairing
-async def test_a_key_of_another_server_or_half_of_one_is_none() -> None:
+async def test_a_key_of_another_server_or_half_of_one_is_none():
     here = await world()
     key = key_of(RING)
     for wrong in ("", key[:-1], key + "x", key.upper(), "elicit_local_", f"{key} {key}"):
@@ -478,8 +362,7 @@ async def test_a_key_of_another_server_or_half_of_one_is_none() -> None:
     assert here.identity.caller(twice, subject=None, client="c").owner is None
 
 
-@anonymous_join
-async def test_two_callers_without_a_name_have_no_owner_in_common() -> None:
+async def test_two_callers_without_a_name_have_no_owner_in_common():
     here = await world(IdentityRules(asks_anonymous=True))
     for given in (scope(client=ELSEWHERE), scope(uid=ANOTHER_UID)):
         caller = here.identity.caller(given, subject=None, client="c")

@@ -18,7 +18,6 @@ from flows.oauth.account import BearerAuth
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.responses import TOKEN_BYTES_AT_MOST
 from flows.providers import github, openid
-from tests.attacks.attack import Attack
 from tests.support.clock import NOON
 from tests.support.oauth_flow import (
     ACME,
@@ -36,49 +35,11 @@ from tests.support.oauth_flow import (
     talked,
 )
 
-mixed_up = Attack(
-    who="a malicious authorisation server, or a proxy before ours",
-    how=(
-        "lets its answer look like another issuer's: `iss` missing or wrong, parameters "
-        "repeated (no `iss`)"
-    ),
-    stopped="`iss` is required wherever the issuer promises it, and each parameter comes once",
-    where=("flows/oauth/authorization_code.py",),
-)
-no_key = Attack(
-    who="a provider out of order",
-    how="replies with an error page, an error with status 200, or a key that is none",
-    stopped="what does not pass as a key ends in a sentence with nothing of the reply in it",
-    where=("flows/oauth/responses.py",),
-)
-somebody_elses_proof = Attack(
-    who="somebody who can put an id_token into a reply",
-    how="brings one of another client, sign-in, issuer or key, or an unsigned one",
-    stopped="only a published asymmetric key counts, and every claim is compared",
-    where=("flows/oauth/id_token.py",),
-)
-metadata_elsewhere = Attack(
-    who="whoever can change an issuer's metadata, or its name",
-    how="leads us to other addresses or into our own network",
-    stopped=(
-        "the issuer in it is the one that was asked, and its addresses are https, or of this "
-        "machine where the issuer is"
-    ),
-    where=("flows/oauth/discovery.py",),
-)
-bearer_abroad = Attack(
-    who="a provider's API, or a tool's author",
-    how="redirects a call to a foreign host, or names one (a bearer sent to a foreign host)",
-    stopped="the key is added only where the origin is the provider's",
-    where=("flows/oauth/account.py",),
-)
-
 GITHUB = ("iss", "https://github.com/login/oauth")
 CODE, STATE = ("code", "the-code"), ("state", "the-state")
 NOW = int(NOON.timestamp())
 
 
-@mixed_up
 @pytest.mark.parametrize(
     ("story", "parameters"),
     [
@@ -103,9 +64,7 @@ NOW = int(NOON.timestamp())
         ("the code is none", [("code", "cöde"), STATE, GITHUB]),
     ],
 )
-def test_an_answer_that_is_mixed_up_is_not_acted_upon(
-    story: str, parameters: list[tuple[str, str]]
-) -> None:
+def test_an_answer_that_is_mixed_up_is_not_acted_upon(story, parameters):
     _, away = departed()
     with pytest.raises(Mixed) as mixed:
         a_flow().code_of(away, CallbackParams(parameters=tuple(parameters)))
@@ -114,8 +73,7 @@ def test_an_answer_that_is_mixed_up_is_not_acted_upon(
     assert "the-code" not in str(mixed.value)
 
 
-@mixed_up
-def test_an_issuer_whose_metadata_promises_to_name_it_must_do_so() -> None:
+def test_an_issuer_whose_metadata_promises_to_name_it_must_do_so():
     promise = {"authorization_response_iss_parameter_supported": True}
     _, away = departed(ACME, metadata=METADATA | promise)
     with pytest.raises(Mixed):
@@ -124,7 +82,6 @@ def test_an_issuer_whose_metadata_promises_to_name_it_must_do_so() -> None:
     assert a_flow(ACME).code_of(away, CallbackParams(parameters=(CODE, STATE))) == "the-code"
 
 
-@no_key
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
@@ -229,7 +186,7 @@ def test_an_issuer_whose_metadata_promises_to_name_it_must_do_so() -> None:
         ),
     ],
 )
-def test_a_reply_that_is_no_key_ends_in_a_sentence(reply: httpx.Response, said: str) -> None:
+def test_a_reply_that_is_no_key_ends_in_a_sentence(reply: httpx.Response, said):
     _, away = departed()
     with pytest.raises(Failed) as failed:
         granted(github, away, reply)
@@ -269,7 +226,6 @@ STRANGER = ECKey.generate_key("P-256", parameters={"kid": "one"})
 UNKNOWN = ECKey.generate_key("P-256", parameters={"kid": "two"})
 
 
-@somebody_elses_proof
 @pytest.mark.parametrize(
     "forge",
     [
@@ -316,14 +272,13 @@ UNKNOWN = ECKey.generate_key("P-256", parameters={"kid": "two"})
         lambda _: {"sub": "sub-1"},
     ],
 )
-def test_a_proof_of_somebody_else_connects_nobody(forge: Callable[[Elicitation], Any]) -> None:
+def test_a_proof_of_somebody_else_connects_nobody(forge: Callable[[Elicitation], Any]):
     _, away = departed(ACME)
     said = {"access_token": "t", "id_token": forge(away)}
     with pytest.raises(Failed, match=r"sent a proof|did not say who"):
         granted(ACME, away, httpx.Response(200, json=said), key_set())
 
 
-@somebody_elses_proof
 @pytest.mark.parametrize(
     "keys",
     [
@@ -336,15 +291,14 @@ def test_a_proof_of_somebody_else_connects_nobody(forge: Callable[[Elicitation],
         httpx.Response(200, json={"keys": [SECRET.as_dict(private=True) | {"kid": "one"}]}),
     ],
 )
-def test_an_issuer_without_a_usable_key_proves_nothing(keys: httpx.Response) -> None:
+def test_an_issuer_without_a_usable_key_proves_nothing(keys: httpx.Response):
     _, away = departed(ACME)
     said = {"access_token": "t", "id_token": id_token(away, email="ada@example.com")}
     with pytest.raises(Failed, match="a proof"):
         granted(ACME, away, httpx.Response(200, json=said), keys)
 
 
-@somebody_elses_proof
-def test_a_secret_among_the_published_keys_signs_nothing() -> None:
+def test_a_secret_among_the_published_keys_signs_nothing():
     _, away = departed(ACME)
     forged = signed_with(SECRET, "HS256", kid="one")(away)
     keys = {"keys": [SECRET.as_dict(private=True) | {"kid": "one"}, KEY.as_dict(private=False)]}
@@ -353,8 +307,7 @@ def test_a_secret_among_the_published_keys_signs_nothing() -> None:
         granted(ACME, away, httpx.Response(200, json=said), httpx.Response(200, json=keys))
 
 
-@somebody_elses_proof
-def test_a_broken_key_beside_the_right_one_does_no_harm() -> None:
+def test_a_broken_key_beside_the_right_one_does_no_harm():
     _, away = departed(ACME)
     small = {"kty": "RSA", "kid": "small", "n": "wQ", "e": "AQAB"}
     keys = {"keys": [small, {"kty": "ML-KEM"}, KEY.as_dict(private=False)]}
@@ -363,8 +316,7 @@ def test_a_broken_key_beside_the_right_one_does_no_harm() -> None:
     assert grant.person.id == "sub-1"
 
 
-@somebody_elses_proof
-def test_an_rsa_signature_by_the_issuer_counts() -> None:
+def test_an_rsa_signature_by_the_issuer_counts():
     _, away = departed(ACME)
     key = RSAKey.generate_key(2048, parameters={"kid": "rsa"})
     token = signed_with(key, "RS256", kid="rsa")(away)
@@ -380,9 +332,8 @@ def test_an_rsa_signature_by_the_issuer_counts() -> None:
     assert grant.person.label == "Ada"
 
 
-@somebody_elses_proof
 @pytest.mark.parametrize("sub", ["sub-2", "", None, 1])
-def test_userinfo_of_somebody_else_connects_nobody(sub: object) -> None:
+def test_userinfo_of_somebody_else_connects_nobody(sub):
     _, away = departed(ACME)
     said = {"access_token": "t", "id_token": id_token(away)}
     more = {"sub": sub, "email": "victim@example.com"}
@@ -396,7 +347,6 @@ def test_userinfo_of_somebody_else_connects_nobody(sub: object) -> None:
         )
 
 
-@metadata_elsewhere
 @pytest.mark.parametrize(
     "change",
     [
@@ -419,12 +369,11 @@ def test_userinfo_of_somebody_else_connects_nobody(sub: object) -> None:
         {"userinfo_endpoint": "http://login.example/userinfo"},
     ],
 )
-def test_metadata_that_leads_elsewhere_leads_nowhere(change: dict[str, object]) -> None:
+def test_metadata_that_leads_elsewhere_leads_nowhere(change):
     with pytest.raises(Failed):
         departed(ACME, metadata=METADATA | change)
 
 
-@metadata_elsewhere
 @pytest.mark.parametrize(
     "reply",
     [
@@ -435,15 +384,14 @@ def test_metadata_that_leads_elsewhere_leads_nowhere(change: dict[str, object]) 
         httpx.Response(200, json=[METADATA]),
     ],
 )
-def test_an_issuer_that_says_nothing_readable_is_not_gone_to(reply: httpx.Response) -> None:
+def test_an_issuer_that_says_nothing_readable_is_not_gone_to(reply: httpx.Response):
     flow = a_flow(ACME)
     going = an_elicitation(ACME, kept=flow.prepare(an_elicitation(ACME), TRIP))
     with pytest.raises(Failed, match="does not say how to connect"):
         talked(flow.begin(going, TRIP), reply)
 
 
-@metadata_elsewhere
-def test_only_an_issuer_on_this_machine_may_name_addresses_on_it() -> None:
+def test_only_an_issuer_on_this_machine_may_name_addresses_on_it():
     here = "http://127.0.0.1:8766/oidc"
     metadata = {
         "issuer": here,
@@ -455,8 +403,7 @@ def test_only_an_issuer_on_this_machine_may_name_addresses_on_it() -> None:
     assert departure.url.startswith(f"{here}/authorize?")
 
 
-@bearer_abroad
-async def test_a_redirect_to_another_host_does_not_get_the_key() -> None:
+async def test_a_redirect_to_another_host_does_not_get_the_key():
     seen: list[tuple[str, str | None]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -19,9 +19,8 @@ from flows import elicit
 from flows.crypto.tokens import Claims, Purpose
 from flows.errors import InvalidQuestion
 from flows.question import Link
-from tests.attacks.attack import Attack
 from tests.support.callers import is_untouched, sent_out
-from tests.support.mcp_server import LEGACY, Person, soon, staged, text_of
+from tests.support.mcp_server import LEGACY, Person, caller_of, soon, text_of
 from tests.support.oauth_env import Asking, OAuthEnv, oauth_env
 from webapp.app import open_app
 
@@ -85,101 +84,6 @@ ROUTES: Mapping[str, Route] = {
         body='{{"type": "checkout.session.completed", "client_reference_id": "{}"}}',
     ),
 }
-stolen_id = Attack(
-    who="whoever knows an elicitation's id, from a log or a notification",
-    how="uses it in the place of a token, on every route (a stolen id on every route)",
-    stopped="an id opens nothing: a route reads tokens, each of its own purpose",
-    where=("webapp/elicitations/links.py", "webapp/routes/links.py"),
-)
-stolen_link = Attack(
-    who="somebody to whom a link was forwarded, or who read it on the way",
-    how=(
-        "opens it, presses its buttons, listens to its status, on every route, with any token "
-        "(forwarded link)"
-    ),
-    stopped="whoever opens is whoever asked, before any detail is shown or anything is done",
-    where=("webapp/identity/identity.py", "webapp/routes/links.py", "webapp/routes/callbacks.py"),
-    elsewhere=("tests/webapp/mcp/test_callers.py::test_a_relayed_browser_may_not_open_a_link",),
-)
-stolen_account = Attack(
-    who="whoever knows the id of an account, from an address or a page",
-    how=(
-        "disconnects or reconnects it, takes it from a tool or into use, looks at its picture, on "
-        "every route that names one (a stolen id on every route)"
-    ),
-    stopped="an account is looked up by whoever is at the browser and its id; there is no other",
-    where=("webapp/routes/connections.py", "webapp/routes/pictures.py"),
-    elsewhere=(
-        "tests/webapp/routes/test_pictures.py::test_somebody_elses_is_not_there_and_nothing_is_told_of_it",
-        "tests/webapp/oauth/test_accounts.py::test_another_owner_never_gets_it",
-        "tests/webapp/oauth/test_accounts.py::test_another_served_server_never_gets_it",
-    ),
-)
-clickjacking = Attack(
-    who="a page of another site",
-    how="shows ours in a frame, under a button of its own (clickjacking)",
-    stopped="every page of every route, its errors too, stands in no frame and runs nothing inline",
-    where=("webapp/http/browser.py", "webapp/http/guard.py"),
-    elsewhere=(
-        "tests/webapp/routes/test_security_headers.py::test_a_page_loads_nothing_from_elsewhere_and_stands_in_no_frame",
-        "tests/webapp/pages/test_words.py::test_nothing_is_inline_and_nothing_comes_from_elsewhere",
-    ),
-)
-leaking_address = Attack(
-    who="whoever reads histories, caches and Referers",
-    how="takes the token from the address of a page",
-    stopped="no page is kept, indexed or named to where it leads",
-    where=("webapp/http/browser.py", "webapp/routes/answers.py"),
-    elsewhere=(
-        "tests/webapp/routes/test_security_headers.py::test_a_page_leaks_no_address_and_is_kept_nowhere",
-    ),
-)
-open_redirect = Attack(
-    who="somebody who wants our name before their address",
-    how="puts an address into a parameter, a path or a Host (open redirect)",
-    stopped="a redirect leads to an address of ours or to one that is stored with the question",
-    where=("webapp/routes/links.py", "webapp/routes/redirect.py", "webapp/http/guard.py"),
-    elsewhere=(
-        "tests/webapp/identity/test_sessions.py::test_the_way_back_is_a_path_of_ours_or_home",
-        "tests/webapp/http/test_guard.py::test_people_are_sent_to_the_one_address_with_path_and_query",
-    ),
-)
-header_injection = Attack(
-    who="somebody whose text reaches a header: a path, a query, a tool's address",
-    how="puts line breaks into it (header injection)",
-    stopped=(
-        "paths with control signs are refused, queries stay as they were encoded, and an address "
-        "is checked when it is asked"
-    ),
-    where=("webapp/http/guard.py", "flows/kinds/url.py"),
-    elsewhere=(
-        "tests/flows/test_origin.py::test_an_address_leaves_in_letters_that_a_header_can_carry",
-        "tests/flows/test_origin.py::test_no_control_character_of_any_kind_passes",
-    ),
-)
-foreign_host = Attack(
-    who="a page whose name was rebound to this machine",
-    how="calls any route under its own name (foreign Host)",
-    stopped="one layer around everything answers to our Host only",
-    where=("webapp/http/guard.py",),
-    elsewhere=(
-        "tests/webapp/http/test_guard.py::test_a_foreign_host_is_told_that_it_is_wrong_here",
-        "tests/webapp/http/test_guard.py::test_over_a_real_connection_only_our_own_host_is_served",
-        "tests/webapp/mcp/test_callers.py::test_another_host_reaches_no_tool",
-    ),
-)
-foreign_origin = Attack(
-    who="a page of another site, or of a sandboxed frame",
-    how="sends requests with the reader's cookies",
-    stopped="a foreign Origin is refused for everything, and each form carries a field of its own",
-    where=("webapp/http/guard.py", "webapp/http/browser.py"),
-    elsewhere=(
-        "tests/webapp/http/test_guard.py::test_a_page_of_another_site_is_refused",
-        "tests/webapp/http/test_guard.py::test_a_null_origin_is_our_own_form_or_nothing",
-        "tests/webapp/routes/test_security_headers.py::test_a_field_is_good_for_one_cookie_and_one_subject",
-        "tests/webapp/mcp/test_callers.py::test_another_site_reaches_no_tool",
-    ),
-)
 
 
 def pages_of(app: Any) -> Litestar:
@@ -243,16 +147,14 @@ async def scene() -> AsyncIterator[Scene]:
         yield Scene(here=here, asked=asked, person=person, link=link, callback=callback)
 
 
-@stolen_id
-async def test_every_route_has_its_case() -> None:
+async def test_every_route_has_its_case():
     async with oauth_env() as here, open_app(here.settings, MCPServer("shop")) as app:
         assert sorted(routes_of(app)) == sorted(ROUTES)
     for route in ROUTES.values():
         assert ("{}" in route.at) == (route.names is not None or route.of_account)
 
 
-@stolen_id
-async def test_an_id_opens_nothing_on_any_route() -> None:
+async def test_an_id_opens_nothing_on_any_route():
     async with scene() as on:
         id, before = await on.id(), await on.here.row(on.link)
         owner = on.here.service.identity.local_owner
@@ -268,8 +170,7 @@ async def test_an_id_opens_nothing_on_any_route() -> None:
         assert await is_untouched(on.here, on.link)
 
 
-@stolen_id
-async def test_a_token_of_another_purpose_opens_nothing_on_any_route() -> None:
+async def test_a_token_of_another_purpose_opens_nothing_on_any_route():
     async with scene() as on:
         before = await on.here.row(on.link)
         for name, route in ROUTES.items():
@@ -280,8 +181,7 @@ async def test_a_token_of_another_purpose_opens_nothing_on_any_route() -> None:
         assert await on.here.row(on.link) == before
 
 
-@stolen_account
-async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route() -> None:
+async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route():
     async with oauth_env() as here:
         await here.connect("repo")
         (mine,) = await here.connections()
@@ -312,8 +212,7 @@ async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route() ->
         assert kept["octocat"].tools == kept["bob-at-work"].tools == ("list",)
 
 
-@stolen_link
-async def test_a_stranger_with_every_token_of_a_question_gets_nothing_on_any_route() -> None:
+async def test_a_stranger_with_every_token_of_a_question_gets_nothing_on_any_route():
     # defect: toolshed unauthenticated resolve
     async with scene() as on:
         before = await on.here.row(on.link)
@@ -361,8 +260,7 @@ async def every_answer(on: Scene) -> list[tuple[str, httpx.Response]]:
     ]
 
 
-@clickjacking
-async def test_no_answer_of_any_route_stands_in_a_frame() -> None:
+async def test_no_answer_of_any_route_stands_in_a_frame():
     async with scene() as on:
         pages = [
             (name, answer)
@@ -378,8 +276,7 @@ async def test_no_answer_of_any_route_stands_in_a_frame() -> None:
         assert "unsafe" not in policy, name
 
 
-@leaking_address
-async def test_no_answer_of_any_route_is_kept_or_names_itself_elsewhere() -> None:
+async def test_no_answer_of_any_route_is_kept_or_names_itself_elsewhere():
     async with scene() as on:
         for name, answer in await every_answer(on):
             if "/static/" in name and answer.status_code == 200:
@@ -389,8 +286,7 @@ async def test_no_answer_of_any_route_is_kept_or_names_itself_elsewhere() -> Non
                 assert answer.headers["referrer-policy"] == "no-referrer", name
 
 
-@open_redirect
-async def test_no_route_leads_where_the_request_says() -> None:
+async def test_no_route_leads_where_the_request_says():
     async with scene() as on:
         ours = {urlsplit(on.here.url).netloc, urlsplit(on.here.sandbox.url).netloc}
         led = []
@@ -422,8 +318,7 @@ async def test_no_route_leads_where_the_request_says() -> None:
             assert answer.headers.get("location", here.url + "/").startswith(here.url + "/")
 
 
-@header_injection
-async def test_a_line_break_reaches_no_header_of_any_route() -> None:
+async def test_a_line_break_reaches_no_header_of_any_route():
     async with scene() as on:
         for name, route in ROUTES.items():
             path = route.at.partition("?")[0].format(LINE_BREAK)
@@ -447,13 +342,10 @@ async def test_a_line_break_reaches_no_header_of_any_route() -> None:
         assert await is_untouched(on.here, on.link)
 
 
-@header_injection
 @pytest.mark.parametrize(
     "tail", ["\r\nset-cookie: planted=1", "\n", "\x00", "\x85", "\u2028", "%0d%0aset-cookie:x", "é"]
 )
-async def test_an_address_of_a_tools_with_a_line_break_is_refused_or_carried_whole(
-    tail: str,
-) -> None:
+async def test_an_address_of_a_tools_with_a_line_break_is_refused_or_carried_whole(tail):
     server = MCPServer("shop")
 
     @server.tool()
@@ -467,24 +359,23 @@ async def test_an_address_of_a_tools_with_a_line_break_is_refused_or_carried_who
 
         await elicit.url("Go", address, origins=("https://example.org",))
 
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         for tool in ("fixed", "made"):
             call = caller.call(tool)
             if not tail.isprintable():
                 assert InvalidQuestion.name in text_of(await soon(call))
                 continue
             link = await caller.link()
-            person = await stage.person()
+            person = await env.person()
             page = await person.press(link)
             assert page.location is not None
             assert page.location.startswith("https://example.org/%")
             assert not person.browser.cookies.get("planted")
-            await stage.complete(link)
+            await env.complete(link)
             await soon(call)
 
 
-@foreign_host
-async def test_no_route_answers_under_a_foreign_name() -> None:
+async def test_no_route_answers_under_a_foreign_name():
     async with scene() as on:
         port = on.here.url.rpartition(":")[2]
         for name, route in ROUTES.items():
@@ -495,8 +386,7 @@ async def test_no_route_answers_under_a_foreign_name() -> None:
         assert await is_untouched(on.here, on.link)
 
 
-@foreign_origin
-async def test_no_form_of_another_site_does_anything_on_any_route() -> None:
+async def test_no_form_of_another_site_does_anything_on_any_route():
     async with scene() as on:
         before = await on.here.row(on.link)
         port = on.here.url.rpartition(":")[2]

@@ -7,7 +7,6 @@ from itertools import product
 import httpx
 import pytest
 
-from tests.attacks.attack import Attack
 from tests.support.clock import Clock
 from tests.support.sandbox import (
     CALLBACK,
@@ -22,46 +21,6 @@ from tests.support.sandbox import (
 )
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp
-
-foreign_address = Attack(
-    who="somebody who sends people to the sandbox",
-    how="has the code sent to a foreign address",
-    stopped="the address is the registered one, letter by letter, or nothing is redirected",
-    where=("webapp/sandbox/authorization_requests.py",),
-)
-another_host = Attack(
-    who="another machine, another site",
-    how="reaches the sandbox",
-    stopped="it is on loopback only, answers to its own name only, and takes its own forms only",
-    where=("webapp/sandbox/app.py", "webapp/sandbox/settings.py"),
-)
-webhook_abroad = Attack(
-    who="whoever sets its webhook address",
-    how="has signed events sent to another machine",
-    stopped="they go to this machine only",
-    where=("webapp/sandbox/app.py",),
-)
-stolen_code = Attack(
-    who="a thief of codes and tokens",
-    how="uses them at the sandbox",
-    stopped=(
-        "as at a strict provider: once, with the client's password and the verifier, and a "
-        "replay ends the family"
-    ),
-    where=("webapp/sandbox/authorization_grants.py",),
-)
-markup = Attack(
-    who="a stranger",
-    how="writes markup or a state without end into a request",
-    stopped="everything is escaped and cut",
-    where=("webapp/sandbox/pages.py",),
-)
-old_secret = Attack(
-    who="whoever knew the secrets of the last run",
-    how="uses them",
-    stopped="they are new for each sandbox",
-    where=("webapp/sandbox/settings.py",),
-)
 
 FOREIGN_ADDRESSES = [
     "https://evil.example/callback",
@@ -98,7 +57,6 @@ def made(sandbox: Sandbox) -> SandboxApp:
     return SandboxApp(sandbox, clock=Clock(), deliver=nobody_listens)
 
 
-@foreign_address
 async def test_a_foreign_redirect_address_ends_on_a_page(person: Person):
     for address in FOREIGN_ADDRESSES:
         page = await person.open(redirect_uri=address)
@@ -107,14 +65,12 @@ async def test_a_foreign_redirect_address_ends_on_a_page(person: Person):
         assert "an address that is not its own" in page.text
 
 
-@foreign_address
 async def test_a_foreign_address_is_not_redirected_with_an_error_either(person: Person):
     page = await person.open(redirect_uri=FOREIGN_ADDRESSES[0], response_type="token")
     assert page.status_code == 400
     assert "location" not in page.headers
 
 
-@foreign_address
 async def test_a_post_with_a_changed_address_gives_no_code(person: Person):
     page = await person.open()
     evil = str(httpx.QueryParams(person.query(redirect_uri=f"{MAIN}/elsewhere")))
@@ -124,7 +80,6 @@ async def test_a_post_with_a_changed_address_gives_no_code(person: Person):
     assert (await person.press(changed)).status_code == 403
 
 
-@another_host
 async def test_another_host_is_refused_everywhere(person: Person):
     hosts = ("evil.example", "evil.example:8766", "127.0.0.1", "127.0.0.1:80", "")
     paths = ("/oidc/authorize", "/oidc/jwks", "/github/api/user", "/stripe/v1/refunds", "/nothing")
@@ -133,7 +88,6 @@ async def test_another_host_is_refused_everywhere(person: Person):
         assert answer.status_code == (421 if host else 400), (host, path, method)
 
 
-@another_host
 async def test_a_form_from_another_site_is_refused(person: Person):
     await person.open()
     answer = await person.http.post(
@@ -145,7 +99,6 @@ async def test_a_form_from_another_site_is_refused(person: Person):
     assert answer.status_code == 403
 
 
-@another_host
 @pytest.mark.parametrize(
     "url",
     [
@@ -164,7 +117,7 @@ async def test_a_form_from_another_site_is_refused(person: Person):
         "",
     ],
 )
-async def test_nothing_but_loopback_gets_a_sandbox(url: str):
+async def test_nothing_but_loopback_gets_a_sandbox(url):
     good = new_sandbox(url=URL, serves=MAIN)
     for given in ({"url": url, "serves": MAIN}, {"url": URL, "serves": url}):
         with pytest.raises(ValueError, match="only on this machine"):
@@ -174,20 +127,17 @@ async def test_nothing_but_loopback_gets_a_sandbox(url: str):
             made(dataclasses.replace(good, **changes))
 
 
-@webhook_abroad
 @pytest.mark.parametrize("url", ["https://evil.example/webhooks/stripe", "http://[::1/", ""])
-async def test_no_webhook_leaves_this_machine(url: str, sandbox: Sandbox):
+async def test_no_webhook_leaves_this_machine(url, sandbox: Sandbox):
     with pytest.raises(ValueError, match="only on this machine"):
         made(dataclasses.replace(sandbox, webhook_url=url))
 
 
-@another_host
 async def test_localhost_and_ipv6_are_this_machine_too():
     for url in ("http://localhost:8766", "http://[::1]:8766", "http://127.0.0.2:8766"):
         made(new_sandbox(url=url, serves=MAIN))
 
 
-@stolen_code
 async def test_a_stolen_code_ends_what_it_gave(person: Person):
     code = (await person.approve())["code"]
     given = (await person.exchange(code)).json()["access_token"]
@@ -196,21 +146,18 @@ async def test_a_stolen_code_ends_what_it_gave(person: Person):
     assert (await person.get("/oidc/userinfo", given)).status_code == 401
 
 
-@stolen_code
 async def test_a_code_without_the_clients_password_is_worth_nothing(person: Person):
     code = (await person.approve())["code"]
     assert (await person.exchange(code, client_secret="guess")).status_code == 401
     assert (await person.exchange(code)).status_code == 200
 
 
-@stolen_code
 async def test_a_code_of_one_provider_is_unknown_to_another(person: Person):
     code = (await person.approve())["code"]
     assert (await person.exchange(code, GITHUB)).json()["error"] == "bad_verification_code"
     assert (await person.exchange(code, SLACK)).json()["error"] == "invalid_code"
 
 
-@stolen_code
 async def test_a_stolen_refresh_token_ends_the_family_for_thief_and_owner(person: Person):
     first = await person.connect()
     thiefs = (await person.refresh(first["refresh_token"])).json()
@@ -220,7 +167,6 @@ async def test_a_stolen_refresh_token_ends_the_family_for_thief_and_owner(person
     assert (await person.get("/oidc/userinfo", thiefs["access_token"])).status_code == 401
 
 
-@stolen_code
 async def test_an_access_token_refreshes_nothing(person: Person):
     reply = await person.connect()
     assert (await person.refresh(reply["access_token"])).json()["error"] == "invalid_grant"
@@ -228,7 +174,6 @@ async def test_an_access_token_refreshes_nothing(person: Person):
     assert (await person.get("/oidc/userinfo", reply["refresh_token"])).status_code == 401
 
 
-@stolen_code
 @pytest.mark.parametrize(
     "changes",
     [
@@ -247,7 +192,6 @@ async def test_pkce_cannot_be_left_out_or_weakened(changes, person: Person):
     assert told(await person.open(**changes))["error"] == "invalid_request"
 
 
-@markup
 async def test_what_a_stranger_writes_into_the_request_is_not_markup(person: Person):
     text = '"><script>alert(1)</script>'
     page = await person.open(state=text, nonce=text, redirect_uri=CALLBACK)
@@ -258,13 +202,11 @@ async def test_what_a_stranger_writes_into_the_request_is_not_markup(person: Per
     assert "<b>" not in raw.text
 
 
-@markup
 async def test_a_state_without_end_is_not_echoed(person: Person):
     got = await person.approve(state="s" * 5000)
     assert "state" not in got
 
 
-@old_secret
 async def test_secrets_are_new_for_each_sandbox(sandbox: Sandbox):
     other = new_sandbox(url=URL, serves=MAIN)
     assert other.client_secret != sandbox.client_secret

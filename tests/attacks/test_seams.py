@@ -7,7 +7,6 @@ import httpx
 import pytest
 
 from flows import elicit
-from tests.attacks.attack import Attack
 from tests.support.issuer import issuing
 from tests.support.mcp_server import (
     MODERN,
@@ -15,9 +14,9 @@ from tests.support.mcp_server import (
     UID,
     answered_in,
     asked_in,
+    caller_of,
     new_server,
     soon,
-    staged,
     text_of,
 )
 from tests.support.serving import transport_to
@@ -29,31 +28,6 @@ from webapp.settings.settings import Settings
 
 URL = "http://127.0.0.1:8765"
 FROM_AFAR = {"x-forwarded-for": "203.0.113.7"}
-
-mounted = Attack(
-    who="whoever reaches a server that was mounted below a path",
-    how="names the path that one layer reads and another does not, to reach tools without a token",
-    stopped="a request with a root path is refused by the first layer",
-    where=("webapp/http/guard.py",),
-)
-nobody_with_a_token = Attack(
-    who="a caller without a name who got hold of a known person's requestState",
-    how="makes the same call with it, to take the answer (foreign or replayed requestState)",
-    stopped="nobody's run is found by its token and by a key that no known person's run has",
-    where=("webapp/calls/run.py",),
-)
-held_back = Attack(
-    who="somebody who has the link",
-    how="asks for it without end, or for letters in browser after browser, to lock the asker out",
-    stopped="strangers are counted by address; letters in two other browsers leave the asker's "
-    "right, and in a third she presses again; wrong guesses alone use any up",
-    where=("webapp/routes/openers.py", "flows/elicitation/user_code.py"),
-    elsewhere=(
-        "tests/flows/elicitation/test_user_code.py::test_other_browsers_use_up_nothing_of_hers",
-        "tests/flows/elicitation/test_user_code.py::test_letters_in_two_other_browsers_leave_hers_right_and_count_nothing",
-        "tests/flows/elicitation/test_user_code.py::test_at_most_three_browsers_have_letters_and_the_oldest_loses_them",
-    ),
-)
 
 
 def shop(library: str = "mcp") -> Any:
@@ -67,9 +41,8 @@ def shop(library: str = "mcp") -> Any:
     return server
 
 
-@mounted
 @pytest.mark.parametrize("library", ["mcp", "fastmcp"])
-async def test_a_path_that_two_layers_read_differently_reaches_no_tool(library: str) -> None:
+async def test_a_path_that_two_layers_read_differently_reaches_no_tool(library):
     async with issuing() as issuer:
         settings = Settings(url=URL, ring=RING, store="memory:", uid=UID, identity=issuer.who())
         async with open_app(settings, shop(library)) as app:
@@ -80,39 +53,34 @@ async def test_a_path_that_two_layers_read_differently_reaches_no_tool(library: 
                     assert refused.status_code == 400, path
 
 
-@nobody_with_a_token
 @pytest.mark.parametrize("library", ["mcp", "fastmcp"])
-async def test_a_known_persons_state_is_worth_nothing_to_a_caller_without_a_name(
-    library: str,
-) -> None:
+async def test_a_known_persons_state_is_worth_nothing_to_a_caller_without_a_name(library):
     who = IdentitySettings(asks_anonymous=True)
     async with (
-        staged(shop(library), who=who) as stage,
-        stage.caller(MODERN) as hers,
-        stage.caller(MODERN, headers=FROM_AFAR) as afar,
+        caller_of(shop(library), MODERN, who=who) as (env, hers),
+        env.caller(MODERN, headers=FROM_AFAR) as afar,
     ):
         first = asked_in(await hers.leg("visit"))
         taken = asked_in(await afar.leg("visit", after=first))
-        (before, after) = await stage.elicitations()
+        (before, after) = await env.elicitations()
         assert before.owner != after.owner
-        await stage.service.completing.complete(before.id, {"card": "hers"})
+        await env.service.completing.complete(before.id, {"card": "hers"})
         result = answered_in(await hers.leg("visit", after=first))
         assert text_of(result) == "done: hers"
         again = await soon(afar.leg("visit", after=taken))
         assert "hers" not in str(again)
 
 
-@held_back
-async def test_a_stranger_elsewhere_holds_the_asker_back_from_nothing() -> None:
-    async with staged(shop()) as stage, stage.caller(MODERN) as caller:
+async def test_a_stranger_elsewhere_holds_the_asker_back_from_nothing():
+    async with caller_of(shop(), MODERN) as (env, caller):
         caller.begin("visit")
         await caller.link()
-        (elicitation,) = await stage.elicitations()
+        (elicitation,) = await env.elicitations()
 
         def asks(address: str, *, is_open: bool, times: int = 1) -> None:
             request = cast("Any", SimpleNamespace(scope={"client": (address, 1)}))
             for _ in range(times):
-                pace(elicitation, request, stage.service, is_open=is_open)
+                pace(elicitation, request, env.service, is_open=is_open)
 
         with pytest.raises(TooOften):
             asks("203.0.113.66", is_open=False, times=200)

@@ -7,30 +7,9 @@ import mcp_types as types
 import pytest
 
 from flows import elicit
-from tests.attacks.attack import Attack
 from tests.support.guarded_server import guarded_by_tokens
-from tests.support.mcp_server import LIBRARIES, new_server, staged
+from tests.support.mcp_server import LIBRARIES, new_server, server_env
 from tests.support.users import AS_ROOT, ME, NOBODY, answered, calling, opened_session, sent
-
-another_users = Attack(
-    who="another user of this machine, or another person with a token, who knows a session's id",
-    how=(
-        "answers in the opener's name what a tool asks, ends the session, listens to its streams "
-        "or takes up one that broke off (a session's id in the wrong hands)"
-    ),
-    stopped="whoever opened it is noted, and to others it is a session that does not exist",
-    where=("webapp/mcp/opened.py",),
-)
-many = Attack(
-    who="whoever has no name",
-    how="opens one session after the other, until there is room for nobody (10,000 of initialize)",
-    stopped="an address, a person and all without a name have shares; unused ones end",
-    where=("webapp/mcp/shares.py",),
-    elsewhere=(
-        "tests/webapp/mcp/test_sessions.py::test_those_without_a_name_leave_room_for_everybody_else",
-        "tests/webapp/mcp/test_sessions.py::test_a_flood_of_sessions_keeps_the_owner_out_of_nothing",
-    ),
-)
 
 
 def shop(server: Any) -> list[str]:
@@ -91,14 +70,13 @@ async def is_kept_out(
 
 
 @AS_ROOT
-@another_users
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_another_user_of_the_machine_can_do_nothing_with_a_session(library: str) -> None:
+async def test_another_user_of_the_machine_can_do_nothing_with_a_session(library):
     # finding: S1
     server = new_server(library)
     ran = shop(server)
-    async with staged(server) as stage:
-        url = stage.mcp_url
+    async with server_env(server) as env:
+        url = env.mcp_url
         for opener, thief in ((ME, NOBODY), (NOBODY, 1)):
             headers = await opened_session(url, uid=opener)
             owners, thiefs = {"uid": opener, "headers": headers}, {"uid": thief, "headers": headers}
@@ -111,9 +89,8 @@ async def test_another_user_of_the_machine_can_do_nothing_with_a_session(library
             assert (await answered(url, method="DELETE", **owners)).status == 200
 
 
-@another_users
 @pytest.mark.parametrize("library", LIBRARIES)
-async def test_another_access_token_can_do_nothing_with_a_session(library: str) -> None:
+async def test_another_access_token_can_do_nothing_with_a_session(library):
     # finding: S1
     server = guarded_by_tokens(
         library,
@@ -123,8 +100,8 @@ async def test_another_access_token_can_do_nothing_with_a_session(library: str) 
         },
     )
     shop(server)
-    async with staged(server) as stage:
-        url = stage.mcp_url
+    async with server_env(server) as env:
+        url = env.mcp_url
         session = await opened_session(url, headers={"authorization": "Bearer anns"})
         bobs = {**session, "authorization": "Bearer bobs"}
         nobodys = {name: text for name, text in session.items() if name != "authorization"}
@@ -135,27 +112,25 @@ async def test_another_access_token_can_do_nothing_with_a_session(library: str) 
         assert (await answered(url, method="DELETE", headers=session)).status == 200
 
 
-@another_users
-async def test_a_relayed_request_is_not_the_openers() -> None:
+async def test_a_relayed_request_is_not_the_openers():
     # finding: S1
     server = new_server("mcp")
     shop(server)
-    async with staged(server) as stage:
-        session = await opened_session(stage.mcp_url)
+    async with server_env(server) as env:
+        session = await opened_session(env.mcp_url)
         relayed = {**session, "via": "1.1 relay"}
-        assert (await answered(stage.mcp_url, method="DELETE", headers=relayed)).status == 404
-        assert (await answered(stage.mcp_url, method="DELETE", headers=session)).status == 200
+        assert (await answered(env.mcp_url, method="DELETE", headers=relayed)).status == 404
+        assert (await answered(env.mcp_url, method="DELETE", headers=session)).status == 200
 
 
-@another_users
-async def test_an_id_that_comes_twice_is_nobodys() -> None:
+async def test_an_id_that_comes_twice_is_nobodys():
     # finding: S1
     server = new_server("mcp")
     shop(server)
-    async with staged(server) as stage:
-        session = await opened_session(stage.mcp_url)
+    async with server_env(server) as env:
+        session = await opened_session(env.mcp_url)
         twice = {**session, "Mcp-Session-Id": session["mcp-session-id"]}
-        answer = await answered(stage.mcp_url, method="DELETE", headers=twice)
+        answer = await answered(env.mcp_url, method="DELETE", headers=twice)
         assert answer.status == 400
         twice = {**session, "Mcp-Protocol-Version": "2026-07-28"}
-        assert (await answered(stage.mcp_url, method="DELETE", headers=twice)).status == 400
+        assert (await answered(env.mcp_url, method="DELETE", headers=twice)).status == 400

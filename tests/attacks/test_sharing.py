@@ -11,36 +11,12 @@ from flows.elicitation.states import Status
 from flows.errors import Failed
 from flows.oauth.account import Account
 from flows.providers import github
-from tests.attacks.attack import Attack
-from tests.support.callers import staged_caller
+from tests.support.callers import caller_at
 from tests.support.connections_page import connect_as, press, tail, the_one
 from tests.support.mcp_server import LEGACY, Person, cut, eventually, soon, text_of
 from tests.support.oauth_env import OAuthEnv, approve, ends, oauth_env
 
 IN_USE = "Another account is in use now; call again to ask for it."
-
-kept_yes = Attack(
-    who="a tool, or the model that calls it",
-    how=(
-        "keeps a yes that no call has fetched, and makes its call again when the person has "
-        "stopped sharing the account with it, disconnected it, or put another one in use (a yes "
-        "from before a no)"
-    ),
-    stopped=(
-        "an answer names an account; whether the tool may use it is read whenever it is fetched, "
-        "and which one is in use when a call fetches it first, and the call after a refusal asks "
-        "anew; what a requestState carries is for the run that goes on"
-    ),
-    where=("webapp/oauth/accounts.py", "flows/oauth/connection.py"),
-    elsewhere=(
-        "tests/webapp/routes/test_begun_calls.py::test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun",
-        "tests/webapp/routes/test_begun_calls.py::test_what_is_taken_away_is_gone_and_no_other_takes_its_place",
-        "tests/webapp/routes/test_begun_calls.py::test_of_a_call_that_was_signed",
-        "tests/webapp/routes/test_begun_calls.py::test_of_a_call_that_asked_by_the_protocol_s_own_means",
-        "tests/webapp/oauth/test_access_tokens.py::test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too",
-        "tests/webapp/oauth/test_several_accounts.py::test_a_yes_to_another_question_takes_no_answer_away",
-    ),
-)
 
 
 async def unfetched(here: OAuthEnv, *scopes: str, **about: Any) -> Person:
@@ -76,11 +52,10 @@ async def disconnect_and_connect_for_another(here: OAuthEnv, person: Person) -> 
     await here.connect("repo", tool="count")
 
 
-@kept_yes
 @pytest.mark.parametrize("said", [stop_sharing, disconnect_and_connect_for_another])
 async def test_a_yes_from_before_is_worth_nothing_to_a_tool_that_lost_the_account(
     said: Callable[[OAuthEnv, Person], Awaitable[None]],
-) -> None:
+):
     async with oauth_env() as here:
         person = await unfetched(here, tool="list")
         await said(here, person)
@@ -89,8 +64,7 @@ async def test_a_yes_from_before_is_worth_nothing_to_a_tool_that_lost_the_accoun
         assert "list" not in (await the_one(here)).tools
 
 
-@kept_yes
-async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_taken_away() -> None:
+async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_taken_away():
     server, held = MCPServer("shop"), list[Account]()
 
     @server.tool()
@@ -98,7 +72,7 @@ async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_ta
         held.append(await elicit.oauth(github, scopes=["repo"]))
         return "listed"
 
-    async with oauth_env(server=server) as here, staged_caller(here, LEGACY) as caller:
+    async with oauth_env(server=server) as here, caller_at(here, LEGACY) as caller:
         call = caller.call("list_all")
         link, person = await caller.link(), await here.person()
         at_provider = await person.go_on(link)
@@ -106,7 +80,7 @@ async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_ta
         await eventually(lambda: not len(here.service.elicitations.waiters))
         await ends(person, await person.visit(await approve(person, at_provider)))
         await press(person, here, "/unshare")
-        refused = await soon(caller.call("list_all"))
+        refused = await caller.result("list_all")
         assert refused.is_error
         assert "is not shared with this tool any more" in text_of(refused)
         anew = caller.call("list_all")
@@ -118,11 +92,8 @@ async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_ta
         assert [account.label for account in held] == ["octocat"]
 
 
-@kept_yes
 @pytest.mark.parametrize("is_shared", [True, False])
-async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_use(
-    *, is_shared: bool
-) -> None:
+async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_use(is_shared):
     async with oauth_env() as here:
         person = await unfetched(here, tool="list", arguments="x")
         here.clock.tick(seconds=1)
@@ -137,8 +108,7 @@ async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_u
             await refused_and_then_asked(here, why=IN_USE, tool="list", arguments="x")
 
 
-@kept_yes
-async def test_a_yes_does_not_bring_its_account_back_when_the_one_put_in_use_is_gone() -> None:
+async def test_a_yes_does_not_bring_its_account_back_when_the_one_put_in_use_is_gone():
     async with oauth_env() as here:
         person = await unfetched(here, tool="list", arguments="x")
         here.clock.tick(seconds=1)

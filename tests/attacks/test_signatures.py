@@ -29,155 +29,10 @@ from flows.webhooks.signatures import (
     Scheme,
     verify,
 )
-from tests.attacks.attack import Attack
 from tests.support.clock import NOON
 from tests.support.signers import SIGNERS, URL
 from webapp.sandbox import signing
 from webapp.sandbox.signing import Headers
-
-over_http = "tests/webapp/routes/test_webhooks_changed.py"
-own_seller = "tests/webapp/payments/test_own_provider.py"
-changed = Attack(
-    who="a stranger on the way",
-    how=(
-        "changes a delivery: a bit of a header or of the body, its length, the border between "
-        "id and body"
-    ),
-    stopped="the signature is over the exact bytes, each part with its border",
-    where=("flows/webhooks/signatures.py",),
-    elsewhere=(
-        f"{over_http}::test_no_bit_of_the_body_can_change",
-        f"{over_http}::test_no_bit_of_a_header_can_change",
-        f"{over_http}::test_no_few_bits_can_change_wherever_they_are",
-        f"{over_http}::test_a_body_is_never_decompressed",
-    ),
-)
-replayed = Attack(
-    who="whoever kept a delivery",
-    how="sends it again later, or with a new time",
-    stopped=(
-        "a time that is signed is near now: five minutes with Stripe, Standard Webhooks and Polar, "
-        "five seconds with Paddle; the others sign none, and an event of theirs, as any, is kept "
-        "once and its money told once: sent again it writes nothing"
-    ),
-    where=(
-        "flows/webhooks/signatures.py",
-        "webapp/payments/webhook_rows.py",
-        "webapp/payments/ledger.py",
-    ),
-    elsewhere=(
-        f"{over_http}::test_a_clock_may_be_wrong_by_the_tolerance_and_by_no_second_more",
-        "tests/webapp/routes/test_webhooks.py::test_a_second_webhook_changes_nothing",
-        "tests/webapp/routes/test_webhooks.py::test_two_events_about_one_payment_make_one_row",
-        f"{own_seller}::test_the_same_event_twice_and_the_same_news_again_change_nothing",
-    ),
-)
-two_readings = Attack(
-    who="a sender",
-    how=(
-        "repeats, leaves out or garbles headers, ids and signatures for two readers to read "
-        "differently"
-    ),
-    stopped="each header comes once, and a signature has one spelling",
-    where=("flows/webhooks/signatures.py",),
-    elsewhere=(
-        f"{over_http}::test_a_header_that_is_missing_repeated_or_none_is_refused",
-        f"{over_http}::test_what_no_client_would_write_is_refused_on_the_wire",
-    ),
-)
-another_scheme = Attack(
-    who="whoever has a signature of another scheme, or the public key",
-    how="uses it here",
-    stopped="each scheme signs its own text, and a public key is never a MAC's key",
-    where=("flows/webhooks/signatures.py",),
-)
-empty_secret = Attack(
-    who="an operator's mistake",
-    how="leaves a secret empty or uses one that is no key",
-    stopped="it opens no door",
-    where=("flows/webhooks/signatures.py",),
-)
-heavy = Attack(
-    who="a stranger",
-    how="sends megabytes or thousands of signatures to be checked",
-    stopped="limits come before any MAC is computed",
-    where=("flows/webhooks/signatures.py",),
-    elsewhere=(f"{over_http}::test_ten_megabytes_are_too_much_signed_or_not",),
-)
-oracle = Attack(
-    who="a stranger",
-    how="learns from the refusal what was wrong",
-    stopped="the reason never reaches the sender",
-    where=("flows/webhooks/signatures.py", "flows/errors.py"),
-)
-another_address = Attack(
-    who="whoever has a delivery to another address, or sets the Host header",
-    how="sends it to ours",
-    stopped="the address that is signed is the one in our settings, never the request's",
-    where=("flows/webhooks/signatures.py",),
-)
-items = "tests/flows/webhooks/test_items.py"
-sandbox = "tests/flows/webhooks/test_vendors_sandbox.py"
-another_item = Attack(
-    who="whoever can change a delivery of several items",
-    how="puts an item beside a good one, changes what stands in it unsigned, moves a border",
-    stopped="each item is verified by itself, and only what is signed of it comes out",
-    where=("flows/payments/declared/catalog/adyen_items.py",),
-    elsewhere=(
-        f"{items}::test_one_bad_item_spoils_no_other_and_a_good_one_vouches_for_none",
-        f"{items}::test_no_signed_field_can_change",
-        f"{items}::test_what_is_not_signed_is_not_in_the_delivery",
-        f"{items}::test_a_border_cannot_be_moved",
-        f"{items}::test_what_is_no_key_opens_no_door",
-        f"{items}::test_a_body_that_holds_no_items_is_refused",
-        f"{items}::test_whatever_bytes_are_sent_nothing_but_unverified_is_raised",
-        f"{sandbox}::test_of_an_item_with_one_bit_changed_nothing_else_is_believed",
-    ),
-)
-certificates = "tests/flows/webhooks/test_certificates.py"
-own_certificate = Attack(
-    who="a stranger with a certificate of their own",
-    how="names its address in a header, or puts PayPal's name into it",
-    stopped=(
-        "only PayPal's own addresses are fetched from, the certificate has PayPal's name and its "
-        "time, and leads to a root that is known"
-    ),
-    where=("flows/webhooks/certificates.py",),
-    elsewhere=(
-        f"{certificates}::test_a_certificate_from_anywhere_else_is_not_even_fetched",
-        f"{certificates}::test_a_certificate_of_anybody_elses_is_refused",
-        f"{certificates}::test_a_certificate_of_another_time_or_purpose_is_refused",
-        f"{certificates}::test_a_weak_key_and_a_key_of_another_kind_are_refused",
-        f"{certificates}::test_no_byte_of_a_certificate_can_change",
-        f"{certificates}::test_what_is_no_certificate_is_refused",
-    ),
-)
-another_webhook = Attack(
-    who="whoever has a webhook of their own at PayPal",
-    how="sends us what PayPal signed for it, or a signed delivery with something changed",
-    stopped="the id of our webhook is signed, and so are the time and a checksum of the body",
-    where=("flows/webhooks/certificates.py",),
-    elsewhere=(
-        f"{certificates}::test_a_delivery_for_somebody_elses_webhook_is_refused",
-        f"{certificates}::test_without_a_webhook_of_ours_nothing_is_accepted",
-        f"{certificates}::test_no_character_of_a_signed_header_can_change",
-        f"{certificates}::test_no_bit_of_the_body_can_change_nor_its_length",
-        f"{certificates}::test_each_header_comes_once",
-        f"{certificates}::test_whatever_is_sent_nothing_but_unverified_is_raised",
-    ),
-)
-notices = "tests/flows/webhooks/test_unsigned.py"
-made_up = Attack(
-    who="anybody, where a provider signs nothing",
-    how="makes up a notice: another payment's id, a path in it, a status beside it",
-    stopped="one id of the right form is read and nothing else; the provider is asked about it",
-    where=("flows/payments/mollie/responses.py",),
-    elsewhere=(
-        f"{notices}::test_a_payments_id_is_read_and_what_stands_beside_it_is_not",
-        f"{notices}::test_anything_else_is_refused",
-        f"{notices}::test_whatever_bytes_are_sent_an_id_is_read_or_unverified_is_raised",
-    ),
-)
 
 BODY = b'{"id":"evt_1","paid":true}'
 STRIPE_SECRET = "whsec_5tripe5tripe5tripe5tripe5tripe55"
@@ -285,17 +140,15 @@ def with_timestamp(scheme: Scheme, timestamp: str) -> Headers:
 # Changed on the way
 
 
-@changed
 @each
-def test_no_bit_of_a_header_can_change(scheme: Scheme) -> None:
+def test_no_bit_of_a_header_can_change(scheme: Scheme):
     headers = signed(scheme)
     for index, (name, value) in enumerate(headers):
         for changed in with_one_bit_changed(value):
             refusal(scheme, [*headers[:index], (name, changed), *headers[index + 1 :]])
 
 
-@changed
-def test_no_bit_of_what_a_private_key_signed_can_change() -> None:
+def test_no_bit_of_what_a_private_key_signed_can_change():
     headers = privately()
     assert is_accepted(STANDARD_WEBHOOKS, headers, PUBLIC)
     for index, (name, value) in enumerate(headers):
@@ -307,9 +160,8 @@ def test_no_bit_of_what_a_private_key_signed_can_change() -> None:
             )
 
 
-@changed
 @each
-def test_no_bit_of_the_body_can_change_nor_its_length(scheme: Scheme) -> None:
+def test_no_bit_of_the_body_can_change_nor_its_length(scheme: Scheme):
     headers = signed(scheme)
     for bit in range(len(BODY) * 8):
         changed = bytearray(BODY)
@@ -319,8 +171,7 @@ def test_no_bit_of_the_body_can_change_nor_its_length(scheme: Scheme) -> None:
         assert refusal(scheme, headers, body) == "bad_signature"
 
 
-@changed
-def test_no_bit_of_any_of_several_signatures_can_change() -> None:
+def test_no_bit_of_any_of_several_signatures_can_change():
     headers = signing.mollie(BODY, secrets=["another secret", SECRETS[MOLLIE]])
     assert is_accepted(MOLLIE, headers)
     [other, (name, value)] = headers
@@ -328,9 +179,8 @@ def test_no_bit_of_any_of_several_signatures_can_change() -> None:
         assert refusal(MOLLIE, [other, (name, changed)])
 
 
-@changed
 @each
-def test_no_bit_of_the_secret_can_change(scheme: Scheme) -> None:
+def test_no_bit_of_the_secret_can_change(scheme: Scheme):
     raw = SECRETS[scheme].removeprefix(scheme.key_prefix)
     key = base64.b64decode(raw) if scheme.key == "base64" else raw.encode()
     headers = signed(scheme)
@@ -346,25 +196,22 @@ def test_no_bit_of_the_secret_can_change(scheme: Scheme) -> None:
         refusal(scheme, headers, secrets=[secret])
 
 
-@changed
 @each
-def test_a_header_cut_off_anywhere_is_refused(scheme: Scheme) -> None:
+def test_a_header_cut_off_anywhere_is_refused(scheme: Scheme):
     *before, (name, value) = signed(scheme)
     for length in range(len(value)):
         refusal(scheme, [*before, (name, value[:length])])
         refusal(scheme, [*before, (name, value[length + 1 :])])
 
 
-@changed
-def test_the_end_of_an_id_cannot_be_moved_into_the_body() -> None:
+def test_the_end_of_an_id_cannot_be_moved_into_the_body():
     body = b"1234567890.{}"
     [_, _, (_, signature)] = signed(STANDARD_WEBHOOKS, body)
     moved = standard(signature, id=f"msg_1.{SECONDS}", timestamp="1234567890")
     assert refusal(STANDARD_WEBHOOKS, moved, b"{}") == "malformed_header"
 
 
-@changed
-def test_the_id_of_one_delivery_cannot_be_put_on_another() -> None:
+def test_the_id_of_one_delivery_cannot_be_put_on_another():
     headers = [("webhook-id", "msg_2"), *signed(STANDARD_WEBHOOKS)[1:]]
     assert refusal(STANDARD_WEBHOOKS, headers) == "bad_signature"
 
@@ -372,7 +219,6 @@ def test_the_id_of_one_delivery_cannot_be_put_on_another() -> None:
 # Sent again, or from another time
 
 
-@replayed
 @timed
 @pytest.mark.parametrize(
     ("seconds", "reason"),
@@ -385,15 +231,12 @@ def test_the_id_of_one_delivery_cannot_be_put_on_another() -> None:
         (99_999_999_999 - SECONDS, "too_new"),
     ],
 )
-def test_an_authentic_delivery_of_another_time_is_refused(
-    scheme: Scheme, seconds: int, reason: str
-) -> None:
+def test_an_authentic_delivery_of_another_time_is_refused(scheme: Scheme, seconds, reason):
     assert refusal(scheme, with_timestamp(scheme, str(SECONDS + seconds))) == reason
 
 
-@replayed
 @each_timed
-def test_a_clock_may_be_wrong_by_the_tolerance_and_by_no_second_more(scheme: Scheme) -> None:
+def test_a_clock_may_be_wrong_by_the_tolerance_and_by_no_second_more(scheme: Scheme):
     second = timedelta(seconds=1)
     assert is_accepted(scheme, signed(scheme, now=NOON - scheme.tolerance))
     assert is_accepted(scheme, signed(scheme, now=NOON + scheme.tolerance))
@@ -401,15 +244,13 @@ def test_a_clock_may_be_wrong_by_the_tolerance_and_by_no_second_more(scheme: Sch
     assert refusal(scheme, signed(scheme, now=NOON + scheme.tolerance + second)) == "too_new"
 
 
-@replayed
 @timed
-def test_a_new_time_does_not_fit_an_old_signature(scheme: Scheme) -> None:
+def test_a_new_time_does_not_fit_an_old_signature(scheme: Scheme):
     old = with_timestamp(scheme, str(SECONDS - 3600))
     fresh = [(name, value.replace(str(SECONDS - 3600), str(SECONDS))) for name, value in old]
     assert refusal(scheme, fresh) == "bad_signature"
 
 
-@replayed
 @timed
 @pytest.mark.parametrize(
     "timestamp",
@@ -436,27 +277,23 @@ def test_a_new_time_does_not_fit_an_old_signature(scheme: Scheme) -> None:
         "0" * 12 + str(SECONDS),
     ],
 )
-def test_a_time_that_is_no_time_is_refused_though_it_is_signed(
-    scheme: Scheme, timestamp: str
-) -> None:
+def test_a_time_that_is_no_time_is_refused_though_it_is_signed(scheme: Scheme, timestamp):
     assert refusal(scheme, with_timestamp(scheme, timestamp)) == "malformed_header"
 
 
 # Headers that are none
 
 
-@two_readings
 @each
-def test_without_its_headers_nothing_is_accepted(scheme: Scheme) -> None:
+def test_without_its_headers_nothing_is_accepted(scheme: Scheme):
     headers = signed(scheme)
     assert refusal(scheme, []) == "missing_header"
     for index in range(len(headers)):
         assert refusal(scheme, headers[:index] + headers[index + 1 :]) == "missing_header"
 
 
-@two_readings
 @each_once
-def test_a_repeated_header_is_refused_whichever_is_right(scheme: Scheme) -> None:
+def test_a_repeated_header_is_refused_whichever_is_right(scheme: Scheme):
     headers = signed(scheme)
     for name, value in headers:
         for more in (value, value + "0", ""):
@@ -464,8 +301,7 @@ def test_a_repeated_header_is_refused_whichever_is_right(scheme: Scheme) -> None
             assert refusal(scheme, [(name.upper(), more), *headers]) == "malformed_header"
 
 
-@two_readings
-def test_the_two_names_of_a_header_are_not_mixed() -> None:
+def test_the_two_names_of_a_header_are_not_mixed():
     ours = signed(STANDARD_WEBHOOKS)
     theirs = [(name.replace("webhook-", "svix-"), value) for name, value in ours]
     assert is_accepted(STANDARD_WEBHOOKS, theirs)
@@ -476,10 +312,9 @@ def test_the_two_names_of_a_header_are_not_mixed() -> None:
     assert refusal(STANDARD_WEBHOOKS, [*theirs, *forged]) == "bad_signature"
 
 
-@two_readings
 @pytest.mark.parametrize("scheme", [SQUARE, COINBASE, LEMON_SQUEEZY])
 @pytest.mark.parametrize("value", ["", "é", "0" * 5000, "\u0661" * 64])
-def test_a_header_that_no_signature_could_be_is_refused(scheme: Scheme, value: str) -> None:
+def test_a_header_that_no_signature_could_be_is_refused(scheme: Scheme, value):
     assert refusal(scheme, [(scheme.signature_header, value)]) == "malformed_header"
     for tail in (" ", "\n", ",", "=", "\x00"):
         [(name, right)] = signed(scheme)
@@ -487,8 +322,7 @@ def test_a_header_that_no_signature_could_be_is_refused(scheme: Scheme, value: s
             assert refusal(scheme, [(name, other)]) == "bad_signature"
 
 
-@heavy
-def test_a_header_that_may_come_again_has_no_more_signatures_for_that() -> None:
+def test_a_header_that_may_come_again_has_no_more_signatures_for_that():
     [right] = signed(MOLLIE)
     bad = (MOLLIE.signature_header, "sha256=AAAA")
     assert is_accepted(MOLLIE, [*[bad] * (SIGNATURES_AT_MOST - 1), right])
@@ -496,54 +330,45 @@ def test_a_header_that_may_come_again_has_no_more_signatures_for_that() -> None:
     assert refusal(MOLLIE, [right, (right[0], "")]) == "malformed_header"
 
 
-@another_address
-def test_what_was_sent_to_another_address_is_refused_though_it_is_signed() -> None:
+def test_what_was_sent_to_another_address_is_refused_though_it_is_signed():
     for url in ("https://evil.example/webhooks/square", URL + "/", URL.replace("https", "http")):
         theirs = signing.square(BODY, secret=SECRETS[SQUARE], url=url)
         headers = [("Host", "evil.example"), ("X-Forwarded-Host", "evil.example"), *theirs]
         assert refusal(SQUARE, headers) == "bad_signature"
 
 
-@another_address
-def test_no_bit_of_the_address_can_change() -> None:
+def test_no_bit_of_the_address_can_change():
     for changed in with_one_bit_changed(URL):
         refusal(SQUARE, signing.square(BODY, secret=SECRETS[SQUARE], url=changed))
 
 
-@another_address
-def test_without_an_address_in_the_settings_nothing_is_accepted() -> None:
+def test_without_an_address_in_the_settings_nothing_is_accepted():
     with pytest.raises(Unverified) as refused:
         verify(SQUARE, body=BODY, headers=signed(SQUARE), secrets=[SECRETS[SQUARE]], now=NOON)
     assert refused.value.reason == "no_url"
 
 
-@two_readings
 @each_labelled
 @pytest.mark.parametrize("value", ["", " ", ",", "=", "v1", "v2=00", "sha1=00", "é", "\x00", "t=1"])
-def test_a_header_without_a_signature_is_refused(scheme: Scheme, value: str) -> None:
+def test_a_header_without_a_signature_is_refused(scheme: Scheme, value):
     *before, (name, _) = signed(scheme)
     assert refusal(scheme, [*before, (name, value)]) == "malformed_header"
 
 
-@replayed
 @pytest.mark.parametrize("extra", ["t=1", "t=", f"t={SECONDS}"])
-def test_a_second_time_in_stripes_header_is_refused(extra: str) -> None:
+def test_a_second_time_in_stripes_header_is_refused(extra):
     [(name, value)] = signed(STRIPE)
     for forged in (f"{value},{extra}", f"{extra},{value}"):
         assert refusal(STRIPE, [(name, forged)]) == "malformed_header"
 
 
-@replayed
-def test_stripes_header_without_a_time_is_refused() -> None:
+def test_stripes_header_without_a_time_is_refused():
     [(name, value)] = signed(STRIPE)
     assert refusal(STRIPE, [(name, value.split(",")[1])]) == "malformed_header"
 
 
-@heavy
 @timed
-def test_more_signatures_than_anybody_sends_are_refused_though_one_is_right(
-    scheme: Scheme,
-) -> None:
+def test_more_signatures_than_anybody_sends_are_refused_though_one_is_right(scheme: Scheme):
     *before, (name, value) = signed(scheme)
     assert scheme.separator
     bad = scheme.separator + scheme.signature_label + "AAAA"
@@ -552,9 +377,8 @@ def test_more_signatures_than_anybody_sends_are_refused_though_one_is_right(
     assert refusal(scheme, [*before, (name, at_most + bad)]) == "malformed_header"
 
 
-@two_readings
 @pytest.mark.parametrize("id", ["", ".", "msg.1", "msg 1", "msg\t1", "msg\n", "é", "m" * 256])
-def test_an_id_that_none_would_send_is_refused_though_it_is_signed(id: str) -> None:
+def test_an_id_that_none_would_send_is_refused_though_it_is_signed(id):
     message = f"{id}.{SECONDS}.".encode() + BODY
     key = base64.b64decode(STANDARD_SECRET.removeprefix("whsec_"))
     mac = base64.b64encode(hmac.digest(key, message, "sha256")).decode()
@@ -564,9 +388,8 @@ def test_an_id_that_none_would_send_is_refused_though_it_is_signed(id: str) -> N
 # Other spellings of a right signature
 
 
-@two_readings
 @pytest.mark.parametrize("scheme", [STRIPE, GITHUB], ids=lambda scheme: scheme.name)
-def test_a_hex_signature_has_one_spelling(scheme: Scheme) -> None:
+def test_a_hex_signature_has_one_spelling(scheme: Scheme):
     [(name, value)] = signed(scheme)
     label, mac = value[:-64], value[-64:]
     encoded = base64.b64encode(bytes.fromhex(mac)).decode()
@@ -582,9 +405,8 @@ def test_a_hex_signature_has_one_spelling(scheme: Scheme) -> None:
         assert refusal(scheme, [(name, label + spelling)]) == "bad_signature"
 
 
-@two_readings
 @pytest.mark.parametrize("headers", [signed(STANDARD_WEBHOOKS), privately()], ids=["v1", "v1a"])
-def test_a_base64_signature_has_one_spelling(headers: Headers) -> None:
+def test_a_base64_signature_has_one_spelling(headers: Headers):
     label, _, text = headers[-1][1].partition(",")
     raw = base64.b64decode(text)
     bare = text.rstrip("=")
@@ -605,8 +427,7 @@ def test_a_base64_signature_has_one_spelling(headers: Headers) -> None:
         assert reason == "bad_signature"
 
 
-@another_scheme
-def test_a_signature_of_one_kind_is_not_taken_for_the_other() -> None:
+def test_a_signature_of_one_kind_is_not_taken_for_the_other():
     both = [STANDARD_SECRET, PUBLIC]
     for headers, label in ((signed(STANDARD_WEBHOOKS), "v1a"), (privately(), "v1")):
         *before, (name, value) = headers
@@ -621,10 +442,9 @@ def test_a_signature_of_one_kind_is_not_taken_for_the_other() -> None:
 # Secrets that are none
 
 
-@empty_secret
 @each
 @pytest.mark.parametrize("secret", ["", " ", "\n", "\t \r\n", "\0", "\0\0\0"])
-def test_an_empty_secret_opens_no_door(scheme: Scheme, secret: str) -> None:
+def test_an_empty_secret_opens_no_door(scheme: Scheme, secret):
     headers = signed(scheme)
     assert refusal(scheme, headers, secrets=[]) == "no_secret"
     assert refusal(scheme, headers, secrets=[secret]) == "no_secret"
@@ -637,7 +457,6 @@ def test_an_empty_secret_opens_no_door(scheme: Scheme, secret: str) -> None:
         assert refusal(scheme, [(scheme.signature_header, value)], secrets=[secret]) == "no_secret"
 
 
-@empty_secret
 @pytest.mark.parametrize(
     "secret",
     [
@@ -654,21 +473,19 @@ def test_an_empty_secret_opens_no_door(scheme: Scheme, secret: str) -> None:
         PUBLIC + "AA",
     ],
 )
-def test_a_secret_that_is_no_key_opens_no_door(secret: str) -> None:
+def test_a_secret_that_is_no_key_opens_no_door(secret):
     for headers in (signed(STANDARD_WEBHOOKS), privately()):
         assert refusal(STANDARD_WEBHOOKS, headers, secrets=[secret]) == "no_secret"
 
 
-@empty_secret
 @each
-def test_another_secret_does_not_fit(scheme: Scheme) -> None:
+def test_another_secret_does_not_fit(scheme: Scheme):
     headers = signed(scheme)
     for secret in ("c2VjcmV0IHNlY3JldCBzZWNyZXQ=", SECRETS[scheme][:-4] + "AAAA"):
         assert refusal(scheme, headers, secrets=[secret, secret]) == "bad_signature"
 
 
-@another_scheme
-def test_what_one_scheme_signed_is_nothing_to_another() -> None:
+def test_what_one_scheme_signed_is_nothing_to_another():
     for secret, one, other in (
         (STANDARD_SECRET, STRIPE, STANDARD_WEBHOOKS),
         (STANDARD_SECRET, STANDARD_WEBHOOKS, STRIPE),
@@ -679,16 +496,14 @@ def test_what_one_scheme_signed_is_nothing_to_another() -> None:
         assert refusal(other, headers, secrets=[secret]) == "missing_header"
 
 
-@another_scheme
-def test_one_secret_in_two_schemes_signs_nothing_for_the_other() -> None:
+def test_one_secret_in_two_schemes_signs_nothing_for_the_other():
     [_, _, (_, standard_value)] = signed(STANDARD_WEBHOOKS)
     mac = base64.b64decode(standard_value.removeprefix("v1,")).hex()
     headers = [("Stripe-Signature", f"t={SECONDS},v1={mac}")]
     assert refusal(STRIPE, headers, secrets=[STANDARD_SECRET]) == "bad_signature"
 
 
-@another_scheme
-def test_a_public_key_is_never_a_macs_key() -> None:
+def test_a_public_key_is_never_a_macs_key():
     raw = PRIVATE.public_key().public_bytes_raw()
     message = b"msg_1.%d.%b" % (SECONDS, BODY)
     for key in (raw, PUBLIC.encode(), PUBLIC.removeprefix("whpk_").encode()):
@@ -701,9 +516,8 @@ def test_a_public_key_is_never_a_macs_key() -> None:
 # Too much
 
 
-@heavy
 @each
-def test_ten_megabytes_are_refused_before_any_mac_is_computed(scheme: Scheme) -> None:
+def test_ten_megabytes_are_refused_before_any_mac_is_computed(scheme: Scheme):
     without_a_mac = replace(scheme, digest="a digest that cannot be computed")
     headers = signed(scheme)
     with pytest.raises(ValueError, match="digest"):
@@ -728,19 +542,17 @@ def test_ten_megabytes_are_refused_before_any_mac_is_computed(scheme: Scheme) ->
         assert refused.value.reason == "too_large"
 
 
-@heavy
 @each
-def test_one_byte_too_many_is_refused_though_it_is_signed(scheme: Scheme) -> None:
+def test_one_byte_too_many_is_refused_though_it_is_signed(scheme: Scheme):
     body = bytes(BODY_BYTES_AT_MOST + 1)
     assert refusal(scheme, signed(scheme, body), body) == "too_large"
     assert is_accepted(scheme, signed(scheme, body[1:]), body=body[1:])
 
 
-@heavy
 @each
 def test_a_header_longer_than_anybody_sends_is_refused_though_a_signature_in_it_is_right(
     scheme: Scheme,
-) -> None:
+):
     *before, (name, value) = signed(scheme)
     for filling in ("v1=", "v1,", ",", " ", ",v0=0", "v1a,AAAA ", "sha256=", "\x00"):
         longer = value + (filling * 1_000_000)[:1_000_000]
@@ -758,34 +570,29 @@ def test_a_header_longer_than_anybody_sends_is_refused_though_a_signature_in_it_
 header_text = st.text(max_size=60) | st.text(alphabet="tv1a=, whsec0f.", max_size=60)
 
 
-@heavy
 @each
 @settings(deadline=None)
 @given(
     body=st.binary(max_size=60),
     values=st.lists(st.tuples(st.integers(0, 5), header_text), max_size=6),
 )
-def test_whatever_is_sent_nothing_but_unverified_is_raised(
-    scheme: Scheme, body: bytes, values: list[tuple[int, str]]
-) -> None:
+def test_whatever_is_sent_nothing_but_unverified_is_raised(scheme: Scheme, body, values):
     names = [name for name, _ in signed(scheme)] + ["svix-id", "svix-signature", "svix-timestamp"]
     refusal(scheme, [(names[index % len(names)], value) for index, value in values], body)
 
 
-@empty_secret
 @each
 @settings(deadline=None)
 @given(secret=st.text(max_size=40), tail=st.sampled_from(["", "whsec_", "whpk_"]))
 def test_whatever_secret_is_configured_nothing_but_unverified_is_raised(
-    scheme: Scheme, secret: str, tail: str
-) -> None:
+    scheme: Scheme, secret, tail
+):
     text = tail + secret
     if text != SECRETS[scheme]:
         refusal(scheme, signed(scheme), secrets=[text, "\ud800"])
 
 
-@oracle
-def test_the_reason_never_reaches_the_sender() -> None:
+def test_the_reason_never_reaches_the_sender():
     with pytest.raises(Unverified) as refused:
         verify(
             STRIPE,

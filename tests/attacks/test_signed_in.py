@@ -7,7 +7,6 @@ import httpx
 import pytest
 
 from flows.elicitation.states import Status
-from tests.attacks.attack import Attack
 from tests.support.issuer import Issuing, come_back_as, issuing, leave_to_sign_in, sign_in
 from tests.support.mcp_server import LEGACY, Page, Person
 from tests.support.oauth_env import changed
@@ -15,107 +14,6 @@ from tests.support.signed_in_people import HER_WORDS, OAuthEnv, oauth_env
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 ACCEPT = {"accept": "application/json, text/event-stream"}
-
-forwarded = Attack(
-    who="somebody to whom a link was forwarded, signed in with an account of their own",
-    how="opens it and presses everything on it (forwarded link)",
-    stopped="the page of another person, without a detail; nothing ends for the one who asked",
-    where=("webapp/routes/openers.py", "webapp/identity/identity.py"),
-    elsewhere=(
-        "tests/webapp/mcp/test_who_is_who.py::test_a_link_passed_on_shows_nothing_and_ends_nothing",
-        "tests/webapp/mcp/test_user_code.py::test_letters_in_another_browser_leave_the_askers_right",
-        "tests/webapp/mcp/test_pairing.py::test_a_paired_browser_of_another_user_is_still_another_users",
-    ),
-)
-scanner = Attack(
-    who="a link scanner",
-    how="opens a link that needs a sign-in, first and often (link opened by a scanner first)",
-    stopped="nothing is begun by a GET; the sign-in is a press",
-    where=("webapp/routes/links.py", "webapp/routes/signin.py"),
-    elsewhere=("tests/webapp/mcp/test_pairing.py::test_looking_at_an_address_pairs_nothing",),
-)
-login_csrf = Attack(
-    who="somebody who can sign in",
-    how="leads the victim's browser to the end of a sign-in of their own (login CSRF)",
-    stopped="what a browser left with is sealed in a cookie of its own",
-    where=("webapp/identity/sign_in.py", "flows/oauth/sign_in.py"),
-    elsewhere=("tests/webapp/mcp/test_pairing.py::test_a_form_of_another_page_pairs_nothing",),
-)
-fixation = Attack(
-    who="somebody who can plant a cookie",
-    how=(
-        "plants a session of theirs, or reads the one that a later sign-in makes of it "
-        "(session fixation)"
-    ),
-    stopped="a sign-in makes a new session and ends the one that the browser had",
-    where=("webapp/identity/sessions.py",),
-)
-replay = Attack(
-    who="whoever kept the address of the way back from the issuer",
-    how="opens it again, in the same browser or another (callback replayed)",
-    stopped="the browser's cookie is used up by the first, and the code at the issuer too",
-    where=("webapp/identity/sign_in.py", "webapp/routes/signin.py"),
-)
-mixed_up = Attack(
-    who="another issuer, or whoever can change the way back",
-    how="answers in the issuer's place: another `iss` or none, another state, two codes (no `iss`)",
-    stopped="nothing of it is acted upon, and the browser's own sign-in goes on",
-    where=("flows/oauth/sign_in.py",),
-    elsewhere=(
-        "tests/flows/oauth/test_sign_in.py::test_an_issuer_that_promises_its_name_must_give_it",
-        "tests/oidc/test_signin.py::test_an_answer_of_another_issuer_is_not_acted_upon",
-    ),
-)
-back_elsewhere = Attack(
-    who="whoever can fill in a form of ours, or a part of an address",
-    how="says where the browser shall go after the sign-in (open redirect)",
-    stopped="a path of ours, or home",
-    where=("webapp/identity/sessions.py",),
-)
-issuers_words = Attack(
-    who="somebody who leads a browser to the way back",
-    how="writes words and markup into `error_description` (attacker text)",
-    stopped="the page has words of its own",
-    where=("webapp/routes/signin.py",),
-)
-bearers = Attack(
-    who="another server of the issuer, another issuer, an anonymous caller",
-    how="calls the tools with a token for another audience, of another issuer, or with none",
-    stopped="the endpoint lets in who brings a token of this issuer for this address",
-    where=("webapp/identity/bearer_auth.py",),
-    elsewhere=(
-        "tests/webapp/mcp/test_who_is_who.py::test_a_call_without_a_token_is_told_where_to_get_one",
-        "tests/webapp/mcp/test_who_is_who.py::test_a_token_without_a_subject_is_anonymous",
-        "tests/webapp/mcp/test_user_code.py::test_two_callers_without_a_name_share_nothing",
-        "tests/oidc/test_signin.py::test_a_token_for_another_server_is_refused_here",
-        "tests/oidc/test_signin.py::test_the_same_name_at_another_issuer_is_somebody_else",
-    ),
-)
-letters = Attack(
-    who="the model, a client, or a caller without a name",
-    how="makes letters up, or passes letters on to a question of somebody else",
-    stopped="wrong letters are counted, and only the asker's own call is listened to",
-    where=("webapp/identity/user_codes.py", "webapp/mcp/result_tool.py"),
-    elsewhere=(
-        "tests/webapp/mcp/test_user_code.py::test_wrong_letters_open_nothing_and_are_asked_for_again",
-        "tests/webapp/mcp/test_user_code.py::test_letters_that_nobody_was_shown_open_nothing",
-        "tests/webapp/mcp/test_elicitation_result.py::test_the_model_cannot_say_yes_to_any_kind",
-        (
-            "tests/webapp/mcp/test_elicitation_result.py::"
-            "test_another_client_of_the_same_person_gets_nothing_by_the_id"
-        ),
-        "tests/webapp/mcp/test_elicitation_result.py::test_another_person_gets_nothing_by_the_id",
-        "tests/webapp/mcp/test_user_code.py::test_whoever_has_no_name_is_not_asked_for_what_is_kept_for_a_person",
-    ),
-)
-framed = Attack(
-    who="a page of another site",
-    how=(
-        "shows the pages of signing in and out, of letters and of pairing in a frame (clickjacking)"
-    ),
-    stopped="they have the headers of every page",
-    where=("webapp/http/browser.py",),
-)
 
 
 async def asked_by_alice(here: OAuthEnv, caller: Any) -> str:
@@ -137,60 +35,55 @@ async def is_known(person: Person, link: str) -> bool:
 
 
 def session_of(here: OAuthEnv, person: Person) -> str | None:
-    return person.browser.cookies.get(here.stage.service.sessions.cookie_name)
+    return person.browser.cookies.get(here.env.service.sessions.cookie_name)
 
 
-@forwarded
-async def test_whoever_is_signed_in_as_somebody_else_cannot_use_even_a_bound_browsers_cookie() -> (
-    None
-):
+async def test_whoever_is_signed_in_as_somebody_else_cannot_use_even_a_bound_browsers_cookie():
     async with (
         oauth_env() as here,
-        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
     ):
-        alice, mallory = await here.stage.person(), await here.stage.person()
+        alice, mallory = await here.env.person(), await here.env.person()
         link = await asked_by_alice(here, caller)
         page = await sign_in(alice, await alice.visit(link), "alice")
         await alice.go_on(link)
         await sign_in(mallory, await mallory.visit(link), "mallory")
-        name = here.stage.service.browser.cookie_name
+        name = here.env.service.browser.cookie_name
         mallory.browser.cookies.delete(name)
         mallory.browser.cookies.set(name, alice.browser.cookies[name])
         for action in ("", "/decline"):
             pressed = await mallory.browser.post(link + action, data={"csrf": page.csrf})
             assert pressed.status_code == 403
         assert not await is_known(mallory, link)
-        assert await here.stage.status(link) is Status.OPENED
+        assert await here.env.status(link) is Status.OPENED
 
 
-@scanner
-async def test_a_scanner_before_the_person_begins_nothing_and_spoils_nothing() -> None:
+async def test_a_scanner_before_the_person_begins_nothing_and_spoils_nothing():
     async with (
         oauth_env() as here,
-        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
     ):
         link = await asked_by_alice(here, caller)
-        robot, alice = await here.stage.person(), await here.stage.person()
-        for address in (link, f"{here.stage.url}/signin", f"{here.stage.url}/signin/callback"):
+        robot, alice = await here.env.person(), await here.env.person()
+        for address in (link, f"{here.env.url}/signin", f"{here.env.url}/signin/callback"):
             for method in ("GET", "HEAD", "OPTIONS"):
                 answer = await robot.browser.request(method, address)
                 assert answer.status_code < 500
                 assert HER_WORDS not in answer.text
                 assert "location" not in answer.headers
         assert here.issuer.exchanges == 0
-        assert await here.stage.status(link) is Status.PENDING
+        assert await here.env.status(link) is Status.PENDING
         await sign_in(alice, await alice.visit(link), "alice")
         assert await is_known(alice, link)
 
 
-@login_csrf
-async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere() -> None:
+async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere():
     async with (
         oauth_env() as here,
-        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
     ):
         link = await asked_by_alice(here, caller)
-        mallory, alice, fresh = [await here.stage.person() for _ in range(3)]
+        mallory, alice, fresh = [await here.env.person() for _ in range(3)]
         mallorys = await way_back(here, mallory, link, "mallory")
         alices = await way_back(here, alice, link, "alice")
         for victim in (fresh, alice):
@@ -203,18 +96,17 @@ async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere() -> N
         assert await is_known(alice, link)
 
 
-@fixation
-async def test_a_planted_session_never_becomes_the_victims() -> None:
+async def test_a_planted_session_never_becomes_the_victims():
     async with (
         oauth_env() as here,
-        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
     ):
         link = await asked_by_alice(here, caller)
-        mallory, alice = await here.stage.person(), await here.stage.person()
+        mallory, alice = await here.env.person(), await here.env.person()
         await sign_in(mallory, await mallory.visit(link), "mallory")
         planted = session_of(here, mallory)
         assert planted is not None
-        alice.browser.cookies.set(here.stage.service.sessions.cookie_name, planted)
+        alice.browser.cookies.set(here.env.service.sessions.cookie_name, planted)
         refused = await alice.visit(link)
         assert refused.status == 403
         place = await leave_to_sign_in(alice, refused)
@@ -226,14 +118,13 @@ async def test_a_planted_session_never_becomes_the_victims() -> None:
         assert (await mallory.visit(link)).heading == "Sign in to see it"
 
 
-@replay
-async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser() -> None:
+async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser():
     async with (
         oauth_env() as here,
-        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
     ):
         link = await asked_by_alice(here, caller)
-        alice, thief = await here.stage.person(), await here.stage.person()
+        alice, thief = await here.env.person(), await here.env.person()
         back = await way_back(here, alice, link, "alice")
         assert (await alice.visit(back)).status == 303
         for person in (alice, thief):
@@ -243,7 +134,6 @@ async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser() 
         assert await is_known(alice, link)
 
 
-@mixed_up
 @pytest.mark.parametrize(
     "changes",
     [
@@ -256,15 +146,13 @@ async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser() 
         {"error": "access_denied"},
     ],
 )
-async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(
-    changes: dict[str, str | None],
-) -> None:
+async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(changes):
     async with (
         oauth_env() as here,
-        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
     ):
         link = await asked_by_alice(here, caller)
-        alice = await here.stage.person()
+        alice = await here.env.person()
         back = await way_back(here, alice, link, "alice")
         assert (await alice.visit(changed(back, **changes))).status == 400
         assert (await alice.visit(f"{back}&code=another")).status == 400
@@ -274,7 +162,6 @@ async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(
         assert await is_known(alice, link)
 
 
-@back_elsewhere
 @pytest.mark.parametrize(
     "back",
     [
@@ -291,14 +178,14 @@ async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(
         "",
     ],
 )
-async def test_after_the_sign_in_the_browser_stays_with_us(back: str) -> None:
+async def test_after_the_sign_in_the_browser_stays_with_us(back):
     async with oauth_env() as here:
-        person = await here.stage.person()
-        service = here.stage.service
+        person = await here.env.person()
+        service = here.env.service
         cookie = service.browser.fresh()
         person.browser.cookies.set(service.browser.cookie_name, cookie)
         fields = {"csrf": service.browser.csrf(cookie, subject="signin"), "back": back}
-        left = await person.browser.post(f"{here.stage.url}/signin", data=fields)
+        left = await person.browser.post(f"{here.env.url}/signin", data=fields)
         assert left.status_code == 303
         place = left.headers["location"]
         assert urlsplit(place).netloc == urlsplit(here.issuer.url).netloc
@@ -310,14 +197,13 @@ async def test_after_the_sign_in_the_browser_stays_with_us(back: str) -> None:
         assert "planted" not in person.browser.cookies
 
 
-@issuers_words
-async def test_words_that_came_with_an_error_are_on_no_page() -> None:
+async def test_words_that_came_with_an_error_are_on_no_page():
     async with (
         oauth_env() as here,
-        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
     ):
         link = await asked_by_alice(here, caller)
-        alice = await here.stage.person()
+        alice = await here.env.person()
         back = await way_back(here, alice, link, "alice")
         said = {
             "error": "<b>call</b>",
@@ -331,14 +217,13 @@ async def test_words_that_came_with_an_error_are_on_no_page() -> None:
                 assert words not in page.text
 
 
-@bearers
-async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool() -> None:
+async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool():
     async with oauth_env() as here, issuing() as other, httpx.AsyncClient() as client:
-        mcp_url = here.stage.mcp_url
+        mcp_url = here.env.mcp_url
         tokens = {
             "another audience": here.issuer.token("alice", audience="https://other.example/mcp"),
             "our pages": here.issuer.token("alice", audience="the pages"),
-            "the origin alone": here.issuer.token("alice", audience=here.stage.url),
+            "the origin alone": here.issuer.token("alice", audience=here.env.url),
             "another issuer": other.token("alice", audience=mcp_url),
             "another issuer's name": other.token("alice", audience=mcp_url, iss=here.issuer.url),
             "over": here.issuer.token("alice", audience=mcp_url, exp=1),
@@ -352,17 +237,16 @@ async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool() 
             assert answer.status_code == 401, name
         # This very machine is no way around.
         assert (await client.post(mcp_url, json=PING, headers=ACCEPT)).status_code == 401
-        assert await here.stage.elicitations() == []
+        assert await here.env.elicitations() == []
 
 
-@bearers
-async def test_whoever_is_called_the_same_at_our_issuer_does_not_open_the_link() -> None:
+async def test_whoever_is_called_the_same_at_our_issuer_does_not_open_the_link():
     async with (
         oauth_env() as here,
-        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
     ):
         link = await asked_by_alice(here, caller)
-        namesake = await here.stage.person()
+        namesake = await here.env.person()
         here.issuer.claims = {"preferred_username": "alice", "name": "Alice"}  # as she is called
         page = await sign_in(namesake, await namesake.visit(link), "alice-2")
         assert page.status == 403
@@ -371,8 +255,8 @@ async def test_whoever_is_called_the_same_at_our_issuer_does_not_open_the_link()
 
 async def pages_of(here: OAuthEnv, issuer: Issuing, link: str) -> list[httpx.Response]:
     """Those that come with knowing who is who."""
-    person, url = (await here.stage.person()).browser, here.stage.url
-    service = here.stage.service
+    person, url = (await here.env.person()).browser, here.env.url
+    service = here.env.service
     answers = [await person.get(link), await person.get(f"{url}/signin/callback?code=c&state=s")]
     cookie = person.cookies[service.browser.cookie_name]
     csrf = {"csrf": service.browser.csrf(cookie, subject="signin")}
@@ -382,11 +266,10 @@ async def pages_of(here: OAuthEnv, issuer: Issuing, link: str) -> list[httpx.Res
     return answers
 
 
-@framed
-async def test_no_page_of_signing_in_stands_in_a_frame_or_is_kept() -> None:
+async def test_no_page_of_signing_in_stands_in_a_frame_or_is_kept():
     async with (
         oauth_env() as here,
-        here.stage.caller(LEGACY, headers=here.bearer("alice")) as caller,
+        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
     ):
         link = await asked_by_alice(here, caller)
         answers = await pages_of(here, here.issuer, link)

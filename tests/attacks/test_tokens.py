@@ -13,53 +13,7 @@ from hypothesis import strategies as st
 from flows.crypto.tokens import MAXIMUM_LIFE, MAXIMUM_TEXT_BYTES, Claims, Purpose, Tokens
 from flows.crypto.vault import Ring
 from flows.errors import InvalidToken
-from tests.attacks.attack import Attack
 from tests.support.clock import NOON, Clock
-
-changed = Attack(
-    who="a stranger",
-    how="guesses, cuts, changes or puts together tokens",
-    stopped="an HMAC over AES-GCM, refused by the outer signature first",
-    where=("flows/crypto/tokens.py",),
-)
-another_purpose = Attack(
-    who="whoever has one token",
-    how="uses it for something else",
-    stopped="each purpose has keys of its own and is sealed inside",
-    where=("flows/crypto/tokens.py",),
-)
-respelt = Attack(
-    who="whoever has one token",
-    how="spells it in another way, to use it twice",
-    stopped="what counts is inside, never the text",
-    where=("flows/crypto/tokens.py",),
-)
-heavy = Attack(
-    who="a stranger",
-    how="sends a megabyte",
-    stopped="two kilobytes at most, before any work",
-    where=("flows/crypto/tokens.py",),
-)
-another_time = Attack(
-    who="whoever kept a token",
-    how="uses it after its time",
-    stopped="the end is inside, and no token lives for longer than allowed",
-    where=("flows/crypto/tokens.py",),
-)
-another_server = Attack(
-    who="whoever runs another server, or knew a key that was removed",
-    how="mints tokens for ours",
-    stopped="the origin and the key are inside; a removed key opens nothing",
-    where=("flows/crypto/tokens.py",),
-)
-readable = Attack(
-    who="whoever sees tokens",
-    how="reads them, compares them, or asks why one was refused",
-    stopped=(
-        "they are sealed, never twice the same, safe in a path, and the reason is told to nobody"
-    ),
-    where=("flows/crypto/tokens.py",),
-)
 
 OLD = b"an old secret, thirty-two bytes!"
 NEW = b"a new secret of thirty-two bytes"
@@ -105,14 +59,12 @@ def flipped_tail(text: str) -> list[str]:
     return [text[:-1] + other for other in ALPHABET if other != text[-1]]
 
 
-@changed
-def test_what_was_minted_is_read_back() -> None:
+def test_what_was_minted_is_read_back():
     assert tokens().read(TOKEN, purpose=Purpose.LINK, now=NOON) == CLAIMS
 
 
-@another_purpose
 @pytest.mark.parametrize("purpose", Purpose)
-def test_each_purpose_reads_its_own_tokens_only(purpose: Purpose) -> None:
+def test_each_purpose_reads_its_own_tokens_only(purpose: Purpose):
     claims = Claims(purpose=purpose, id="x", expires_at=CLAIMS.expires_at)
     text = minted(claims)
     assert tokens().read(text, purpose=purpose, now=NOON) == claims
@@ -120,20 +72,17 @@ def test_each_purpose_reads_its_own_tokens_only(purpose: Purpose) -> None:
         assert refusal(text, purpose=other) == "forged"
 
 
-@changed
-def test_a_token_cut_off_anywhere_is_refused() -> None:
+def test_a_token_cut_off_anywhere_is_refused():
     for length in range(len(TOKEN)):
         refusal(TOKEN[:length])
 
 
-@changed
-def test_a_token_without_its_beginning_is_refused() -> None:
+def test_a_token_without_its_beginning_is_refused():
     for start in range(1, len(TOKEN)):
         refusal(TOKEN[start:])
 
 
-@changed
-def test_a_token_with_one_bit_of_its_text_flipped_says_the_same_or_nothing() -> None:
+def test_a_token_with_one_bit_of_its_text_flipped_says_the_same_or_nothing():
     payload_length = TOKEN.rindex(".")
     for position, character in enumerate(TOKEN):
         for bit in range(8):
@@ -144,8 +93,7 @@ def test_a_token_with_one_bit_of_its_text_flipped_says_the_same_or_nothing() -> 
                 assert is_the_same_or_nothing(text)
 
 
-@changed
-def test_a_token_with_one_bit_of_its_bytes_flipped_is_refused() -> None:
+def test_a_token_with_one_bit_of_its_bytes_flipped_is_refused():
     for part in (0, 1):
         texts = TOKEN.split(".")
         data = bytearray(base64.urlsafe_b64decode(texts[part] + "=="))
@@ -156,30 +104,26 @@ def test_a_token_with_one_bit_of_its_bytes_flipped_is_refused() -> None:
             data[index // 8] ^= 1 << index % 8
 
 
-@changed
-def test_parts_of_two_tokens_do_not_make_a_third() -> None:
+def test_parts_of_two_tokens_do_not_make_a_third():
     body, signature = TOKEN.split(".")
     other_body, other_signature = minted().split(".")
     assert refusal(f"{body}.{other_signature}") == "forged"
     assert refusal(f"{other_body}.{signature}") == "forged"
 
 
-@respelt
 @pytest.mark.parametrize("padding", ["=", "==", "===", "A", "\n", " ", "%3D", "\x00"])
-def test_a_padded_payload_is_refused(padding: str) -> None:
+def test_a_padded_payload_is_refused(padding):
     body, signature = TOKEN.split(".")
     refusal(f"{body}{padding}.{signature}")
     refusal(f"{padding}{body}.{signature}")
 
 
-@respelt
 @pytest.mark.parametrize("padding", ["=", "==", "===", "A", "\n", " ", "%3D", "\x00"])
-def test_a_padded_signature_says_the_same_or_nothing(padding: str) -> None:
+def test_a_padded_signature_says_the_same_or_nothing(padding):
     assert is_the_same_or_nothing(TOKEN + padding)
 
 
-@respelt
-def test_other_spellings_of_the_last_bits_say_the_same_or_nothing() -> None:
+def test_other_spellings_of_the_last_bits_say_the_same_or_nothing():
     # With every length of the rest one of them ends in bits that mean nothing.
     for length in range(4):
         text = minted(
@@ -198,8 +142,7 @@ def test_other_spellings_of_the_last_bits_say_the_same_or_nothing() -> None:
     assert all(is_the_same_or_nothing(f"{body}.{other}") for other in flipped_tail(signature))
 
 
-@respelt
-def test_plus_and_slash_instead_of_minus_and_underscore_say_the_same_or_nothing() -> None:
+def test_plus_and_slash_instead_of_minus_and_underscore_say_the_same_or_nothing():
     for _ in range(20):
         body, signature = minted().split(".")
         respelled = body.replace("-", "+").replace("_", "/")
@@ -209,25 +152,22 @@ def test_plus_and_slash_instead_of_minus_and_underscore_say_the_same_or_nothing(
         assert is_the_same_or_nothing(f"{body}.{other}")
 
 
-@changed
 @pytest.mark.parametrize(
     "text",
     ["", ".", "..", "...", "a", "a.", ".a", "a.b", "é", "\ud800", "\x00", "=" * 100, "." * 2048],
 )
-def test_rubbish_is_refused(text: str) -> None:
+def test_rubbish_is_refused(text):
     refusal(text)
     refusal(f"{text}.{TOKEN}")
 
 
-@respelt
 @pytest.mark.parametrize("letter", ["é", "\u0410", "\u200b", "\ud800", "\uff0e"])
-def test_a_letter_that_is_not_ascii_is_refused(letter: str) -> None:
+def test_a_letter_that_is_not_ascii_is_refused(letter):
     refusal(TOKEN.replace(".", f"{letter}."))
     refusal(TOKEN + letter)
 
 
-@heavy
-def test_a_megabyte_is_refused_before_any_work() -> None:
+def test_a_megabyte_is_refused_before_any_work():
     long = ["A" * (1 << 20) + TOKEN, "é" * (1 << 20)]
     began = time.process_time()
     for _ in range(200):
@@ -239,15 +179,13 @@ def test_a_megabyte_is_refused_before_any_work() -> None:
     assert refused - began < time.process_time() - refused
 
 
-@heavy
-def test_one_byte_more_than_the_limit_is_refused() -> None:
+def test_one_byte_more_than_the_limit_is_refused():
     long = TOKEN.rjust(MAXIMUM_TEXT_BYTES + 1, "A")
     assert refusal(long) == "size"
     assert refusal(long[1:]) != "size"
 
 
-@another_time
-def test_the_last_moment_counts_and_the_next_does_not() -> None:
+def test_the_last_moment_counts_and_the_next_does_not():
     clock = Clock(CLAIMS.expires_at - timedelta(milliseconds=1))
     assert tokens().read(TOKEN, purpose=Purpose.LINK, now=clock()) == CLAIMS
     clock.tick(milliseconds=1)
@@ -256,23 +194,20 @@ def test_the_last_moment_counts_and_the_next_does_not() -> None:
     assert refused.value.reason == "expired"
 
 
-@another_time
 @pytest.mark.parametrize("days", [1, 31, 32, 33, 34, 365, 10_000])
-def test_a_token_long_expired_is_refused(days: int) -> None:
+def test_a_token_long_expired_is_refused(days):
     with pytest.raises(InvalidToken):
         tokens().read(TOKEN, purpose=Purpose.LINK, now=NOON + timedelta(days=days))
 
 
-@another_time
-def test_a_token_that_lives_as_long_as_allowed_is_read_on_its_last_day() -> None:
+def test_a_token_that_lives_as_long_as_allowed_is_read_on_its_last_day():
     claims = Claims(purpose=Purpose.RUN, id="x", expires_at=NOON + MAXIMUM_LIFE)
     text = minted(claims)
     last = NOON + MAXIMUM_LIFE - timedelta(milliseconds=1)
     assert tokens().read(text, purpose=Purpose.RUN, now=last) == claims
 
 
-@another_time
-def test_no_token_lives_longer_than_allowed() -> None:
+def test_no_token_lives_longer_than_allowed():
     with pytest.raises(ValueError, match="31 days"):
         minted(
             Claims(
@@ -283,16 +218,14 @@ def test_no_token_lives_longer_than_allowed() -> None:
         )
 
 
-@another_time
-def test_a_token_minted_in_the_future_is_refused() -> None:
+def test_a_token_minted_in_the_future_is_refused():
     for days in (2, 30, 3000):
         later = NOON + timedelta(days=days)
         claims = Claims(purpose=Purpose.LINK, id="x", expires_at=later + timedelta(minutes=5))
         assert refusal(tokens().mint(claims, now=later)) == "malformed"
 
 
-@another_time
-def test_a_clock_that_is_an_hour_behind_still_reads() -> None:
+def test_a_clock_that_is_an_hour_behind_still_reads():
     late = Clock().tick(hours=11, minutes=59)
     claims = Claims(purpose=Purpose.LINK, id="x", expires_at=late + timedelta(minutes=5))
     text = tokens().mint(claims, now=late)
@@ -300,7 +233,6 @@ def test_a_clock_that_is_an_hour_behind_still_reads() -> None:
     assert tokens().read(text, purpose=Purpose.LINK, now=before) == claims
 
 
-@another_server
 @pytest.mark.parametrize(
     "origin",
     [
@@ -311,18 +243,16 @@ def test_a_clock_that_is_an_hour_behind_still_reads() -> None:
         "",
     ],
 )
-def test_a_token_of_another_origin_is_refused(origin: str) -> None:
+def test_a_token_of_another_origin_is_refused(origin):
     text = tokens(origin=origin).mint(CLAIMS, now=NOON)
     assert refusal(text) == "origin"
 
 
-@another_server
-def test_a_token_of_another_key_is_refused() -> None:
+def test_a_token_of_another_key_is_refused():
     assert refusal(tokens(NEW).mint(CLAIMS, now=NOON)) == "unknown key"
 
 
-@another_server
-def test_a_token_that_names_our_key_but_was_made_with_another_is_refused() -> None:
+def test_a_token_that_names_our_key_but_was_made_with_another_is_refused():
     theirs, ours = tokens(NEW).mint(CLAIMS, now=NOON), TOKEN
     body, signature = theirs.split(".")
     mine = base64.urlsafe_b64decode(ours.split(".")[0] + "==")
@@ -332,8 +262,7 @@ def test_a_token_that_names_our_key_but_was_made_with_another_is_refused() -> No
     assert refusal(f"{forged}.{signature}") == "forged"
 
 
-@another_server
-def test_a_rotated_ring_opens_with_the_old_key_and_not_with_a_removed_one() -> None:
+def test_a_rotated_ring_opens_with_the_old_key_and_not_with_a_removed_one():
     rotated = tokens(NEW, OLD)
     assert rotated.read(TOKEN, purpose=Purpose.LINK, now=NOON) == CLAIMS
     fresh = rotated.mint(CLAIMS, now=NOON)
@@ -342,54 +271,45 @@ def test_a_rotated_ring_opens_with_the_old_key_and_not_with_a_removed_one() -> N
         tokens(NEW).read(TOKEN, purpose=Purpose.LINK, now=NOON)
 
 
-@readable
-def test_nothing_of_the_claims_can_be_read_in_the_text() -> None:
+def test_nothing_of_the_claims_can_be_read_in_the_text():
     blob = base64.urlsafe_b64decode(TOKEN.split(".")[0] + "==")
     for said in (CLAIMS.id, CLAIMS.rest, ORIGIN, "link", "ownertag"):
         assert said not in TOKEN
         assert said.encode() not in blob
 
 
-@readable
-def test_the_same_claims_never_give_the_same_text() -> None:
+def test_the_same_claims_never_give_the_same_text():
     assert len({minted() for _ in range(100)}) == 100
 
 
-@readable
-def test_a_token_is_safe_in_a_path() -> None:
+def test_a_token_is_safe_in_a_path():
     assert set(TOKEN) <= set(ALPHABET + ".")
     assert 100 <= len(TOKEN) <= 300
 
 
-@readable
-def test_the_reason_never_reaches_the_sender() -> None:
+def test_the_reason_never_reaches_the_sender():
     for text in ("", TOKEN[:-10], minted(), "A" * 3000):
         with pytest.raises(InvalidToken) as refused:
             tokens().read(text, purpose=Purpose.STATE, now=NOON)
         assert refused.value.reason not in str(refused.value)
 
 
-@readable
-def test_a_repr_of_the_tokens_shows_no_secret() -> None:
+def test_a_repr_of_the_tokens_shows_no_secret():
     ring = Ring([OLD])
     assert OLD.decode() not in repr(ring) + repr(tokens()) + str(ring)
 
 
-@changed
 @pytest.mark.parametrize("days", [0, 31, 2000, 40_000])
 @settings(deadline=None)
 @given(text=st.text(alphabet=ALPHABET + ".=+/ é", max_size=300) | st.text(max_size=60))
-def test_whatever_is_sent_nothing_but_invalid_token_is_raised(days: int, text: str) -> None:
+def test_whatever_is_sent_nothing_but_invalid_token_is_raised(days, text):
     with pytest.raises(InvalidToken):
         tokens().read(text, purpose=Purpose.LINK, now=NOON + timedelta(days=days))
 
 
-@changed
 @settings(deadline=None)
 @given(blob=st.binary(max_size=200), signature=st.binary(max_size=40), is_ours=st.booleans())
-def test_whatever_bytes_are_signed_wrongly_nothing_else_is_raised(
-    blob: bytes, signature: bytes, is_ours: bool
-) -> None:
+def test_whatever_bytes_are_signed_wrongly_nothing_else_is_raised(blob, signature, is_ours):
     head = base64.urlsafe_b64decode(TOKEN.split(".")[0] + "==")[:7] if is_ours else b""
     body = base64.urlsafe_b64encode(head + blob).rstrip(b"=").decode()
     refusal(f"{body}.{base64.urlsafe_b64encode(signature).decode()}")

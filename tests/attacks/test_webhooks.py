@@ -12,48 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from flows import Money
-from tests.attacks.attack import Attack
 from tests.support.mcp_server import LEGACY, cut, eventually
 from tests.support.payment_events import COMPLETED, EXPIRED, FAILED, SUCCEEDED, told
 from tests.support.shop_env import CREATE, Buying, Shop, buying, open_shop
 from webapp.cli.payments import list_payments
-
-other_terms = Attack(
-    who="whoever sells at the same account",
-    how="makes our session cost less, or swaps two questions' sessions",
-    stopped="what contradicts the question is kept with its reason and settles nothing",
-    where=("webapp/payments/webhooks.py",),
-)
-our_reference = Attack(
-    who="whoever knows an elicitation's id",
-    how="puts it on a payment link or session of their own",
-    stopped="a session that we do not know is reconciled with the provider and refused",
-    where=("webapp/payments/webhooks.py", "webapp/payments/checkouts.py"),
-)
-out_of_order = Attack(
-    who="a muddled provider, or a replay",
-    how="sends events twice, late, with a used id, or in any order",
-    stopped="the money is told once by object and kind, and an end takes nothing back",
-    where=("webapp/payments/webhooks.py", "webapp/payments/ledger.py"),
-)
-two_stories = Attack(
-    who="a provider whose API says otherwise than its event",
-    how="contradicts itself",
-    stopped="what it says when asked is what counts, and what is wrong there harms nobody",
-    where=("webapp/payments/checkouts.py", "webapp/payments/verification.py"),
-)
-erased = Attack(
-    who="time",
-    how="brings an event for a question that was erased",
-    stopped="it is acknowledged and looked at once",
-    where=("webapp/payments/webhooks.py",),
-)
-thiefs_amount = Attack(
-    who="a thief",
-    how="makes a refused payment show their amount",
-    stopped="what is shown is what was asked",
-    where=("webapp/payments/webhooks.py", "webapp/pages/builder.py"),
-)
 
 PAID = {"status": "complete", "payment_status": "paid", "payment_intent": "pi_thief"}
 UNPAID = {"status": "complete", "payment_status": "unpaid", "payment_intent": "pi_1"}
@@ -99,7 +61,6 @@ async def can_still_be_paid(shop: Shop, buy: Buying) -> None:
     assert len(await shop.payments()) == 1
 
 
-@other_terms
 @pytest.mark.parametrize(
     ("changes", "about_event", "why"),
     [
@@ -113,9 +74,7 @@ async def can_still_be_paid(shop: Shop, buy: Buying) -> None:
         ({}, {"account": "acct_thief"}, "account"),
     ],
 )
-async def test_our_session_on_other_terms_settles_nothing(
-    shop: Shop, changes: dict[str, Any], about_event: dict[str, Any], why: str
-) -> None:
+async def test_our_session_on_other_terms_settles_nothing(shop: Shop, changes, about_event, why):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await acknowledged(shop, told(COMPLETED, {**session, **PAID, **changes}, **about_event))
@@ -134,13 +93,12 @@ async def test_our_session_on_other_terms_settles_nothing(
         assert len(await shop.payments()) == 1
 
 
-@other_terms
-async def test_our_session_under_another_questions_name_settles_neither(shop: Shop) -> None:
+async def test_our_session_under_another_questions_name_settles_neither(shop: Shop):
     async with buying(shop) as buy:
         mine = await begun(shop, buy)
         call = buy.caller.call("report", topic="coffee")
         link = await buy.caller.link()
-        other = shop.stage.id_of(link)
+        other = shop.env.id_of(link)
         event = told(COMPLETED, {**mine, **PAID, "client_reference_id": other})
         await acknowledged(shop, event)
         await shop.sweep()
@@ -150,10 +108,7 @@ async def test_our_session_under_another_questions_name_settles_neither(shop: Sh
         assert await kept(shop) == [("refused", "session")]
 
 
-@our_reference
-async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(
-    shop: Shop,
-) -> None:
+async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         link = {**session, **PAID, "id": "cs_test_thief", "payment_link": "plink_1"}
@@ -167,15 +122,14 @@ async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(
         await can_still_be_paid(shop, buy)
 
 
-@our_reference
-async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: Shop) -> None:
+async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: Shop):
     async with buying(shop) as buy:
         about = {
             "id": "cs_test_thief",
             "amount_total": 900,
             "currency": "eur",
             "livemode": False,
-            "client_reference_id": shop.stage.id_of(buy.link),
+            "client_reference_id": shop.env.id_of(buy.link),
             **PAID,
         }
         await acknowledged(shop, told(COMPLETED, about))
@@ -185,14 +139,13 @@ async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: 
         await can_still_be_paid(shop, buy)
 
 
-@our_reference
 async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refused_later(
     shop: Shop,
-) -> None:
+):
     async with buying(shop) as buy:
         shop.line.is_down = True
         await buy.person.press(buy.link)  # its reply is lost, so any session could be ours
-        id = shop.stage.id_of(buy.link)
+        id = shop.env.id_of(buy.link)
         about = {"id": "cs_test_thief", "amount_total": 900, "currency": "eur", "livemode": False}
         await acknowledged(shop, told(COMPLETED, {**about, **PAID, "client_reference_id": id}))
         await shop.sweep()
@@ -204,8 +157,7 @@ async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refus
         await can_still_be_paid(shop, buy)
 
 
-@our_reference
-async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop) -> None:
+async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         for _ in range(3):
@@ -215,8 +167,7 @@ async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop) -> 
         await nothing_is_settled(shop, buy)
 
 
-@out_of_order
-async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop) -> None:
+async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await acknowledged(shop, told(COMPLETED, {**session, **PAID, "amount_total": 1}))
@@ -225,8 +176,7 @@ async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop) ->
         assert len(await shop.payments()) == 1
 
 
-@out_of_order
-async def test_a_promise_to_pay_pays_nothing(shop: Shop) -> None:
+async def test_a_promise_to_pay_pays_nothing(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await acknowledged(shop, told(COMPLETED, {**session, **UNPAID}))
@@ -237,9 +187,8 @@ async def test_a_promise_to_pay_pays_nothing(shop: Shop) -> None:
         await nothing_is_settled(shop, buy)
 
 
-@out_of_order
 @pytest.mark.parametrize("kind", [EXPIRED, FAILED])
-async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, kind: str) -> None:
+async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, kind):
     async with buying(shop) as buy:
         await gone(shop, buy)
         back = await buy.person.pay(buy.link)
@@ -255,10 +204,7 @@ async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, 
         assert await buy.again() == "paid 9.00 EUR"
 
 
-@out_of_order
-async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another(
-    shop: Shop,
-) -> None:
+async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await acknowledged(shop, told(EXPIRED, {**session, "status": "expired", "url": None}))
@@ -266,8 +212,7 @@ async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another
         await can_still_be_paid(shop, buy)
 
 
-@out_of_order
-async def test_events_in_any_order_end_in_the_payment(shop: Shop) -> None:
+async def test_events_in_any_order_end_in_the_payment(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         events = [
@@ -282,23 +227,21 @@ async def test_events_in_any_order_end_in_the_payment(shop: Shop) -> None:
         assert (await shop.statuses(), len(await shop.payments())) == (["accepted"], 1)
 
 
-@other_terms
-async def test_one_persons_payment_never_pays_for_another(shop: Shop) -> None:
+async def test_one_persons_payment_never_pays_for_another(shop: Shop):
     async with buying(shop) as buy:
         await gone(shop, buy)
         await buy.person.pay(buy.link)
         await shop.tell_all()
         call = buy.caller.call("report", topic="coffee")
         link = await buy.caller.link()
-        assert shop.stage.id_of(link) != shop.stage.id_of(buy.link)
+        assert shop.env.id_of(link) != shop.env.id_of(buy.link)
         assert (await shop.ledger(), shop.bodies) == (["open"], 0)
         assert not call.done()
 
 
-@two_stories
 async def test_what_the_provider_says_otherwise_when_asked_settles_nothing_and_harms_nobody(
     shop: Shop,
-) -> None:
+):
     async with buying(shop) as buy:
         shop.line.lost.append(CREATE)
         await buy.person.press(buy.link)
@@ -324,10 +267,7 @@ async def test_what_the_provider_says_otherwise_when_asked_settles_nothing_and_h
     assert await kept(shop) == [("refused", "amount")]
 
 
-@erased
-async def test_a_payment_for_a_question_that_was_erased_is_acknowledged_and_no_accident(
-    shop: Shop,
-) -> None:
+async def test_a_payment_for_a_question_that_was_erased_is_acknowledged_and_no_accident(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await gone(shop, buy)
@@ -339,10 +279,7 @@ async def test_a_payment_for_a_question_that_was_erased_is_acknowledged_and_no_a
     assert await shop.ledger() == []
 
 
-@erased
-async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ever(
-    shop: Shop,
-) -> None:
+async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ever(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await gone(shop, buy)
@@ -359,10 +296,7 @@ async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ev
     assert await kept(shop) == [("refused", "erased")]
 
 
-@out_of_order
-async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_result(
-    shop: Shop,
-) -> None:
+async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_result(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         for number in range(20):
@@ -371,15 +305,12 @@ async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_resul
         assert await buy.result() == "paid 9.00 EUR"
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
     shop.clock.tick(minutes=3)  # until then the same result is given again
-    async with shop.stage.caller(LEGACY) as caller:
+    async with shop.env.caller(LEGACY) as caller:
         _ = caller.call("report")
-        assert shop.stage.id_of(await caller.link()) != session["client_reference_id"]
+        assert shop.env.id_of(await caller.link()) != session["client_reference_id"]
 
 
-@thiefs_amount
-async def test_what_is_shown_of_a_refused_payment_names_no_amount_of_the_thiefs(
-    shop: Shop,
-) -> None:
+async def test_what_is_shown_of_a_refused_payment_names_no_amount_of_the_thiefs(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         answer = await shop.tell(told(COMPLETED, {**session, **PAID, "amount_total": 31337}))

@@ -176,28 +176,28 @@ async def open_stage() -> AsyncIterator[ServerEnv]:
     with bound("127.0.0.1") as reserved:
         port = reserved.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
-        stage = ServerEnv(url=url, sandbox_url="")
+        env = ServerEnv(url=url, sandbox_url="")
         settings = Settings(url=url, ring=Ring([b"s" * 32]), store="memory:", uid=os.getuid())
         made: list[Sandbox] = []
 
         def outside(sandbox_url: str) -> ASGIApp:
             made.append(new_sandbox(url=sandbox_url, serves=url))
-            app = SandboxApp(made[0], clock=stage.clock, deliver=stage.post.deliver)
-            return stage.tape.record(cast("ASGIApp", app))
+            app = SandboxApp(made[0], clock=env.clock, deliver=env.post.deliver)
+            return env.tape.record(cast("ASGIApp", app))
 
         async with httpx.AsyncClient(verify=no_certificates()) as client:
-            stage.post = Post(client)
-            async with serving_at(outside) as stage.sandbox_url:
+            env.post = Post(client)
+            async with serving_at(outside) as env.sandbox_url:
                 (sandbox,) = made
                 async with open_app(
-                    settings, _server(), store=store, clock=stage.clock, sandbox=sandbox
+                    settings, _server(), store=store, clock=env.clock, sandbox=sandbox
                 ) as app:
-                    stage.service = service_in(app)
-                    async with serving(stage.tape.record(app), port=port):
+                    env.service = service_in(app)
+                    async with serving(env.tape.record(app), port=port):
                         try:
-                            yield stage
+                            yield env
                         finally:
-                            await stage.post.arrive()
+                            await env.post.arrive()
     await store.aclose()
 
 

@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page
 from flows import elicit
 from tests.browser.chrome import press, reads, visitor
 from tests.browser.shop_env import open_shop
-from tests.support.mcp_server import LEGACY, URL, new_server, soon, staged, text_of
+from tests.support.mcp_server import LEGACY, URL, new_server, server_env, soon, text_of
 from tests.support.users import AS_ROOT, ME, NOBODY
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -135,8 +135,8 @@ async def test_ten_links_that_a_new_browser_opens_at_once_all_go_on(browser: Bro
         return f"{number}: {await elicit.form('Which?')}"
 
     async with (
-        staged(server) as stage,
-        stage.caller(LEGACY, declares=URL) as caller,
+        server_env(server) as env,
+        env.caller(LEGACY, declares=URL) as caller,
         visitor(browser) as ann,
     ):
         calls = [caller.call("ask", number=number) for number in TEN]

@@ -15,8 +15,8 @@ from tests.support.mcp_server import (
     Person,
     ServerEnv,
     new_server,
+    server_env,
     soon,
-    staged,
     text_of,
 )
 from webapp.settings.identity import IdentitySettings, read_identity
@@ -45,8 +45,8 @@ def known_at(acme: OpenIdProvider) -> Callable[[str], IdentitySettings]:
     return who
 
 
-async def bearer(stage: ServerEnv, guest: Guest) -> dict[str, str]:
-    got = await bearer_of(guest, stage.mcp_url)
+async def bearer(env: ServerEnv, guest: Guest) -> dict[str, str]:
+    got = await bearer_of(guest, env.mcp_url)
     return {"authorization": f"Bearer {got['access_token']}"}
 
 
@@ -60,18 +60,18 @@ async def sign_in(person: Person, page: Page, guest: Guest) -> Page:
 
 
 async def asked_and_answered(acme: OpenIdProvider, newcomer: Newcomer, revision: str) -> None:
-    async with staged(served(), who=known_at(acme)) as stage:
+    async with server_env(served(), who=known_at(acme)) as env:
         alice, bob = await newcomer(acme, "alice"), await newcomer(acme, "bob")
-        async with stage.caller(revision, headers=await bearer(stage, alice)) as caller:
+        async with env.caller(revision, headers=await bearer(env, alice)) as caller:
             call = caller.call("visit")
             link = await caller.link()
-            stranger, person = await stage.person(), await stage.person()
+            stranger, person = await env.person(), await env.person()
             refused = await sign_in(stranger, await stranger.visit(link), bob)
             assert refused.heading == "This link belongs to someone else"
             assert WORDS not in refused.text
             assert WORDS in (await sign_in(person, await person.visit(link), alice)).text
             assert await person.go_on(link) == "https://shop.example/terms"
-            await stage.complete(link)
+            await env.complete(link)
             assert text_of(await soon(call)) == "done"
 
 
@@ -91,15 +91,15 @@ async def test_a_client_that_asks_for_what_it_is_told_to_gets_a_token_that_count
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     # finding: I3
-    async with staged(served(), who=known_at(acme)) as stage:
+    async with server_env(served(), who=known_at(acme)) as env:
         alice = await newcomer(acme, "alice")
         async with httpx.AsyncClient() as client:
-            refused = await client.post(stage.mcp_url, json={})
+            refused = await client.post(env.mcp_url, json={})
         told = re.search('scope="(.*?)"', refused.headers["www-authenticate"])
         assert told is not None
-        got = await bearer_of(alice, stage.mcp_url, scope=told[1])
+        got = await bearer_of(alice, env.mcp_url, scope=told[1])
         headers = {"authorization": f"Bearer {got['access_token']}"}
-        async with stage.caller(MODERN, headers=headers) as caller:
+        async with env.caller(MODERN, headers=headers) as caller:
             caller.begin("visit")
             assert await caller.link()
 
@@ -107,12 +107,12 @@ async def test_a_client_that_asks_for_what_it_is_told_to_gets_a_token_that_count
 async def test_somebody_who_signed_in_as_another_can_sign_in_again(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
-    async with staged(served(), who=known_at(acme)) as stage:
+    async with server_env(served(), who=known_at(acme)) as env:
         alice, bob = await newcomer(acme, "alice"), await newcomer(acme, "bob")
-        async with stage.caller(MODERN, headers=await bearer(stage, alice)) as caller:
+        async with env.caller(MODERN, headers=await bearer(env, alice)) as caller:
             caller.begin("visit")
             link = await caller.link()
-            person = await stage.person()
+            person = await env.person()
             refused = await sign_in(person, await person.visit(link), bob)
             # The same browser at the provider: only the prompt makes it ask who it is.
             now_alice = Guest("alice", at=acme, browser=bob.browser)
@@ -122,12 +122,12 @@ async def test_somebody_who_signed_in_as_another_can_sign_in_again(
 async def test_an_answer_for_another_browser_signs_nobody_in(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
-    async with staged(served(), who=known_at(acme)) as stage:
+    async with server_env(served(), who=known_at(acme)) as env:
         alice, mallory = await newcomer(acme, "alice"), await newcomer(acme, "bob")
-        async with stage.caller(MODERN, headers=await bearer(stage, alice)) as caller:
+        async with env.caller(MODERN, headers=await bearer(env, alice)) as caller:
             caller.begin("visit")
             link = await caller.link()
-            hers, his = await stage.person(), await stage.person()
+            hers, his = await env.person(), await env.person()
             begun = await leave_to_sign_in(his, await his.visit(link))
             planted = await mallory.walk(begun)
             assert (await hers.visit(planted)).status == 400

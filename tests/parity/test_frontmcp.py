@@ -8,7 +8,7 @@ import pytest
 
 from flows import InvalidAnswer, elicit
 from flows.question import DEFAULT_TIMEOUT, Outcome
-from tests.support.mcp_server import FORM, URL, new_server, soon, staged, text_of
+from tests.support.mcp_server import FORM, URL, new_server, server_env, soon, text_of
 
 if TYPE_CHECKING:
     from flows.elicitation.states import Json
@@ -40,7 +40,7 @@ async def test_an_author_asks_by_an_id_of_their_own(revision: str) -> None:
     async def sign() -> str:
         return str(dict(await elicit.url("Sign.", OURS, elicitation_id="order-7")))
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with server_env(server) as env, env.caller(revision) as caller:
         call = caller.call("sign")
         await caller.link()
         assert await elicit.complete_elicitation("order-7", {"by": "Ada"}) == "accepted"
@@ -58,7 +58,7 @@ async def test_trusted_code_answers_a_form_by_an_id_of_its_own_and_as_the_schema
         size = await elicit.form("Which size?", Size, elicitation_id="order-8")
         return f"size {size.number}"
 
-    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+    async with server_env(server) as env, env.caller(revision, declares=URL) as caller:
         call = caller.call("order")
         await caller.link()
         with pytest.raises(InvalidAnswer) as refused:
@@ -82,7 +82,7 @@ async def test_only_a_yes_has_content_and_it_has_the_type_that_was_asked_for(
         return outcome.action
 
     fills: list[dict[str, Json] | str] = [{"number": 42}, "decline", "cancel"]
-    async with staged(server) as stage, stage.caller(revision, declares=FORM, fills=fills) as one:
+    async with server_env(server) as env, env.caller(revision, declares=FORM, fills=fills) as one:
         said = [text_of(await soon(one.call("ask"))) for _ in fills]
     assert said == ["accept", "decline", "cancel"]
     assert [outcome.content for outcome in outcomes] == [Size(number=42), None, None]

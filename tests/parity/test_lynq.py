@@ -9,7 +9,15 @@ import pytest
 from flows import elicit
 from flows.elicitation.states import Completion, Status
 from tests.support.clock import Clock
-from tests.support.mcp_server import LEGACY, eventually, link_in, new_server, soon, staged, text_of
+from tests.support.mcp_server import (
+    LEGACY,
+    eventually,
+    link_in,
+    new_server,
+    server_env,
+    soon,
+    text_of,
+)
 from tests.support.service_env import Holding, call_of, process
 from tests.support.shop_env import buying, open_shop
 from webapp.stores import Record
@@ -50,10 +58,10 @@ async def test_a_client_that_cannot_show_the_link_leaves_nobody_waiting() -> Non
         return str(dict(await elicit.url("Please go there.", "https://shop.example/")))
 
     # No answer that the protocol knows: the client's library fails, and says so to ours.
-    async with staged(server) as stage, stage.caller(LEGACY, answers=["broken"]) as caller:
+    async with server_env(server) as env, env.caller(LEGACY, answers=["broken"]) as caller:
         link = link_in(await soon(caller.call("visit")))
-        assert not len(stage.service.elicitations.waiters)
-        assert await stage.complete(link, {"done": True}) is Completion.ACCEPTED
+        assert not len(env.service.elicitations.waiters)
+        assert await env.complete(link, {"done": True}) is Completion.ACCEPTED
         assert text_of(await soon(caller.call("visit"))) == "{'done': True}"
 
 
@@ -69,7 +77,7 @@ async def test_the_way_back_from_a_payment_pays_once_however_often_it_is_opened(
             assert (await buy.person.come_back(back)).heading == "Paid 9.00 €"
         assert len(await shop.payments()) == 1
         assert shop.bodies == 1
-        assert await shop.stage.status(again) is Status.PENDING
+        assert await shop.env.status(again) is Status.PENDING
 
 
 @pytest.mark.parametrize("does", ["start", "settle"])

@@ -9,11 +9,11 @@ from tests.support.shop_env import open_shop
 async def test_whoever_takes_the_money_is_told_nothing_of_the_callers_session() -> None:
     # defect: paymcp session id leaves
     async with open_shop() as shop:
-        caller = await shop.stage.cut_off_caller(LEGACY)
+        caller = await shop.env.cut_off_caller(LEGACY)
         call = caller.call("report")
-        (row,) = await shop.stage.pending()
+        (row,) = await shop.env.pending()
         payer = await shop.person()
-        there = await payer.go_on(shop.stage.link_of(row))
+        there = await payer.go_on(shop.env.link_of(row))
         told = json.dumps(await shop.session(there.rsplit("/", 1)[1])) + there
         session_id = caller.headers["mcp-session-id"]
         assert len(session_id) >= 16

@@ -47,10 +47,10 @@ def letters_on(page: Page) -> str:
     return found[0]
 
 
-async def confirmed(stage: ServerEnv, link: str) -> None:
+async def confirmed(env: ServerEnv, link: str) -> None:
     async with asyncio.timeout(300):
         while True:
-            row = await stage.service.elicitations.get(stage.id_of(link))
+            row = await env.service.elicitations.get(env.id_of(link))
             assert row is not None
             if row.binding is not None and row.binding.confirmed_at is not None:
                 return

@@ -30,11 +30,11 @@ async def is_untouched(here: OAuthEnv, link: str) -> bool:
     )
 
 
-def staged_caller(here: OAuthEnv, revision: str) -> Any:
-    stage = ServerEnv(
+def caller_at(here: OAuthEnv, revision: str) -> Any:
+    env = ServerEnv(
         url=here.url,
         service=here.service,
         settings=here.settings,
         posts=_Posts(here.gate),
     )
-    return stage.caller(revision)
+    return env.caller(revision)

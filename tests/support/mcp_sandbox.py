@@ -1,6 +1,6 @@
-"""A stage with the sandbox beside it: accounts, payments and secrets, from the call to the result.
+"""A env with the sandbox beside it: accounts, payments and secrets, from the call to the result.
 
-Every byte of the protocol is noted, both ways, and whoever leaves the stage has it looked through
+Every byte of the protocol is noted, both ways, and whoever leaves the env has it looked through
 for what must never be in it.
 """
 
@@ -18,6 +18,7 @@ from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from tests.support.clock import Clock
 from tests.support.mcp_server import (
+    OF_CALLERS,
     RING,
     TLS,
     UID,
@@ -99,20 +100,18 @@ class Guest:
 
 @dataclass(slots=True, kw_only=True)
 class SandboxEnv:
-    stage: ServerEnv
+    env: ServerEnv
     sandbox: Sandbox
     clock: Clock
     tap: "Tap"
-
-    async def guest(self) -> Guest:
-        return Guest(await self.stage.person())
+    guest: Guest
 
     async def payments(self) -> list[Payment]:
-        rows = self.stage.service.elicitations
+        rows = self.env.service.elicitations
         return [await rows.rows.open(r, Payment) for r in await rows.store.list("payment")]
 
     async def connections(self) -> list[Connection]:
-        rows = self.stage.service.elicitations
+        rows = self.env.service.elicitations
         return [await rows.rows.open(r, Connection) for r in await rows.store.list("account")]
 
     async def control(self, **wishes: Any) -> None:
@@ -202,13 +201,24 @@ async def sandbox_env(
         posts = _Posts(tap)
         await stack.enter_async_context(serving(posts, port=port))
         service = service_in(app)
-        stage = ServerEnv(url=url, service=service, settings=settings, posts=posts)
-        here = SandboxEnv(stage=stage, sandbox=sandbox, clock=clock, tap=tap)
+        env = ServerEnv(url=url, service=service, settings=settings, posts=posts)
+        guest = Guest(await env.person())
+        here = SandboxEnv(env=env, sandbox=sandbox, clock=clock, tap=tap, guest=guest)
         try:
             yield here
         finally:
-            await stage.aclose()
+            await env.aclose()
         await here.look_through()
+
+
+@asynccontextmanager
+async def caller_at_sandbox(
+    server: Any, revision: str, **options: Any
+) -> AsyncIterator[tuple[SandboxEnv, Caller]]:
+    """Serve it with the sandbox, and connect a client; each has the options that are its own."""
+    own = {name: options.pop(name) for name in OF_CALLERS & options.keys()}
+    async with sandbox_env(server, **options) as at, at.env.caller(revision, **own) as caller:
+        yield at, caller
 
 
 async def went_through(

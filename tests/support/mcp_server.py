@@ -1,7 +1,7 @@
-"""A stage: a server that is really served, clients that really call it, persons with browsers.
+"""A env: a server that is really served, clients that really call it, persons with browsers.
 
 Nothing here sleeps. What is waited for is a condition that a request, a write or a client brings
-about; a stage that is left must leave nothing behind, neither a waiter nor a task.
+about; a env that is left must leave nothing behind, neither a waiter nor a task.
 """
 
 import asyncio
@@ -176,6 +176,14 @@ class Caller:
     def begin(self, tool: str, **arguments: Json) -> None:
         """Call a tool whose result nobody looks at."""
         self._calls.add(self.call(tool, **arguments))
+
+    async def result(self, tool: str, **arguments: Json) -> Any:
+        """Call a tool; its result."""
+        return await soon(self.call(tool, **arguments))
+
+    async def text(self, tool: str, **arguments: Json) -> str:
+        """Call a tool; what its result says."""
+        return text_of(await self.result(tool, **arguments))
 
     async def leg(
         self,
@@ -444,7 +452,7 @@ class ServerEnv:
 
 
 @asynccontextmanager
-async def staged(
+async def server_env(
     server: Any,
     *,
     store: str | Store = "memory:",
@@ -480,13 +488,26 @@ async def staged(
 
     async with serving_at(make) as url:
         (app,) = apps
-        stage = ServerEnv(url=url, service=app.service, settings=app.settings, posts=app.posts)
-        with asking(stage.service.completing):
+        env = ServerEnv(url=url, service=app.service, settings=app.settings, posts=app.posts)
+        with asking(env.service.completing):
             try:
-                yield stage
+                yield env
             finally:
-                await stage.aclose()
+                await env.aclose()
     assert not (left := _tasks() - before), left
+
+
+OF_CALLERS = {"answers", "declares", "headers", "typed", "fills", "slow", "name"}
+
+
+@asynccontextmanager
+async def caller_of(
+    server: Any, revision: str, **options: Any
+) -> AsyncIterator[tuple["ServerEnv", Caller]]:
+    """Serve it, and connect a client; each has the options that are its own."""
+    own = {name: options.pop(name) for name in OF_CALLERS & options.keys()}
+    async with server_env(server, **options) as env, env.caller(revision, **own) as caller:
+        yield env, caller
 
 
 @asynccontextmanager
@@ -511,9 +532,9 @@ async def attached(
             )
         )
         attach(server, service)
-        stage = ServerEnv(url=url, service=service, settings=settings, posts=posts)
-        stack.push_async_callback(stage.aclose)
-        yield stage
+        env = ServerEnv(url=url, service=service, settings=settings, posts=posts)
+        stack.push_async_callback(env.aclose)
+        yield env
     assert not (left := _tasks() - before), left
 
 

@@ -234,7 +234,7 @@ class Shop:
         self.body: Body = _told
         self.bodies = 0
         self.given: list[Receipt] = []
-        self.stage: ServerEnv
+        self.env: ServerEnv
         self._process: Process
         self._browsers: list[httpx.AsyncClient] = []
 
@@ -255,7 +255,7 @@ class Shop:
     async def start(self) -> None:
         self._process = await self.process()
         self._posts = _Posts(self._process.app)
-        self.stage = ServerEnv(
+        self.env = ServerEnv(
             url=self.url, service=self.service, settings=self.settings, posts=self._posts
         )
 
@@ -275,7 +275,7 @@ class Shop:
         ).started()
 
     async def aclose(self) -> None:
-        await self.stage.aclose()
+        await self.env.aclose()
         await self._process.ended()
         for browser in self._browsers:
             await browser.aclose()
@@ -374,7 +374,7 @@ class Shop:
         return sorted(found, key=lambda hook: hook.received_at)
 
     async def asked(self) -> list[Elicitation]:
-        return await self.stage.elicitations()
+        return await self.env.elicitations()
 
     async def statuses(self) -> list[str]:
         return [str(elicitation.status) for elicitation in await self.asked()]
@@ -463,10 +463,10 @@ class Buying:
 @asynccontextmanager
 async def buying(shop: "Shop", *, revision: str = LEGACY) -> AsyncIterator[Buying]:
     """The tool was called and waits."""
-    async with shop.stage.caller(revision) as caller:
+    async with shop.env.caller(revision) as caller:
         call = caller.call("report")
         link = await caller.link()
-        await shop.stage.waited_for_by_another(link, None)
+        await shop.env.waited_for_by_another(link, None)
         yield Buying(caller=caller, call=call, link=link, person=await shop.person())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flows import elicit
 from tests.support.issuer import Issuing, issuing
-from tests.support.mcp_server import ServerEnv, new_server, staged
+from tests.support.mcp_server import ServerEnv, new_server, server_env
 
 HER_WORDS = "Only for the eyes of Alice"
 
@@ -27,14 +27,14 @@ def add_visit(server: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthEnv:
-    stage: ServerEnv
+    env: ServerEnv
     issuer: Issuing
 
     def bearer(self, subject: str | None, **claims: Any) -> dict[str, str]:
-        return self.issuer.bearer(subject, audience=self.stage.mcp_url, **claims)
+        return self.issuer.bearer(subject, audience=self.env.mcp_url, **claims)
 
 
 @asynccontextmanager
 async def oauth_env(library: str = "mcp", **options: Any) -> AsyncIterator[OAuthEnv]:
-    async with issuing() as issuer, staged(shop(library), who=issuer.who(**options)) as stage:
-        yield OAuthEnv(stage=stage, issuer=issuer)
+    async with issuing() as issuer, server_env(shop(library), who=issuer.who(**options)) as env:
+        yield OAuthEnv(env=env, issuer=issuer)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from flows import elicit
 from flows.elicitation.states import Json, Status
 from tests.support.cli import serving
-from tests.support.mcp_server import new_server, staged
+from tests.support.mcp_server import new_server, server_env
 from tests.typescript.env import BOTH, FORM, OLDER, URL, Official, calling, text_of
 from webapp.demo.client import ANSWERS, EXPECTED
 from webapp.demo.walker import walk
@@ -103,9 +103,9 @@ async def test_it_shows_a_form_and_a_confirmation_itself(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
-        staged(server) as stage,
+        server_env(server) as env,
         calling(
-            node, official, stage.mcp_url, declares=FORM, answers=[GOOD, {}, "decline", "cancel"]
+            node, official, env.mcp_url, declares=FORM, answers=[GOOD, {}, "decline", "cancel"]
         ) as caller,
     ):
         caller.begin("file_expense")
@@ -126,8 +126,8 @@ async def test_an_empty_capability_means_form_mode(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
-        staged(server) as stage,
-        calling(node, official, stage.mcp_url, declares={}, answers=[GOOD]) as caller,
+        server_env(server) as env,
+        calling(node, official, env.mcp_url, declares={}, answers=[GOOD]) as caller,
     ):
         # parity: F11
         caller.begin("file_expense")
@@ -142,8 +142,8 @@ async def test_a_no_ends_the_tool_with_its_code(
     node: str, official: Official, server: Any, no: str, name: str
 ) -> None:
     async with (
-        staged(server) as stage,
-        calling(node, official, stage.mcp_url, declares=BOTH, answers=[no, no]) as caller,
+        server_env(server) as env,
+        calling(node, official, env.mcp_url, declares=BOTH, answers=[no, no]) as caller,
     ):
         for tool in ("file_expense", "visit"):
             caller.begin(tool)
@@ -158,8 +158,8 @@ async def test_content_that_does_not_fit_is_told_with_its_place(
 ) -> None:
     wrong: Mapping[str, Json] = {"amount": 9000, "category": "fun"}
     async with (
-        staged(server) as stage,
-        calling(node, official, stage.mcp_url, declares=FORM, answers=[wrong]) as caller,
+        server_env(server) as env,
+        calling(node, official, env.mcp_url, declares=FORM, answers=[wrong]) as caller,
     ):
         caller.begin("file_expense")
         await caller.asked()
@@ -167,21 +167,21 @@ async def test_content_that_does_not_fit_is_told_with_its_place(
         assert result["isError"]
         assert result["_meta"]["code"] == "INVALID_INPUT"
         assert [fault["path"] for fault in result["_meta"]["details"]] == ["amount", "category"]
-        assert [row.status for row in await stage.elicitations()] == [Status.FAILED]
+        assert [row.status for row in await env.elicitations()] == [Status.FAILED]
 
 
 async def test_it_waits_for_the_person_at_an_address_of_the_authors(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
-        staged(server) as stage,
-        calling(node, official, stage.mcp_url, declares=URL) as caller,
+        server_env(server) as env,
+        calling(node, official, env.mcp_url, declares=URL) as caller,
     ):
         caller.begin("visit")
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         assert await person.go_on(link) == "https://shop.example/terms"
-        await stage.complete(link, {"who": "Ada"})
+        await env.complete(link, {"who": "Ada"})
         assert text_of(await caller.result()) == "done as Ada"
 
 
@@ -189,12 +189,12 @@ async def test_without_form_mode_a_form_is_our_page(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
-        staged(server) as stage,
-        calling(node, official, stage.mcp_url, declares=URL) as caller,
+        server_env(server) as env,
+        calling(node, official, env.mcp_url, declares=URL) as caller,
     ):
         caller.begin("file_expense")
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         page = await person.visit(link)
         fields = {"csrf": page.csrf, "answer.amount": "12.5", "answer.category": "1"}
         assert (await person.browser.post(link, data=fields)).status_code == 303
@@ -205,16 +205,16 @@ async def test_a_client_with_nothing_gets_a_link_and_calls_again(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
-        staged(server) as stage,
-        calling(node, official, stage.mcp_url, declares=None) as caller,
+        server_env(server) as env,
+        calling(node, official, env.mcp_url, declares=None) as caller,
     ):
-        person = await stage.person()
+        person = await env.person()
         link = _link_in(await caller.call("delete", count=5))
         await person.press(link)
         assert text_of(await caller.call("delete", count=5)) == "deleted"
         link = _link_in(await caller.call("visit"))
         await person.go_on(link)
-        await stage.complete(link, {"who": "Ada"})
+        await env.complete(link, {"who": "Ada"})
         assert text_of(await caller.call("visit")) == "done as Ada"
 
 
@@ -222,15 +222,15 @@ async def test_a_form_a_visit_and_a_confirmation_follow_each_other_in_one_call(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
-        staged(server) as stage,
-        calling(node, official, stage.mcp_url, declares=BOTH, answers=[GOOD]) as caller,
+        server_env(server) as env,
+        calling(node, official, env.mcp_url, declares=BOTH, answers=[GOOD]) as caller,
     ):
         caller.begin("book")
         assert "requestedSchema" in await caller.asked()
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         await person.go_on(link)
-        await stage.complete(link)
+        await env.complete(link)
         assert (await caller.asked())["message"] == "Book it?"
         assert text_of(await caller.result()) == "12.50 signed, booked: True"
 
@@ -239,15 +239,15 @@ async def test_questions_that_are_asked_together_come_back_together(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
-        staged(server) as stage,
-        calling(node, official, stage.mcp_url, declares=BOTH, answers=[GOOD]) as caller,
+        server_env(server) as env,
+        calling(node, official, env.mcp_url, declares=BOTH, answers=[GOOD]) as caller,
     ):
         caller.begin("plan")
         form, visit = await caller.asked(), await caller.asked()
         assert form["message"] == "What may it cost?"
-        person = await stage.person()
+        person = await env.person()
         await person.go_on(visit["url"])
-        await stage.complete(visit["url"], {"who": "Ada"})
+        await env.complete(visit["url"], {"who": "Ada"})
         assert text_of(await caller.result()) == "up to 12.50, read by Ada"
 
 
@@ -255,8 +255,8 @@ async def test_a_destructive_tool_waits_for_a_yes(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
-        staged(server) as stage,
-        calling(node, official, stage.mcp_url, declares=FORM, answers=["decline", {}]) as caller,
+        server_env(server) as env,
+        calling(node, official, env.mcp_url, declares=FORM, answers=["decline", {}]) as caller,
     ):
         caller.begin("erase", count=5)
         assert "erase" in (await caller.asked())["message"]
@@ -272,14 +272,14 @@ async def test_what_a_tool_needs_is_asked_before_it_begins(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
-        staged(server) as stage,
-        calling(node, official, stage.mcp_url, declares=URL) as caller,
+        server_env(server) as env,
+        calling(node, official, env.mcp_url, declares=URL) as caller,
     ):
         caller.begin("ship")
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         await person.go_on(link)
-        await stage.complete(link)
+        await env.complete(link)
         assert text_of(await caller.result()) == "shipped"
 
 
@@ -287,13 +287,13 @@ async def test_a_client_with_nothing_may_wait_by_a_tool_of_ours(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
-        staged(server) as stage,
-        calling(node, official, stage.mcp_url, declares=None) as caller,
+        server_env(server) as env,
+        calling(node, official, env.mcp_url, declares=None) as caller,
     ):
         assert "elicitation_result" in caller.tools
         asked = await caller.call("delete", count=5)
         pending = asked["_meta"]["elicitationPending"]
-        person = await stage.person()
+        person = await env.person()
         await person.press(_link_in(asked))
         result = await caller.call("elicitation_result", elicitId=pending["elicitId"])
         assert text_of(result) == "deleted"
@@ -314,8 +314,8 @@ async def test_a_call_that_goes_on_shows_its_link_once_a_session(
         call=timedelta(seconds=1), leg=timedelta(seconds=0.2), leg_at_least=timedelta(), rounds=3
     )
     async with (
-        staged(server, limits=limits) as stage,
-        calling(node, official, stage.mcp_url, declares=URL) as caller,
+        server_env(server, limits=limits) as env,
+        calling(node, official, env.mcp_url, declares=URL) as caller,
     ):
         caller.begin("visit")
         link = await caller.link()
@@ -323,9 +323,9 @@ async def test_a_call_that_goes_on_shows_its_link_once_a_session(
         caller.begin("visit")
         if official.revision == OLDER:
             assert text_of(await caller.result()).startswith("Still waiting")
-            await stage.complete(link, {"who": "Ann"})
+            await env.complete(link, {"who": "Ann"})
             caller.begin("visit")
         else:
-            assert stage.id_of(await caller.link()) == stage.id_of(link)
-            await stage.complete(link, {"who": "Ann"})
+            assert env.id_of(await caller.link()) == env.id_of(link)
+            await env.complete(link, {"who": "Ann"})
         assert text_of(await caller.result()) == "done as Ann"

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.mcp_server import LEGACY, new_server, staged
+from tests.support.mcp_server import LEGACY, new_server, server_env
 from webapp.cli.device_flow import plain
 from webapp.command import CommandRefused
 from webapp.demo.client import Demo
@@ -40,8 +40,8 @@ async def test_the_demo_prints_no_escape_of_a_tools(capsys: pytest.CaptureFixtur
     async def trick() -> str:
         return f"{TRICKS}the end"
 
-    async with staged(server) as stage, httpx.AsyncClient() as browser:
-        demo = Demo(url=stage.url, browser=browser, walks=False)
+    async with server_env(server) as env, httpx.AsyncClient() as browser:
+        demo = Demo(url=env.url, browser=browser, walks=False)
         assert await demo.call("trick", mode=LEGACY)
     said = capsys.readouterr().out
     assert "the end" in said

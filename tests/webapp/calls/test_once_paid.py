@@ -64,7 +64,7 @@ async def test_after_a_crash_and_past_the_run_it_is_not_done_again(shop: Shop) -
     press.is_stuck = False
     shop.clock.tick(days=6)
     await shop.sweep()
-    async with shop.stage.caller(LEGACY) as caller:
+    async with shop.env.caller(LEGACY) as caller:
         assert text_of(await soon(caller.call("report"))) == "copy 1 for 9.00 EUR"
         assert not caller.has_links_left
     assert len(press.printed) == 1

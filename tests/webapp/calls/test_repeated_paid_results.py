@@ -49,7 +49,7 @@ async def test_another_process_gives_it_again_after_a_restart(shop: Shop) -> Non
     async with buying(shop) as buy:
         assert await bought(shop, buy) == PAID
     await shop.restart()
-    async with shop.stage.caller(LEGACY) as caller:
+    async with shop.env.caller(LEGACY) as caller:
         before, note = (await soon(caller.call("report"))).content
         assert before.text == PAID
         assert "given again" in note.text
@@ -76,7 +76,7 @@ async def test_what_was_given_back_is_not_given_again(shop: Shop) -> None:
         await shop.tell_all()
         assert await shop.ledger() == ["refunded"]
         link = await buy.is_asked_again()
-        assert shop.stage.id_of(link) != shop.stage.id_of(buy.link)
+        assert shop.env.id_of(link) != shop.env.id_of(buy.link)
 
 
 async def test_what_was_given_back_before_it_arrived_is_not_given_to_the_same_call(
@@ -89,7 +89,7 @@ async def test_what_was_given_back_before_it_arrived_is_not_given_to_the_same_ca
         await shop.refund_by_hand()
         await shop.tell_all()
         link = await buy.is_asked_again()
-        assert shop.stage.id_of(link) != shop.stage.id_of(buy.link)
+        assert shop.env.id_of(link) != shop.env.id_of(buy.link)
 
 
 async def test_a_part_that_was_given_back_leaves_the_result(shop: Shop) -> None:
@@ -111,7 +111,7 @@ async def test_what_a_tool_gave_back_itself_can_be_bought_at_once(shop: Shop) ->
     async with buying(shop) as buy:
         assert await bought(shop, buy) == "sold out"
         link = await buy.is_asked_again()
-        assert shop.stage.id_of(link) != shop.stage.id_of(buy.link)
+        assert shop.env.id_of(link) != shop.env.id_of(buy.link)
 
 
 async def test_what_is_bought_for_good_needs_no_giving_again(shop: Shop) -> None:

@@ -413,7 +413,7 @@ async def test_the_checkout_of_what_ran_out_is_expired_at_its_provider_and_the_t
         await shop.expire()
         result = await soon(buy.call)
         assert (result.meta["code"], result.meta["status"]) == ("ELICITATION_TIMEOUT", 408)
-        assert result.meta["elicitId"] == shop.stage.id_of(buy.link)
+        assert result.meta["elicitId"] == shop.env.id_of(buy.link)
         assert result.meta["ttl"] == 30 * 60 * 1000
         assert (await shop.session(session))["status"] == "expired"
         assert shop.given == []

@@ -7,7 +7,7 @@ import httpx
 
 from flows import elicit
 from flows.providers import github
-from tests.support.mcp_sandbox import SandboxEnv, sandbox_env, went_through
+from tests.support.mcp_sandbox import SandboxEnv, caller_at_sandbox, went_through
 from tests.support.mcp_server import TLS, soon, text_of
 
 
@@ -49,28 +49,22 @@ async def revoke(at: SandboxEnv) -> None:
     assert reply.status_code == 204, reply.text
 
 
-async def test_a_key_that_is_over_is_renewed_before_the_tool_gets_it(
-    server: Any, revision: str
-) -> None:
+async def test_a_key_that_is_over_is_renewed_before_the_tool_gets_it(server, revision):
     tool = Looking(server)
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        assert text_of(await went_through(caller, "look", [guest.connect])) == GOOD
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        assert text_of(await went_through(caller, "look", [at.guest.connect])) == GOOD
         (before,) = await at.connections()
         at.clock.tick(hours=2)
-        assert text_of(await soon(caller.call("look"))) == GOOD
+        assert await caller.text("look") == GOOD
         assert not caller.has_links_left
         (after,) = await at.connections()
         assert before.access_token != after.access_token == tool.keys[-1]
 
 
-async def test_a_key_that_ends_in_the_hands_of_a_tool_is_renewed_at_its_next_call(
-    server: Any, revision: str
-) -> None:
+async def test_a_key_that_ends_in_the_hands_of_a_tool_is_renewed_at_its_next_call(server, revision):
     tool = Looking(server)
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        assert text_of(await went_through(caller, "look", [guest.connect])) == GOOD
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        assert text_of(await went_through(caller, "look", [at.guest.connect])) == GOOD
         tool.may_go_on.clear()
         tool.has_account.clear()
         call = caller.call("look")
@@ -83,19 +77,16 @@ async def test_a_key_that_ends_in_the_hands_of_a_tool_is_renewed_at_its_next_cal
         assert kept.access_token not in tool.keys
 
 
-async def test_who_removes_us_at_the_provider_is_asked_again_once(
-    server: Any, revision: str
-) -> None:
+async def test_who_removes_us_at_the_provider_is_asked_again_once(server, revision):
     Looking(server)
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        await went_through(caller, "look", [guest.connect])
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        await went_through(caller, "look", [at.guest.connect])
         await revoke(at)
         at.clock.tick(minutes=1)
         # Nobody could know before the provider said so.
-        assert text_of(await soon(caller.call("look"))) == "401 401 401 401 401"
+        assert await caller.text("look") == "401 401 401 401 401"
         assert [kept.status for kept in await at.connections()] == ["lapsed"]
-        assert text_of(await went_through(caller, "look", [guest.connect])) == GOOD
-        assert text_of(await soon(caller.call("look"))) == GOOD
+        assert text_of(await went_through(caller, "look", [at.guest.connect])) == GOOD
+        assert await caller.text("look") == GOOD
         assert not caller.has_links_left
         assert [kept.status for kept in await at.connections()] == ["connected"]

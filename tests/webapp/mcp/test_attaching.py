@@ -12,9 +12,10 @@ from tests.support.mcp_server import (
     MODERN,
     answered_in,
     asked_in,
+    caller_of,
     new_server,
+    server_env,
     soon,
-    staged,
     text_of,
 )
 from webapp.mcp.attach import Middleware, attach
@@ -52,7 +53,7 @@ def boundary_of(server: Any) -> RequestStateBoundary:
 
 
 @pytest.mark.parametrize("audience", [None, "shop"])
-async def test_what_the_authors_own_keys_sealed_still_opens(audience: str | None) -> None:
+async def test_what_the_authors_own_keys_sealed_still_opens(audience):
     def new() -> Any:
         security = RequestStateSecurity(keys=[THEIRS], audience=audience)
         server = new_server("mcp", request_state_security=security)
@@ -61,44 +62,42 @@ async def test_what_the_authors_own_keys_sealed_still_opens(audience: str | None
 
     async with Client(new(), mode=MODERN) as client:
         before = asked_in(await client.session.call_tool("size", {}, allow_input_required=True))
-    async with staged(new()) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(new(), MODERN) as (_, caller):
         result = await caller.leg("size", after=before)
         assert text_of(answered_in(result)) == "came back: mine"
 
 
-async def test_what_the_authors_own_keys_sealed_still_opens_when_served_again() -> None:
+async def test_what_the_authors_own_keys_sealed_still_opens_when_served_again():
     server = new_server("mcp", request_state_security=RequestStateSecurity(keys=[THEIRS]))
     add_own_state(server, "mcp")
     async with Client(server, mode=MODERN) as client:
         before = asked_in(await client.session.call_tool("size", {}, allow_input_required=True))
     for _ in range(2):
-        async with staged(server) as stage, stage.caller(MODERN) as caller:
+        async with caller_of(server, MODERN) as (_, caller):
             result = await caller.leg("size", after=before)
             assert text_of(answered_in(result)) == "came back: mine"
 
 
 @pytest.mark.parametrize("audience", [None, "shop"])
-async def test_a_boundary_that_was_given_to_fastmcp_stays_as_it_is(audience: str | None) -> None:
+async def test_a_boundary_that_was_given_to_fastmcp_stays_as_it_is(audience):
     security = RequestStateSecurity(keys=[THEIRS], audience=audience)
     server = new_server("fastmcp", request_state_security=security)
     before = boundary_of(server)
-    async with staged(server):
+    async with server_env(server):
         assert boundary_of(server) is before
 
 
-async def test_attaching_again_leaves_one_middleware_of_ours(library: str) -> None:
-    server = new_server(library)
-
+async def test_attaching_again_leaves_one_middleware_of_ours(server):
     @server.tool()
     async def sign_in() -> str:
         return str(dict(await elicit.url("Sign in", LOGIN)))
 
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (env, caller):
         count = len(parts_of(server))
-        attach(server, stage.service)
+        attach(server, env.service)
         assert sum(isinstance(part, Middleware) for part in parts_of(server)) == 1
         assert len(parts_of(server)) == count
         call = caller.call("sign_in")
-        await stage.complete(await caller.link(), {"name": "ann"})
+        await env.complete(await caller.link(), {"name": "ann"})
         assert text_of(await soon(call)) == "{'name': 'ann'}"
         assert not caller.has_links_left

@@ -8,7 +8,15 @@ import pytest
 
 from flows import elicit
 from tests.support.guarded_server import TOKEN, new_guarded_server
-from tests.support.mcp_server import LEGACY, ServerEnv, new_browser, soon, staged, text_of
+from tests.support.mcp_server import (
+    LEGACY,
+    ServerEnv,
+    caller_of,
+    new_browser,
+    server_env,
+    soon,
+    text_of,
+)
 from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
 
 README = Path(__file__).parents[3] / "README.md"
@@ -39,99 +47,95 @@ def add_tools(server: Any) -> list[str]:
 @pytest.mark.parametrize(
     "header", [{"x-forwarded-for": "203.0.113.9"}, {"via": "1.1 relay"}, {"forwarded": "for=x"}]
 )
-async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(
-    server: Any, revision: str, header: dict[str, str]
-) -> None:
+async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(server, revision, header):
     add_tools(server)
-    async with staged(server) as stage, stage.caller(revision, headers=header) as caller:
-        result = await soon(caller.call("sign_in"))
+    async with caller_of(server, revision, headers=header) as (env, caller):
+        result = await caller.result("sign_in")
         assert result.is_error
         assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
         assert "Nobody can be asked" in text_of(result)
         assert not caller.has_links_left
-        assert text_of(await soon(caller.call("sure"))) == "sure: False"  # parity: E1
-        assert not await stage.elicitations()
-        assert text_of(await soon(caller.call("plain"))) == "plain"
+        assert await caller.text("sure") == "sure: False"  # parity: E1
+        assert not await env.elicitations()
+        assert await caller.text("plain") == "plain"
 
 
 @pytest.mark.every_way
-async def test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in(
-    library: str, revision: str
-) -> None:
+async def test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in(library, revision):
     server = new_guarded_server(library, subject="ann")
     add_tools(server)
-    async with staged(server) as stage, stage.caller(revision, headers=TOKEN) as caller:
-        result = await soon(caller.call("sign_in"))
+    async with caller_of(server, revision, headers=TOKEN) as (env, caller):
+        result = await caller.result("sign_in")
         assert result.is_error
         assert "ELICIT_ISSUER" in text_of(result)
         assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
-async def test_a_token_without_a_subject_is_nobody(library: str, revision: str) -> None:
+async def test_a_token_without_a_subject_is_nobody(library, revision):
     server = new_guarded_server(library, subject=None)
     add_tools(server)
-    async with staged(server) as stage, stage.caller(revision, headers=TOKEN) as caller:
-        result = await soon(caller.call("sign_in"))
+    async with caller_of(server, revision, headers=TOKEN) as (env, caller):
+        result = await caller.result("sign_in")
         assert "no subject" in text_of(result)
         assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
-async def send(stage: ServerEnv, headers: dict[str, str]) -> httpx.Response:
+async def send(env: ServerEnv, headers: dict[str, str]) -> httpx.Response:
     async with new_browser() as browser:
         accept = {"accept": "application/json, text/event-stream"}
-        return await browser.post(stage.mcp_url, json=PING, headers={**accept, **headers})
+        return await browser.post(env.mcp_url, json=PING, headers={**accept, **headers})
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example"])
-async def test_another_host_reaches_no_tool(server: Any, host: str) -> None:
+async def test_another_host_reaches_no_tool(server, host):
     # parity: L12
     ran = add_tools(server)
-    async with staged(server) as stage:
-        refused = await send(stage, {"host": host})
+    async with server_env(server) as env:
+        refused = await send(env, {"host": host})
         assert refused.status_code == 421
         assert refused.headers["content-type"] == "application/problem+json"
         assert not ran
 
 
-async def test_another_site_reaches_no_tool(server: Any) -> None:
+async def test_another_site_reaches_no_tool(server):
     ran = add_tools(server)
-    async with staged(server) as stage:
-        refused = await send(stage, {"origin": "https://evil.example"})
+    async with server_env(server) as env:
+        refused = await send(env, {"origin": "https://evil.example"})
         assert refused.status_code == 403
         assert not ran
 
 
-async def test_a_relayed_browser_may_not_open_a_link(server: Any) -> None:
+async def test_a_relayed_browser_may_not_open_a_link(server):
     add_tools(server)
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("sign_in")
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         person.browser.headers["x-forwarded-for"] = "203.0.113.9"
         page = await person.visit(link)
         assert page.status == 403
         assert "Sign in" not in page.text
         assert page.csrf is None
-        await stage.complete(link)
+        await env.complete(link)
         await soon(call)
 
 
 @AS_ROOT
-async def test_another_user_of_the_machine_may_run_what_asks_nothing(server: Any) -> None:
+async def test_another_user_of_the_machine_may_run_what_asks_nothing(server):
     # finding: S7
     ran = add_tools(server)
-    async with staged(server) as stage:
-        session = await opened_session(stage.mcp_url, uid=NOBODY)
+    async with server_env(server) as env:
+        session = await opened_session(env.mcp_url, uid=NOBODY)
         heard = {
             tool: (
-                await answered(stage.mcp_url, message=calling(tool), uid=NOBODY, headers=session)
+                await answered(env.mcp_url, message=calling(tool), uid=NOBODY, headers=session)
             ).body
             for tool in ("plain", "sure", "sign_in")
         }
         assert ran == ["plain"]
         assert "sure: False" in heard["sure"]
         assert "[ELICITATION_NOT_ALLOWED]" in heard["sign_in"]
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
     assert "being a program of another user of the same machine" in README.read_text()

@@ -19,10 +19,11 @@ from tests.support.mcp_server import (
     LEGACY,
     MODERN,
     URL,
+    caller_of,
     eventually,
     new_server,
+    server_env,
     soon,
-    staged,
     text_of,
 )
 from tests.support.service_env import Holding, call_of, process
@@ -71,13 +72,13 @@ def capabilities(declared: types.ElicitationCapability | None) -> types.ClientCa
         (capabilities(BOTH), {"form", "url"}),
     ],
 )
-def test_what_a_client_declares_is_what_it_supports(declared: object, modes: set[str]) -> None:
+def test_what_a_client_declares_is_what_it_supports(declared, modes):
     # parity: F11
     assert {m for m in ("form", "url") if supports_elicitation(declared, m)} == modes
     assert supports_elicitation(declared) is bool(modes)
 
 
-def test_a_mode_that_does_not_exist_is_no_question() -> None:
+def test_a_mode_that_does_not_exist_is_no_question():
     # parity: F11
     with pytest.raises(InvalidQuestion, match="'sms' is no elicitation mode"):
         supports_elicitation({"elicitation": {}}, "sms")
@@ -89,8 +90,8 @@ def test_a_mode_that_does_not_exist_is_no_question() -> None:
     ids=["both", "form", "{}", "url", "nothing"],
 )
 async def test_a_tool_sees_what_its_client_can_do(
-    server: Any, revision: str, declared: types.ElicitationCapability | None, said: str
-) -> None:
+    server, revision, declared: types.ElicitationCapability | None, said
+):
     # parity: E8
     @server.tool()
     async def modes() -> str:
@@ -100,9 +101,9 @@ async def test_a_tool_sees_what_its_client_can_do(
     async def wrong() -> str:
         return str(elicit.can("Form"))
 
-    async with staged(server) as stage, stage.caller(revision, declares=declared) as caller:
-        assert text_of(await soon(caller.call("modes"))) == said
-        refused = await soon(caller.call("wrong"))
+    async with caller_of(server, revision, declares=declared) as (_, caller):
+        assert await caller.text("modes") == said
+        refused = await caller.result("wrong")
         assert refused.is_error
         assert refused.meta["code"] == "INVALID_INPUT"
         assert "'Form' is no elicitation mode" in text_of(refused)
@@ -110,8 +111,8 @@ async def test_a_tool_sees_what_its_client_can_do(
 
 @pytest.mark.parametrize("declared", [URL, None], ids=["url", "nothing"])
 async def test_where_forms_are_for_clients_only_a_client_without_is_told_the_code(
-    server: Any, revision: str, declared: types.ElicitationCapability | None
-) -> None:
+    server, revision, declared: types.ElicitationCapability | None
+):
     # parity: F11
     # parity: E4
     # parity: E1
@@ -130,11 +131,11 @@ async def test_where_forms_are_for_clients_only_a_client_without_is_told_the_cod
         outcome = await elicit.confirm("Sure?").outcome()
         return f"{await elicit.confirm('Really?')} {outcome.action} {bool(outcome)}"
 
-    async with (
-        staged(server, policies=IN_CLIENT_ONLY) as stage,
-        stage.caller(revision, declares=declared) as caller,
+    async with caller_of(server, revision, policies=IN_CLIENT_ONLY, declares=declared) as (
+        env,
+        caller,
     ):
-        refused = await soon(caller.call("ask"))
+        refused = await caller.result("ask")
         assert refused.is_error
         assert text_of(refused) == (
             "This client does not support form elicitation. [ELICITATION_NOT_SUPPORTED]"
@@ -142,31 +143,24 @@ async def test_where_forms_are_for_clients_only_a_client_without_is_told_the_cod
         assert refused.meta["errorId"] == refused.meta["code"] == "ELICITATION_NOT_SUPPORTED"
         assert (refused.meta["status"], refused.meta["jsonrpcCode"]) == (400, -32007)
         assert seen == [-32007]
-        assert text_of(await soon(caller.call("sure"))) == "False cancel False"
-        assert await stage.elicitations() == []
+        assert await caller.text("sure") == "False cancel False"
+        assert await env.elicitations() == []
         assert not caller.has_links_left
 
 
-async def test_where_forms_are_for_clients_only_a_client_with_one_is_asked(
-    server: Any, revision: str
-) -> None:
+async def test_where_forms_are_for_clients_only_a_client_with_one_is_asked(server, revision):
     # parity: F11
     @server.tool()
     async def ask() -> str:
         return f"{await elicit.form('Who?')} {await elicit.confirm('Sure?')}"
 
-    async with (
-        staged(server, policies=IN_CLIENT_ONLY) as stage,
-        stage.caller(revision, declares=FORM, fills=[{"response": "Ada"}, {}]) as caller,
-    ):
-        assert text_of(await soon(caller.call("ask"))) == "Ada True"
+    async with caller_of(
+        server, revision, policies=IN_CLIENT_ONLY, declares=FORM, fills=[{"response": "Ada"}, {}]
+    ) as (_, caller):
+        assert await caller.text("ask") == "Ada True"
 
 
-async def test_a_client_that_cannot_show_its_form_after_all_ends_what_is_for_clients_only(
-    library: str,
-) -> None:
-    server = new_server(library)
-
+async def test_a_client_that_cannot_show_its_form_after_all_ends_what_is_for_clients_only(server):
     @server.tool()
     async def ask() -> str:
         return f"{await elicit.confirm('Sure?')} {await elicit.form('Who?')}"
@@ -175,28 +169,27 @@ async def test_a_client_that_cannot_show_its_form_after_all_ends_what_is_for_cli
         return types.ErrorData(code=-32603, message="no window")
 
     async with (
-        staged(server, policies=IN_CLIENT_ONLY) as stage,
-        Client(stage.mcp_url, mode=LEGACY, elicitation_callback=cast("Any", fail)) as client,
+        server_env(server, policies=IN_CLIENT_ONLY) as env,
+        Client(env.mcp_url, mode=LEGACY, elicitation_callback=cast("Any", fail)) as client,
     ):
         result = await soon(client.call_tool("ask", {}))
         assert result.is_error
         assert result.meta["code"] == "ELICITATION_FAILED"
         assert "has no form for it" in text_of(result)
         assert "http" not in text_of(result)
-        assert {row.status for row in await stage.elicitations()} == {Status.FAILED}
+        assert {row.status for row in await env.elicitations()} == {Status.FAILED}
 
 
-async def test_a_form_that_was_shown_too_often_leads_to_no_page_where_there_is_none() -> None:
+async def test_a_form_that_was_shown_too_often_leads_to_no_page_where_there_is_none():
     server = new_server("mcp")
 
     @server.tool()
     async def ask() -> str:
         return await elicit.form("Who?")
 
-    async with (
-        staged(server, policies=IN_CLIENT_ONLY) as stage,
-        stage.caller(MODERN, declares=FORM, fills=[{"response": "Ada"}]) as caller,
-    ):
+    async with caller_of(
+        server, MODERN, policies=IN_CLIENT_ONLY, declares=FORM, fills=[{"response": "Ada"}]
+    ) as (_, caller):
         leg = await caller.leg("ask")
         while isinstance(leg, types.InputRequiredResult):
             again = await soon(
@@ -208,15 +201,15 @@ async def test_a_form_that_was_shown_too_often_leads_to_no_page_where_there_is_n
         assert "Call this tool again" in text_of(leg)
         assert "http" not in text_of(leg)
         assert "elicitationPending" not in (leg.meta or {})
-        assert text_of(await soon(caller.call("ask"))) == "Ada"
+        assert await caller.text("ask") == "Ada"
 
 
 @pytest.mark.parametrize(
     ("schema", "named"), [(NESTED, "home"), (NESTED_ITEMS, "tags"), (COMBINED, "age")]
 )
 async def test_a_schema_that_no_form_can_show_is_refused_by_the_call_that_names_the_property(
-    server: Any, revision: str, schema: dict[str, Any], named: str
-) -> None:
+    server, revision, schema, named
+):
     # parity: E6
     with pytest.raises(InvalidQuestion, match=named) as refused:
         _ = elicit.form("Where do you live?", schema)
@@ -226,18 +219,16 @@ async def test_a_schema_that_no_form_can_show_is_refused_by_the_call_that_names_
     async def ask() -> str:
         return str(await elicit.form("Where do you live?", schema))
 
-    async with staged(server) as stage, stage.caller(revision, declares=FORM) as caller:
-        result = await soon(caller.call("ask"))
+    async with caller_of(server, revision, declares=FORM) as (env, caller):
+        result = await caller.result("ask")
         assert result.is_error
         assert named in text_of(result)
         refused_as = (result.meta["code"], result.meta["jsonrpcCode"])
         assert refused_as == ("ELICITATION_INVALID_SCHEMA", -32603)
-        assert await stage.elicitations() == []
+        assert await env.elicitations() == []
 
 
-async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(
-    server: Any, revision: str
-) -> None:
+async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(server, revision):
     # parity: F7
     caught: list[Expired] = []
 
@@ -250,10 +241,10 @@ async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(
             raise
         return "done"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        result = await soon(caller.call("visit"))
+    async with caller_of(server, revision) as (env, caller):
+        result = await caller.result("visit")
         assert result.is_error
-        (row,) = await stage.elicitations()
+        (row,) = await env.elicitations()
         assert row.status is Status.EXPIRED
         (error,) = caught
         assert (error.elicitation_id, error.ttl) == (row.id, timedelta(seconds=1))
@@ -261,14 +252,12 @@ async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(
         meta = result.meta
         assert meta["errorId"] == meta["code"] == "ELICITATION_TIMEOUT"
         assert (meta["status"], meta["elicitId"], meta["ttl"]) == (408, row.id, 1000)
-        # Nobody waits and no body runs any more; that no task is left, the stage sees to.
-        await eventually(lambda: not len(stage.service.elicitations.waiters))
-        await eventually(lambda: not len(stage.service.bodies))
+        # Nobody waits and no body runs any more; that no task is left, the env sees to.
+        await eventually(lambda: not len(env.service.elicitations.waiters))
+        await eventually(lambda: not len(env.service.bodies))
 
 
-async def test_the_kinds_of_no_are_told_apart_and_none_is_truthy(
-    server: Any, revision: str
-) -> None:
+async def test_the_kinds_of_no_are_told_apart_and_none_is_truthy(server, revision):
     # defect: mcp-authkit denied looks like timed out
     # parity: T4
     @server.tool()
@@ -278,13 +267,13 @@ async def test_the_kinds_of_no_are_told_apart_and_none_is_truthy(
         return f"{said} {outcome.content}"
 
     fills: list[Mapping[str, Json] | str] = ["decline", "cancel", {"response": "Ada"}]
-    async with staged(server) as stage, stage.caller(revision, declares=FORM, fills=fills) as one:
-        assert text_of(await soon(one.call("ask"))) == "declined decline False False None"
-        assert text_of(await soon(one.call("ask"))) == "cancelled cancel False False None"
-        assert text_of(await soon(one.call("ask"))) == "accepted accept True True Ada"
+    async with caller_of(server, revision, declares=FORM, fills=fills) as (_, one):
+        assert await one.text("ask") == "declined decline False False None"
+        assert await one.text("ask") == "cancelled cancel False False None"
+        assert await one.text("ask") == "accepted accept True True Ada"
 
 
-async def test_a_token_of_an_authors_own_names_the_elicitation_to_his_callback() -> None:
+async def test_a_token_of_an_authors_own_names_the_elicitation_to_his_callback():
     # parity: F5
     clock = Clock()
     async with process(MemoryStore(), clock) as service:
@@ -305,7 +294,7 @@ async def test_a_token_of_an_authors_own_names_the_elicitation_to_his_callback()
                 elicit.read_token(text)
 
 
-async def test_no_token_of_another_purpose_is_read_and_no_route_of_ours_takes_this_one() -> None:
+async def test_no_token_of_another_purpose_is_read_and_no_route_of_ours_takes_this_one():
     # parity: F5
     async with process(MemoryStore(), Clock()) as service:
         call = call_of(service, presenter=Holding())
@@ -324,7 +313,7 @@ async def test_no_token_of_another_purpose_is_read_and_no_route_of_ours_takes_th
         assert isinstance(call.last_error, InvalidToken)
 
 
-async def test_a_callback_of_the_authors_own_completes_by_the_token_that_it_was_sent() -> None:
+async def test_a_callback_of_the_authors_own_completes_by_the_token_that_it_was_sent():
     # parity: F5
     server = new_server("mcp")
     sent: list[str] = []
@@ -338,7 +327,7 @@ async def test_a_callback_of_the_authors_own_completes_by_the_token_that_it_was_
         content = await elicit.url("Pay", address, origins=["https://till.example"])
         return str(content["paid"])
 
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (_, caller):
         call = caller.call("order")
         await caller.link()
         done = await elicit.complete_elicitation(elicit.read_token(sent[-1]), {"paid": 9})
@@ -346,7 +335,7 @@ async def test_a_callback_of_the_authors_own_completes_by_the_token_that_it_was_
         assert text_of(await soon(call)) == "9"
 
 
-def test_what_are_no_capabilities_is_refused() -> None:
+def test_what_are_no_capabilities_is_refused():
     # finding: H8
     for wrong in (object(), "elicitation", Context()):
         with pytest.raises(InvalidQuestion, match=r"ctx\.session\.client_capabilities"):

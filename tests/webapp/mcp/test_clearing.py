@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from flows import elicit
 from flows.elicitation.states import Json
-from tests.support.mcp_sandbox import sandbox_env
+from tests.support.mcp_sandbox import caller_at_sandbox
 from tests.support.mcp_server import MODERN, soon
 
 LONG = "Kx7-Qp2_Zt9!Vb4?Wn6+Ls1=Rd3~Hf5.Jg8/Mc0,Ty8;Ua6:Ei4%Ob2&Sw7*Dv9#Fk1-Gm3"
@@ -34,9 +34,7 @@ def blocks(key: str) -> list[Any]:
 
 
 @pytest.mark.every_way
-async def test_no_shape_of_an_error_carries_what_was_typed(
-    server: Any, library: str, revision: str
-) -> None:
+async def test_no_shape_of_an_error_carries_what_was_typed(server, library, revision):
     # finding: S3
     if library == "fastmcp":
         from fastmcp.exceptions import ToolError
@@ -66,11 +64,10 @@ async def test_no_shape_of_an_error_carries_what_was_typed(
             case _:
                 raise ToolError(f"{typed!r} {key[:20]}...")
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, revision) as (at, caller):
         for shape in ("protocol", "result", "pydantic", "tool"):
             call = caller.call("knock", shape=shape)
-            await guest.type(await caller.link(), key=LONG, pin=str(PIN))
+            await at.guest.type(await caller.link(), key=LONG, pin=str(PIN))
             try:
                 said = (await soon(call)).model_dump_json()
                 assert '"isError":true' in said or '"is_error":true' in said
@@ -84,7 +81,7 @@ async def test_no_shape_of_an_error_carries_what_was_typed(
             assert not [at for at in range(len(LONG) - 4) if LONG[at : at + 5] in said], said
 
 
-async def test_what_a_library_lets_through_is_cleared(server: Any) -> None:
+async def test_what_a_library_lets_through_is_cleared(server):
     """Of an error that nobody turns into a result, 2025-11-25 tells the client every word."""
     from tests.support.mcp_server import LEGACY
 
@@ -101,12 +98,11 @@ async def test_what_a_library_lets_through_is_cleared(server: Any) -> None:
         return await elicit.secret("The key of the tea room")
 
     for revision in (LEGACY, MODERN):
-        async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
+        async with caller_at_sandbox(server, revision) as (at, caller):
             if fails not in parts:
                 parts.append(fails)
-            guest = await at.guest()
             call = caller.call("knock")
-            await guest.type(await caller.link(), value=LONG)
+            await at.guest.type(await caller.link(), value=LONG)
             with pytest.raises(MCPError) as raised:
                 await soon(call)
             assert LONG not in f"{raised.value.message} {raised.value.data}"

@@ -1,7 +1,6 @@
 """Clients as they are: they refuse, forget, repeat themselves, declare little and lose patience."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,12 +14,11 @@ from tests.support.mcp_server import (
     MODERN,
     answered_in,
     asked_in,
+    caller_of,
     eventually,
     link_in,
     links_asked,
-    new_server,
     soon,
-    staged,
     text_of,
 )
 from webapp.limits import CallLimits
@@ -51,94 +49,88 @@ def meta_of(result: types.CallToolResult) -> dict[str, Any]:
 
 @pytest.mark.every_way
 async def test_a_decline_in_the_client_reaches_the_model_as_a_sentence_with_a_code(
-    server: Any, bodies: list[str], revision: str
-) -> None:
-    async with staged(server) as stage, stage.caller(revision, answers=["decline"]) as caller:
-        result = await soon(caller.call("sign_in"))
+    server, bodies, revision
+):
+    async with caller_of(server, revision, answers=["decline"]) as (env, caller):
+        result = await caller.result("sign_in")
         link = await caller.link()
         assert result.is_error
         assert text_of(result) == "The person declined: 'Sign in'. [ELICITATION_DECLINED]"
         assert meta_of(result)["code"] == "ELICITATION_DECLINED"
-        assert meta_of(result)["elicitId"] == stage.id_of(link)
-        assert (await (await stage.person()).visit(link)).heading == "You declined"
+        assert meta_of(result)["elicitId"] == env.id_of(link)
+        assert (await (await env.person()).visit(link)).heading == "You declined"
         assert not bodies
 
 
 async def test_a_decline_is_final_for_its_call_and_the_next_call_asks_anew(
-    server: Any, bodies: list[str], revision: str
-) -> None:
-    async with staged(server) as stage, stage.caller(revision, answers=["decline"]) as caller:
-        await soon(caller.call("sign_in"))
+    server, bodies, revision
+):
+    async with caller_of(server, revision, answers=["decline"]) as (env, caller):
+        await caller.result("sign_in")
         declined = await caller.link()
         call = caller.call("sign_in")
         link = await caller.link()
-        assert stage.id_of(link) != stage.id_of(declined)
-        await stage.complete(link)
+        assert env.id_of(link) != env.id_of(declined)
+        await env.complete(link)
         assert not (await soon(call)).is_error
 
 
 @pytest.mark.every_way
 async def test_a_cancel_in_the_client_ends_the_wait_and_the_same_call_joins(
-    server: Any, bodies: list[str], revision: str
-) -> None:
+    server, bodies, revision
+):
     # defect: lynq cancel leaves the waiter
-    async with staged(server) as stage, stage.caller(revision, answers=["cancel"]) as caller:
-        result = await soon(caller.call("sign_in"))
+    async with caller_of(server, revision, answers=["cancel"]) as (env, caller):
+        result = await caller.result("sign_in")
         first = await caller.link()
         assert result.is_error
         assert "[ELICITATION_CANCELLED]" in text_of(result)
-        assert await stage.status(first) == "pending"
+        assert await env.status(first) == "pending"
         call = caller.call("sign_in")
         second = await caller.link()
-        assert stage.id_of(second) == stage.id_of(first)
-        await stage.complete(first, {"name": "ann"})
+        assert env.id_of(second) == env.id_of(first)
+        await env.complete(first, {"name": "ann"})
         assert text_of(await soon(call)) == "signed in: ann"
         assert len(bodies) == 1
 
 
 async def test_an_answer_that_comes_after_a_cancel_is_there_for_the_same_call(
-    server: Any, bodies: list[str], revision: str
-) -> None:
-    async with staged(server) as stage, stage.caller(revision, answers=["cancel"]) as caller:
-        await soon(caller.call("sign_in"))
-        assert await stage.complete(await caller.link(), {"name": "ann"}) == "accepted"
-        assert text_of(await soon(caller.call("sign_in"))) == "signed in: ann"
+    server, bodies, revision
+):
+    async with caller_of(server, revision, answers=["cancel"]) as (env, caller):
+        await caller.result("sign_in")
+        assert await env.complete(await caller.link(), {"name": "ann"}) == "accepted"
+        assert await caller.text("sign_in") == "signed in: ann"
 
 
-async def test_other_arguments_are_another_wish(
-    server: Any, bodies: list[str], revision: str
-) -> None:
-    async with staged(server) as stage, stage.caller(revision) as caller:
+async def test_other_arguments_are_another_wish(server, bodies, revision):
+    async with caller_of(server, revision) as (env, caller):
         calls = [caller.call("sign_in", place=place) for place in ("here", "there")]
         links = [await caller.link() for _ in calls]
-        assert stage.id_of(links[0]) != stage.id_of(links[1])
+        assert env.id_of(links[0]) != env.id_of(links[1])
         for link in links:
-            await stage.complete(link)
+            await env.complete(link)
         for call in calls:
             assert not (await soon(call)).is_error
         assert sorted(bodies) == ["here", "there"]
 
 
-async def test_a_decline_on_our_page_ends_the_tool_and_kills_the_link(
-    server: Any, bodies: list[str], revision: str
-) -> None:
-    async with staged(server) as stage, stage.caller(revision) as caller:
+async def test_a_decline_on_our_page_ends_the_tool_and_kills_the_link(server, bodies, revision):
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("sign_in")
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         assert (await person.decline(link)).heading == "You declined"
         assert "[ELICITATION_DECLINED]" in text_of(await soon(call))
         assert (await person.visit(link)).csrf is None
         assert not bodies
 
 
-async def test_a_client_that_never_retries_leaves_an_answer_for_the_same_call(
-    server: Any, bodies: list[str]
-) -> None:
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+async def test_a_client_that_never_retries_leaves_an_answer_for_the_same_call(server, bodies):
+    async with caller_of(server, MODERN) as (env, caller):
         (link,) = links_asked(await caller.leg("sign_in"))
-        assert not len(stage.service.elicitations.waiters)
-        assert await stage.complete(link, {"name": "ann"}) == "accepted"
+        assert not len(env.service.elicitations.waiters)
+        assert await env.complete(link, {"name": "ann"}) == "accepted"
         assert not bodies
         assert text_of(answered_in(await caller.leg("sign_in"))) == "signed in: ann"
         assert bodies == ["here"]
@@ -147,52 +139,46 @@ async def test_a_client_that_never_retries_leaves_an_answer_for_the_same_call(
 @LITTLE
 @pytest.mark.every_way
 async def test_a_client_without_url_mode_gets_the_link_in_the_result(
-    server: Any, bodies: list[str], revision: str, declares: types.ElicitationCapability | None
-) -> None:
-    async with staged(server) as stage, stage.caller(revision, declares=declares) as caller:
-        first = await soon(caller.call("sign_in"))
+    server, bodies, revision, declares: types.ElicitationCapability | None
+):
+    async with caller_of(server, revision, declares=declares) as (env, caller):
+        first = await caller.result("sign_in")
         link = link_in(first)
         pending = meta_of(first)["elicitationPending"]
-        assert (pending["url"], pending["elicitId"]) == (link, stage.id_of(link))
+        assert (pending["url"], pending["elicitId"]) == (link, env.id_of(link))
         again = caller.call("sign_in")
-        await stage.pending()
-        await (await stage.person()).go_on(link)
-        await stage.complete(link, {"name": "ann"})
+        await env.pending()
+        await (await env.person()).go_on(link)
+        await env.complete(link, {"name": "ann"})
         assert text_of(await soon(again)) == "signed in: ann"
         assert not again.result().is_error
         assert not caller.has_links_left
 
 
-async def test_a_decline_is_told_once_where_the_link_was_in_the_result(
-    server: Any, bodies: list[str], revision: str
-) -> None:
-    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
-        link = link_in(await soon(caller.call("sign_in")))
-        await (await stage.person()).decline(link)
-        told = await soon(caller.call("sign_in"))
+async def test_a_decline_is_told_once_where_the_link_was_in_the_result(server, bodies, revision):
+    async with caller_of(server, revision, declares=None) as (env, caller):
+        link = link_in(await caller.result("sign_in"))
+        await (await env.person()).decline(link)
+        told = await caller.result("sign_in")
         assert "[ELICITATION_DECLINED]" in text_of(told)
-        fresh = link_in(await soon(caller.call("sign_in")))
-        assert stage.id_of(fresh) != stage.id_of(link)
+        fresh = link_in(await caller.result("sign_in"))
+        assert env.id_of(fresh) != env.id_of(link)
 
 
-async def test_a_client_that_drops_the_state_joins_what_is_pending(
-    server: Any, bodies: list[str]
-) -> None:
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+async def test_a_client_that_drops_the_state_joins_what_is_pending(server, bodies):
+    async with caller_of(server, MODERN) as (env, caller):
         first = await caller.leg("sign_in")
         second = await caller.leg("sign_in")
-        assert stage.id_of(links_asked(first)[0]) == stage.id_of(links_asked(second)[0])
-        await stage.complete(links_asked(first)[0], {"name": "ann"})
+        assert env.id_of(links_asked(first)[0]) == env.id_of(links_asked(second)[0])
+        await env.complete(links_asked(first)[0], {"name": "ann"})
         result = await caller.leg("sign_in", after=asked_in(second))
         assert text_of(answered_in(result)) == "signed in: ann"
         assert len(bodies) == 1
 
 
 @pytest.mark.parametrize("tamper", [lambda _: "x", lambda s: s[:-8], lambda s: s[:-1] + "~"])
-async def test_a_damaged_state_is_refused(
-    server: Any, bodies: list[str], tamper: Callable[[str], str]
-) -> None:
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+async def test_a_damaged_state_is_refused(server, bodies, tamper):
+    async with caller_of(server, MODERN) as (_, caller):
         asked = asked_in(await caller.leg("sign_in"))
         assert asked.request_state is not None
         asked.request_state = tamper(asked.request_state)
@@ -202,34 +188,31 @@ async def test_a_damaged_state_is_refused(
         assert not bodies
 
 
-async def test_the_state_of_another_call_is_refused(server: Any, bodies: list[str]) -> None:
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+async def test_the_state_of_another_call_is_refused(server, bodies):
+    async with caller_of(server, MODERN) as (env, caller):
         asked = asked_in(await caller.leg("sign_in", place="here"))
-        await stage.complete(links_asked(asked)[0], {"name": "ann"})
+        await env.complete(links_asked(asked)[0], {"name": "ann"})
         with pytest.raises(MCPError) as refused:
             await caller.leg("sign_in", after=asked, place="there")
         assert refused.value.error.code == -32602
         assert not bodies
 
 
-async def test_of_two_legs_at_once_the_newer_one_waits_and_the_older_one_is_told(
-    server: Any, bodies: list[str]
-) -> None:
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+async def test_of_two_legs_at_once_the_newer_one_waits_and_the_older_one_is_told(server, bodies):
+    async with caller_of(server, MODERN) as (env, caller):
         asked = asked_in(await caller.leg("sign_in"))
         (link,) = links_asked(asked)
         older = asyncio.create_task(caller.leg("sign_in", after=asked))
-        leg = await stage.waited_for_by_another(link, None)
+        leg = await env.waited_for_by_another(link, None)
         newer = asyncio.create_task(caller.leg("sign_in", after=asked))
-        await stage.waited_for_by_another(link, leg)
+        await env.waited_for_by_another(link, leg)
         assert "Another call is waiting" in text_of(answered_in(await older))
-        await stage.complete(link, {"name": "ann"})
+        await env.complete(link, {"name": "ann"})
         assert text_of(answered_in(await newer)) == "signed in: ann"
         assert len(bodies) == 1
 
 
-async def test_two_legs_after_the_answer_run_one_body_and_get_one_result(library: str) -> None:
-    server = new_server(library)
+async def test_two_legs_after_the_answer_run_one_body_and_get_one_result(server):
     gate, inside = asyncio.Event(), asyncio.Event()
     bodies: list[int] = []
 
@@ -241,13 +224,13 @@ async def test_two_legs_after_the_answer_run_one_body_and_get_one_result(library
         await gate.wait()
         return f"bought {len(bodies)}"
 
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (env, caller):
         asked = asked_in(await caller.leg("buy"))
-        await stage.complete(links_asked(asked)[0])
+        await env.complete(links_asked(asked)[0])
         first = asyncio.create_task(caller.leg("buy", after=asked))
         await soon(inside.wait())
         second = asyncio.create_task(caller.leg("buy", after=asked))
-        await eventually(lambda: len(stage.service.elicitations.waiters) >= 2)
+        await eventually(lambda: len(env.service.elicitations.waiters) >= 2)
         gate.set()
         for leg in (first, second):
             assert text_of(answered_in(await leg)) == "bought 1"
@@ -256,76 +239,67 @@ async def test_two_legs_after_the_answer_run_one_body_and_get_one_result(library
 
 
 @pytest.mark.every_way
-async def test_of_two_identical_calls_the_newer_one_gets_the_answer(
-    server: Any, bodies: list[str], revision: str
-) -> None:
+async def test_of_two_identical_calls_the_newer_one_gets_the_answer(server, bodies, revision):
     # defect: lynq two waiters on one id
-    async with (
-        staged(server) as stage,
-        stage.caller(revision) as one,
-        stage.caller(revision) as other,
-    ):
+    async with caller_of(server, revision) as (env, one), env.caller(revision) as other:
         older = one.call("sign_in")
         link = await one.link()
-        leg = await stage.waited_for_by_another(link, None)
+        leg = await env.waited_for_by_another(link, None)
         newer = other.call("sign_in")
-        assert stage.id_of(await other.link()) == stage.id_of(link)
+        assert env.id_of(await other.link()) == env.id_of(link)
         told = await soon(older)
         assert told.is_error
         assert "Another call is waiting" in text_of(told)
-        await stage.waited_for_by_another(link, leg)
-        await stage.complete(link, {"name": "ann"})
+        await env.waited_for_by_another(link, leg)
+        await env.complete(link, {"name": "ann"})
         assert text_of(await soon(newer)) == "signed in: ann"
         assert len(bodies) == 1
 
 
 @pytest.mark.parametrize("rounds", [1, 10])
 async def test_a_client_that_retries_at_once_hears_in_the_end_that_it_still_waits(
-    bodies: list[str], server: Any, rounds: int
-) -> None:
+    bodies, server, rounds
+):
     limits = CallLimits(leg=timedelta(), leg_at_least=timedelta(), rounds=rounds)
-    async with staged(server, limits=limits) as stage, stage.caller(MODERN) as caller:
-        result = await soon(caller.call("sign_in"))
+    async with caller_of(server, MODERN, limits=limits) as (env, caller):
+        result = await caller.result("sign_in")
         assert "Still waiting" in text_of(result)
         link = await caller.link()
-        assert stage.id_of(link_in(result)) == stage.id_of(link)
-        assert meta_of(result)["elicitationPending"]["elicitId"] == stage.id_of(link)
+        assert env.id_of(link_in(result)) == env.id_of(link)
+        assert meta_of(result)["elicitationPending"]["elicitId"] == env.id_of(link)
         assert not caller.has_links_left
-        await stage.complete(link, {"name": "ann"})
-        assert text_of(await soon(caller.call("sign_in"))) == "signed in: ann"
+        await env.complete(link, {"name": "ann"})
+        assert await caller.text("sign_in") == "signed in: ann"
         assert bodies == ["here"]
 
 
 async def test_the_same_call_hears_again_what_it_waits_for_when_its_time_is_up(
-    bodies: list[str], server: Any, revision: str
-) -> None:
+    bodies, server, revision
+):
     limits = CallLimits(link=timedelta())
-    async with (
-        staged(server, limits=limits) as stage,
-        stage.caller(revision, declares=None) as caller,
-    ):
-        first = await soon(caller.call("sign_in"))
-        again = await soon(caller.call("sign_in"))
+    async with caller_of(server, revision, limits=limits, declares=None) as (env, caller):
+        first = await caller.result("sign_in")
+        again = await caller.result("sign_in")
         assert "Still waiting" in text_of(again)
-        assert stage.id_of(link_in(again)) == stage.id_of(link_in(first))
-        await stage.complete(link_in(again))
-        assert not (await soon(caller.call("sign_in"))).is_error
+        assert env.id_of(link_in(again)) == env.id_of(link_in(first))
+        await env.complete(link_in(again))
+        assert not (await caller.result("sign_in")).is_error
         assert bodies == ["here"]
 
 
-async def test_a_timeout_reaches_the_model_as_a_code(server: Any, revision: str) -> None:
+async def test_a_timeout_reaches_the_model_as_a_code(server, revision):
     @server.tool()
     async def hurry() -> str:
         return str(await elicit.url("Hurry", LOGIN, timeout=timedelta(seconds=1)))
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        result = await soon(caller.call("hurry"))
+    async with caller_of(server, revision) as (env, caller):
+        result = await caller.result("hurry")
         assert result.is_error
         assert text_of(result) == (
             "Nobody answered within 1 seconds: 'Hurry'. [ELICITATION_TIMEOUT]"
         )
         assert meta_of(result)["ttl"] == 1000
         link = await caller.link()
-        assert await stage.status(link) == "expired"
-        assert (await (await stage.person()).visit(link)).heading == "The time is over"
-        assert caller.completed == ([stage.id_of(link)] if revision == LEGACY else [])
+        assert await env.status(link) == "expired"
+        assert (await (await env.person()).visit(link)).heading == "The time is over"
+        assert caller.completed == ([env.id_of(link)] if revision == LEGACY else [])

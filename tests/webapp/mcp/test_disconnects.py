@@ -11,12 +11,11 @@ from tests.support.mcp_server import (
     MODERN,
     ServerEnv,
     asked_in,
+    caller_of,
     cut,
     eventually,
     links_asked,
-    new_server,
     soon,
-    staged,
     text_of,
 )
 
@@ -43,169 +42,153 @@ class Work:
         return self.ended
 
 
-async def bodies_are_over(stage: ServerEnv) -> None:
-    await eventually(lambda: not len(stage.service.bodies))
+async def bodies_are_over(env: ServerEnv) -> None:
+    await eventually(lambda: not len(env.service.bodies))
 
 
-async def test_a_client_that_gives_up_waiting_ends_the_wait_and_not_the_question(
-    server: Any, revision: str
-) -> None:
+async def test_a_client_that_gives_up_waiting_ends_the_wait_and_not_the_question(server, revision):
     work = Work(server)
     work.gate.set()
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         given_up = caller.call("buy")
         link = await caller.link()
-        await stage.waited_for_by_another(link, None)
+        await env.waited_for_by_another(link, None)
         await cut(given_up)
-        await eventually(lambda: not len(stage.service.elicitations.waiters))
-        assert await stage.status(link) == "pending"
+        await eventually(lambda: not len(env.service.elicitations.waiters))
+        assert await env.status(link) == "pending"
         call = caller.call("buy")
         if revision == MODERN:  # on the older one the client has it, in this session
-            assert stage.id_of(await caller.link()) == stage.id_of(link)
-        await stage.pending()
-        await stage.complete(link)
+            assert env.id_of(await caller.link()) == env.id_of(link)
+        await env.pending()
+        await env.complete(link)
         assert text_of(await soon(call)) == "bought 1 {}"
         assert work.began == 1
         assert not caller.has_links_left
 
 
-async def test_an_answer_that_finds_nobody_waiting_is_there_for_the_same_call(
-    server: Any, revision: str
-) -> None:
+async def test_an_answer_that_finds_nobody_waiting_is_there_for_the_same_call(server, revision):
     work = Work(server)
     work.gate.set()
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         given_up = caller.call("buy")
         link = await caller.link()
-        await stage.waited_for_by_another(link, None)
+        await env.waited_for_by_another(link, None)
         await cut(given_up)
-        await eventually(lambda: not len(stage.service.elicitations.waiters))
-        await stage.complete(link, {"n": 1})
-        assert text_of(await soon(caller.call("buy"))) == "bought 1 {'n': 1}"
+        await eventually(lambda: not len(env.service.elicitations.waiters))
+        await env.complete(link, {"n": 1})
+        assert await caller.text("buy") == "bought 1 {'n': 1}"
         assert work.began == 1
 
 
 @pytest.mark.every_way
-async def test_a_body_that_took_its_answer_runs_to_its_end_without_the_client(
-    server: Any, revision: str
-) -> None:
+async def test_a_body_that_took_its_answer_runs_to_its_end_without_the_client(server, revision):
     work = Work(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         given_up = caller.call("buy")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         await eventually(lambda: work.began)
         await cut(given_up)
-        await stage.posts_are_over()
+        await env.posts_are_over()
         work.gate.set()
-        await bodies_are_over(stage)
+        await bodies_are_over(env)
         assert work.ended == 1
-        assert text_of(await soon(caller.call("buy"))) == "bought 1 {}"
+        assert await caller.text("buy") == "bought 1 {}"
         assert (work.began, work.ended) == (1, 1)
 
 
-async def test_the_same_call_waits_for_a_body_that_still_works(server: Any, revision: str) -> None:
+async def test_the_same_call_waits_for_a_body_that_still_works(server, revision):
     work = Work(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         given_up = caller.call("buy")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         await eventually(lambda: work.began)
         await cut(given_up)
-        await stage.posts_are_over()
+        await env.posts_are_over()
         again = caller.call("buy")
-        await eventually(lambda: len(stage.service.elicitations.waiters) >= 2)
+        await eventually(lambda: len(env.service.elicitations.waiters) >= 2)
         work.gate.set()
         assert text_of(await soon(again)) == "bought 1 {}"
         assert (work.began, work.ended) == (1, 1)
 
 
-async def test_a_kept_result_is_handed_out_once_and_the_next_call_is_a_new_wish(
-    server: Any, revision: str
-) -> None:
+async def test_a_kept_result_is_handed_out_once_and_the_next_call_is_a_new_wish(server, revision):
     work = Work(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         given_up = caller.call("buy")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         await eventually(lambda: work.began)
         await cut(given_up)
-        await stage.posts_are_over()
+        await env.posts_are_over()
         work.gate.set()
-        await bodies_are_over(stage)
-        assert text_of(await soon(caller.call("buy"))) == "bought 1 {}"
+        await bodies_are_over(env)
+        assert await caller.text("buy") == "bought 1 {}"
         fresh = caller.call("buy")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         assert text_of(await soon(fresh)) == "bought 2 {}"
 
 
 @pytest.mark.every_way
-async def test_a_line_that_is_cut_while_waiting_loses_nothing(library: str, revision: str) -> None:
+async def test_a_line_that_is_cut_while_waiting_loses_nothing(server, revision):
     """What a client does that gives a call 60 seconds, without a word to the server."""
-    server = new_server(library)
     work = Work(server)
     work.gate.set()
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        impatient = await stage.cut_off_caller(revision)
+    async with caller_of(server, revision) as (env, caller):
+        impatient = await env.cut_off_caller(revision)
         state = None
         if revision == MODERN:
             asked = asked_in(await caller.leg("buy"))
             state = asked.request_state
         lost = impatient.call("buy", state=state)
-        (pending,) = await stage.pending()
+        (pending,) = await env.pending()
         await cut(lost)
         call = caller.call("buy")
         link = await caller.link()
-        assert stage.id_of(link) == pending.id
-        await stage.waited_for_by_another(link, pending.waiter)
-        await stage.complete(link, {"n": 1})
+        assert env.id_of(link) == pending.id
+        await env.waited_for_by_another(link, pending.waiter)
+        await env.complete(link, {"n": 1})
         assert text_of(await soon(call)) == "bought 1 {'n': 1}"
         assert work.began == 1
 
 
-async def test_a_line_that_is_cut_while_the_body_works_keeps_the_result(
-    library: str, revision: str
-) -> None:
-    server = new_server(library)
+async def test_a_line_that_is_cut_while_the_body_works_keeps_the_result(server, revision):
     work = Work(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        impatient = await stage.cut_off_caller(revision)
+    async with caller_of(server, revision) as (env, caller):
+        impatient = await env.cut_off_caller(revision)
         state = None
         if revision == MODERN:
             state = asked_in(await caller.leg("buy")).request_state
         lost = impatient.call("buy", state=state)
-        (pending,) = await stage.pending()
-        await stage.complete(stage.link_of(pending))
+        (pending,) = await env.pending()
+        await env.complete(env.link_of(pending))
         await eventually(lambda: work.began)
         await cut(lost)
-        await stage.posts_are_over()
+        await env.posts_are_over()
         work.gate.set()
-        await bodies_are_over(stage)
-        assert text_of(await soon(caller.call("buy"))) == "bought 1 {}"
+        await bodies_are_over(env)
+        assert await caller.text("buy") == "bought 1 {}"
         assert (work.began, work.ended) == (1, 1)
 
 
-async def test_a_legacy_client_whose_line_was_cut_may_come_back_while_the_body_works(
-    library: str,
-) -> None:
-    server = new_server(library)
+async def test_a_legacy_client_whose_line_was_cut_may_come_back_while_the_body_works(server):
     work = Work(server)
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
-        impatient = await stage.cut_off_caller(LEGACY)
+    async with caller_of(server, LEGACY) as (env, caller):
+        impatient = await env.cut_off_caller(LEGACY)
         lost = impatient.call("buy")
-        (pending,) = await stage.pending()
-        await stage.complete(stage.link_of(pending))
+        (pending,) = await env.pending()
+        await env.complete(env.link_of(pending))
         await eventually(lambda: work.began)
         await cut(lost)
-        await stage.posts_are_over()
+        await env.posts_are_over()
         again = caller.call("buy")
-        await eventually(lambda: len(stage.service.elicitations.waiters) >= 2)
+        await eventually(lambda: len(env.service.elicitations.waiters) >= 2)
         work.gate.set()
         assert text_of(await soon(again)) == "bought 1 {}"
         assert (work.began, work.ended) == (1, 1)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_body_without_an_answer_ends_with_its_client(library: str, when: str) -> None:
+async def test_a_body_without_an_answer_ends_with_its_client(server, when):
     """Nothing was taken, so nothing is lost: a tool of 2026-07-28 is cancelled as before."""
-    server = new_server(library)
     started, ended = asyncio.Event(), asyncio.Event()
 
     @server.tool()
@@ -219,16 +202,16 @@ async def test_a_body_without_an_answer_ends_with_its_client(library: str, when:
             ended.set()
         return "never"
 
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (env, caller):
         if when == "after":
             asked = asked_in(await caller.leg("idle", asks=True))
             waiting = asyncio.create_task(caller.leg("idle", after=asked, asks=True))
-            await stage.waited_for_by_another(links_asked(asked)[0], None)
+            await env.waited_for_by_another(links_asked(asked)[0], None)
             await cut(waiting)
         else:
             call = caller.call("idle", asks=False)
             await soon(started.wait())
             await cut(call)
             await soon(ended.wait())
-        await bodies_are_over(stage)
-        assert not len(stage.service.elicitations.waiters)
+        await bodies_are_over(env)
+        assert not len(env.service.elicitations.waiters)

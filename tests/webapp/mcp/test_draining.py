@@ -2,7 +2,6 @@
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,11 +12,11 @@ from tests.support.mcp_server import (
     FORM,
     LEGACY,
     ServerEnv,
+    caller_of,
     eventually,
     link_in,
     new_server,
     soon,
-    staged,
     text_of,
 )
 
@@ -45,74 +44,69 @@ def selling(library: str) -> Any:
     return server
 
 
-async def is_ready(stage: ServerEnv) -> bool:
+async def is_ready(env: ServerEnv) -> bool:
     async with httpx.AsyncClient() as browser:
-        answer = await browser.get(f"{stage.url}/health")
+        answer = await browser.get(f"{env.url}/health")
     assert answer.json()["status"] == ("ok" if answer.status_code == 200 else "draining")
     return answer.status_code == 200
 
 
 @pytest.mark.every_way
 async def test_a_held_call_is_told_to_come_again_and_goes_on_in_the_next_process(
-    library: str, revision: str, tmp_path: Path
-) -> None:
+    library, revision, tmp_path
+):
     # finding: R5
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
-    async with staged(selling(library), store=store) as stage, stage.caller(revision) as caller:
+    async with caller_of(selling(library), revision, store=store) as (env, caller):
         held = caller.call("sign_in")
         link = await caller.link()
-        assert await is_ready(stage)
-        await soon(stage.service.drain(within=AN_HOUR))
-        assert not await is_ready(stage)
+        assert await is_ready(env)
+        await soon(env.service.drain(within=AN_HOUR))
+        assert not await is_ready(env)
         result = await soon(held)
         assert "Still waiting for the person." in text_of(result)
-        id = stage.id_of(link_in(result))
-        assert id == stage.id_of(link)
-    async with staged(selling(library), store=store) as stage, stage.caller(revision) as caller:
+        id = env.id_of(link_in(result))
+        assert id == env.id_of(link)
+    async with caller_of(selling(library), revision, store=store) as (env, caller):
         held = caller.call("sign_in")
         link = await caller.link()
-        assert stage.id_of(link) == id
-        await stage.complete(link, {"name": "ann"})
+        assert env.id_of(link) == id
+        await env.complete(link, {"name": "ann"})
         assert text_of(await soon(held)) == "signed in: ann"
 
 
-async def test_a_call_that_waits_for_the_same_call_made_again_is_answered_too(
-    server: Any, revision: str
-) -> None:
+async def test_a_call_that_waits_for_the_same_call_made_again_is_answered_too(server, revision):
     # finding: R5
-    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
-        first = link_in(await soon(caller.call("sign_in")))
+    async with caller_of(server, revision, declares=None) as (env, caller):
+        first = link_in(await caller.result("sign_in"))
         again = caller.call("sign_in")
-        await eventually(lambda: len(stage.service.elicitations.waiters))
-        await soon(stage.service.drain(within=AN_HOUR))
-        assert stage.id_of(link_in(await soon(again))) == stage.id_of(first)
+        await eventually(lambda: len(env.service.elicitations.waiters))
+        await soon(env.service.drain(within=AN_HOUR))
+        assert env.id_of(link_in(await soon(again))) == env.id_of(first)
 
 
-async def test_a_call_whose_form_the_client_shows_gets_the_link_to_our_page(server: Any) -> None:
+async def test_a_call_whose_form_the_client_shows_gets_the_link_to_our_page(server):
     # finding: R5
     nobody = asyncio.Queue[str]()
-    async with (
-        staged(server) as stage,
-        stage.caller(LEGACY, declares=FORM, typed=nobody) as caller,
-    ):
+    async with caller_of(server, LEGACY, declares=FORM, typed=nobody) as (env, caller):
         held = caller.call("ask_name")
         await eventually(lambda: caller.told)
-        await soon(stage.service.drain(within=AN_HOUR))
+        await soon(env.service.drain(within=AN_HOUR))
         result = await soon(held)
         assert "Still waiting for the person." in text_of(result)
-        assert stage.id_of(link_in(result))
+        assert env.id_of(link_in(result))
 
 
-async def test_a_call_that_comes_while_it_ends_is_not_held(server: Any, revision: str) -> None:
+async def test_a_call_that_comes_while_it_ends_is_not_held(server, revision):
     # finding: R5
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        await soon(stage.service.drain(within=AN_HOUR))
-        result = await soon(caller.call("sign_in"))
-        (asked,) = await stage.elicitations()
-        assert stage.id_of(link_in(result)) == asked.id
+    async with caller_of(server, revision) as (env, caller):
+        await soon(env.service.drain(within=AN_HOUR))
+        result = await caller.result("sign_in")
+        (asked,) = await env.elicitations()
+        assert env.id_of(link_in(result)) == asked.id
 
 
-async def test_a_tool_at_work_finishes_within_the_grace(library: str, revision: str) -> None:
+async def test_a_tool_at_work_finishes_within_the_grace(library, revision):
     # finding: R5
     server, begun, goes_on = new_server(library), asyncio.Event(), asyncio.Event()
 
@@ -122,11 +116,11 @@ async def test_a_tool_at_work_finishes_within_the_grace(library: str, revision: 
         await goes_on.wait()
         return "done"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("work")
         await soon(begun.wait())
-        await soon(stage.service.drain(within=ENDED))  # whoever has no patience
-        patient = asyncio.create_task(stage.service.drain(within=AN_HOUR))
+        await soon(env.service.drain(within=ENDED))  # whoever has no patience
+        patient = asyncio.create_task(env.service.drain(within=AN_HOUR))
         assert not call.done()
         goes_on.set()
         await soon(patient)

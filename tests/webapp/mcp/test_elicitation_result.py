@@ -15,7 +15,7 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.payments.money import Money
 from flows.providers import github
-from tests.support.mcp_sandbox import sandbox_env
+from tests.support.mcp_sandbox import caller_at_sandbox
 from tests.support.mcp_server import (
     FORM,
     URL,
@@ -23,10 +23,10 @@ from tests.support.mcp_server import (
     ServerEnv,
     answered_in,
     asked_in,
+    caller_of,
     link_in,
     new_server,
     soon,
-    staged,
     text_of,
 )
 from webapp.calls.call import RESULT_BYTES_AT_MOST
@@ -87,12 +87,12 @@ async def silent(
     limits: CallLimits | None = None,
     who: IdentitySettings | None = None,
 ) -> AsyncGenerator[tuple[ServerEnv, Caller]]:
-    """A stage, and a client that cannot elicit at all."""
-    async with (
-        staged(server, limits=limits, who=who) as stage,
-        stage.caller(revision, declares=None) as caller,
+    """A env, and a client that cannot elicit at all."""
+    async with caller_of(server, revision, limits=limits, who=who, declares=None) as (
+        env,
+        caller,
     ):
-        yield stage, caller
+        yield env, caller
 
 
 def pending_in(result: types.CallToolResult) -> dict[str, Any]:
@@ -107,34 +107,29 @@ def id_in(result: types.CallToolResult) -> str:
     return id
 
 
-async def row_of(stage: ServerEnv, id: str) -> Elicitation:
-    row = await stage.service.elicitations.get(id)
+async def row_of(env: ServerEnv, id: str) -> Elicitation:
+    row = await env.service.elicitations.get(id)
     assert row is not None
     return row
 
 
 @pytest.mark.parametrize("declared", ["both", "form", "url", "nothing"])
 async def test_it_is_listed_for_clients_that_cannot_elicit_and_no_other(
-    server: Any, shop: Shop, revision: str, declared: str
-) -> None:
+    server, shop: Shop, revision, declared
+):
     # parity: F12
     declares: dict[str, Any] = {"both": "all", "form": FORM, "url": URL, "nothing": None}
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=declares[declared], fills=[{}]) as caller,
-    ):
+    async with caller_of(server, revision, declares=declares[declared], fills=[{}]) as (_, caller):
         listed = {tool.name for tool in (await caller.client.list_tools()).tools}
         assert (RESULT_TOOL in listed) is (declared == "nothing")
         assert {"visit", "greet"} <= listed
         if declared != "nothing":
-            refused = await soon(caller.call(RESULT_TOOL, elicitId="x"))
+            refused = await caller.result(RESULT_TOOL, elicitId="x")
             assert refused.is_error
             assert "elicitId" not in text_of(refused)
 
 
-async def test_a_tool_of_the_authors_by_that_name_stays_the_authors(
-    server: Any, revision: str
-) -> None:
+async def test_a_tool_of_the_authors_by_that_name_stays_the_authors(server, revision):
     @server.tool(name=RESULT_TOOL)
     async def mine(elicitId: str) -> str:  # noqa: N803 - as ours has it
         return f"mine {elicitId}"
@@ -142,16 +137,14 @@ async def test_a_tool_of_the_authors_by_that_name_stays_the_authors(
     async with silent(server, revision) as (_, caller):
         listed = [tool.name for tool in (await caller.client.list_tools()).tools]
         assert listed == [RESULT_TOOL]
-        assert text_of(await soon(caller.call(RESULT_TOOL, elicitId="x"))) == "mine x"
+        assert await caller.text(RESULT_TOOL, elicitId="x") == "mine x"
 
 
-async def test_the_link_comes_with_the_facts_for_programs(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_the_link_comes_with_the_facts_for_programs(server, shop: Shop, revision):
     # parity: F12
     # parity: T9
     async with silent(server, revision) as (_, caller):
-        result = await soon(caller.call("greet"))
+        result = await caller.result("greet")
         assert text_of(result).startswith("This tool requires user input to continue")
         pending = pending_in(result)
         assert pending["message"] == "Who are you?"
@@ -160,17 +153,17 @@ async def test_the_link_comes_with_the_facts_for_programs(
         assert pending["elicitId"]
         assert RESULT_TOOL in text_of(result)
         assert (pending["tool"], pending["arguments"]) == ("greet", {})
-        visit = pending_in(await soon(caller.call("visit", page="price", note="x" * 500)))
+        visit = pending_in(await caller.result("visit", page="price", note="x" * 500))
         assert visit["schema"] is None
         assert visit["tool"] == "visit"
         # As a gate shows them: what is long is cut, and says so.
         note = f"{'x' * 400}... (500 characters in all)"
         assert visit["arguments"] == {"page": "price", "note": note}
-        delete = pending_in(await soon(caller.call("delete")))
+        delete = pending_in(await caller.result("delete"))
         assert delete["schema"] == {"type": "object", "properties": {}}
 
 
-async def test_what_a_tool_gives_another_is_not_among_the_facts(revision: str) -> None:
+async def test_what_a_tool_gives_another_is_not_among_the_facts(revision):
     # parity: T9
     server = new_server("fastmcp")
 
@@ -184,178 +177,156 @@ async def test_what_a_tool_gives_another_is_not_among_the_facts(revision: str) -
         return str(await server.call_tool("delete", {"key": "the server's own"}))
 
     async with silent(server, revision) as (_, caller):
-        pending = pending_in(await soon(caller.call("tidy", where="here")))
+        pending = pending_in(await caller.result("tidy", where="here"))
         assert pending["message"] == "Run delete?"
         assert (pending["tool"], pending["arguments"]) == ("tidy", {"where": "here"})
 
 
 @pytest.mark.every_way
-async def test_it_waits_and_gives_the_tools_own_result(library: str, revision: str) -> None:
+async def test_it_waits_and_gives_the_tools_own_result(server, revision):
     # parity: F12
     # parity: T9
-    server = new_server(library)
     shop = Shop(server)
-    async with silent(server, revision) as (stage, caller):
-        shown = await soon(caller.call("visit", page="price"))
+    async with silent(server, revision) as (env, caller):
+        shown = await caller.result("visit", page="price")
         waiting = caller.call(RESULT_TOOL, elicitId=id_in(shown))
-        await stage.pending()
-        await stage.complete(link_in(shown))
+        await env.pending()
+        await env.complete(link_in(shown))
         result = await soon(waiting)
         assert text_of(result) == "read price"
         assert not result.is_error
         assert shop.began == ["price"] * 2
-        assert len(await stage.elicitations()) == 1
-        runs = await stage.service.elicitations.all(Run)
+        assert len(await env.elicitations()) == 1
+        runs = await env.service.elicitations.all(Run)
         assert len(runs) == 1
 
 
-async def test_it_takes_over_from_the_same_call_that_waits(
-    server: Any, shop: Shop, revision: str
-) -> None:
-    async with silent(server, revision) as (stage, caller):
-        shown = await soon(caller.call("visit"))
+async def test_it_takes_over_from_the_same_call_that_waits(server, shop: Shop, revision):
+    async with silent(server, revision) as (env, caller):
+        shown = await caller.result("visit")
         older = caller.call("visit")
-        (row,) = await stage.pending()
+        (row,) = await env.pending()
         newer = caller.call(RESULT_TOOL, elicitId=id_in(shown))
-        await stage.waited_for_by_another(link_in(shown), row.waiter)
+        await env.waited_for_by_another(link_in(shown), row.waiter)
         assert "Another call is waiting" in text_of(await soon(older))
-        await stage.complete(link_in(shown))
+        await env.complete(link_in(shown))
         assert text_of(await soon(newer)) == "read terms"
 
 
-async def test_a_person_who_is_slow_is_waited_for_once_more(
-    server: Any, shop: Shop, revision: str
-) -> None:
-    async with silent(server, revision, limits=AT_ONCE) as (stage, caller):
-        shown = await soon(caller.call("visit"))
+async def test_a_person_who_is_slow_is_waited_for_once_more(server, shop: Shop, revision):
+    async with silent(server, revision, limits=AT_ONCE) as (env, caller):
+        shown = await caller.result("visit")
         for _ in range(2):
-            still = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), action="wait"))
+            still = await caller.result(RESULT_TOOL, elicitId=id_in(shown), action="wait")
             assert text_of(still).startswith("Still waiting")
             assert id_in(still) == id_in(shown)
-        await stage.complete(link_in(shown))
-        assert text_of(await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))) == "read terms"
+        await env.complete(link_in(shown))
+        assert await caller.text(RESULT_TOOL, elicitId=id_in(shown)) == "read terms"
 
 
-async def test_a_decline_ends_the_tool_and_the_link(server: Any, shop: Shop, revision: str) -> None:
+async def test_a_decline_ends_the_tool_and_the_link(server, shop: Shop, revision):
     # parity: F12
     # parity: T9
-    async with silent(server, revision) as (stage, caller):
-        shown = await soon(caller.call("visit"))
-        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), action="decline"))
+    async with silent(server, revision) as (env, caller):
+        shown = await caller.result("visit")
+        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown), action="decline")
         assert told.is_error
         assert "[ELICITATION_DECLINED]" in text_of(told)
-        assert await stage.status(link_in(shown)) is Status.DECLINED
-        again = await soon(caller.call("visit"))
+        assert await env.status(link_in(shown)) is Status.DECLINED
+        again = await caller.result("visit")
         assert id_in(again) != id_in(shown)
 
 
-async def test_a_cancel_ends_the_tool_and_leaves_the_link(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_a_cancel_ends_the_tool_and_leaves_the_link(server, shop: Shop, revision):
     # parity: F12
-    async with silent(server, revision) as (stage, caller):
-        shown = await soon(caller.call("visit"))
-        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), action="cancel"))
+    async with silent(server, revision) as (env, caller):
+        shown = await caller.result("visit")
+        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown), action="cancel")
         assert told.is_error
         assert "was dismissed" in text_of(told)
-        assert await stage.status(link_in(shown)) is Status.PENDING
-        await stage.complete(link_in(shown))
-        assert text_of(await soon(caller.call("visit"))) == "read terms"
+        assert await env.status(link_in(shown)) is Status.PENDING
+        await env.complete(link_in(shown))
+        assert await caller.text("visit") == "read terms"
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
-async def test_a_tool_that_takes_no_for_an_answer_says_so_itself(
-    server: Any, shop: Shop, revision: str, no: str
-) -> None:
+async def test_a_tool_that_takes_no_for_an_answer_says_so_itself(server, shop: Shop, revision, no):
     async with silent(server, revision) as (_, caller):
-        shown = await soon(caller.call("delete"))
-        assert (
-            text_of(await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), action=no)))
-            == "kept"
-        )
+        shown = await caller.result("delete")
+        assert await caller.text(RESULT_TOOL, elicitId=id_in(shown), action=no) == "kept"
 
 
-async def test_each_question_of_a_tool_has_an_answer_of_its_own(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_each_question_of_a_tool_has_an_answer_of_its_own(server, shop: Shop, revision):
     # defect: frontmcp second question gets the first answer
     # parity: F12
-    async with silent(server, revision, limits=AT_ONCE, who=MODEL_ANSWERS) as (stage, caller):
-        first = await soon(caller.call("two"))
-        second = await soon(
-            caller.call(RESULT_TOOL, elicitId=id_in(first), content={"response": "one"})
+    async with silent(server, revision, limits=AT_ONCE, who=MODEL_ANSWERS) as (env, caller):
+        first = await caller.result("two")
+        second = await caller.result(
+            RESULT_TOOL, elicitId=id_in(first), content={"response": "one"}
         )
         assert pending_in(second)["message"] == "The second?"
         assert id_in(second) != id_in(first)
-        late = await soon(
-            caller.call(RESULT_TOOL, elicitId=id_in(first), content={"response": "no"})
-        )
+        late = await caller.result(RESULT_TOOL, elicitId=id_in(first), content={"response": "no"})
         assert late.is_error
-        assert (await row_of(stage, id_in(second))).status is Status.PENDING
-        still = await soon(caller.call(RESULT_TOOL, elicitId=id_in(first)))
+        assert (await row_of(env, id_in(second))).status is Status.PENDING
+        still = await caller.result(RESULT_TOOL, elicitId=id_in(first))
         assert id_in(still) == id_in(second)
-        told = await soon(
-            caller.call(RESULT_TOOL, elicitId=id_in(second), content={"response": "two"})
-        )
+        told = await caller.result(RESULT_TOOL, elicitId=id_in(second), content={"response": "two"})
         assert text_of(told) == "one two"
 
 
 async def test_a_models_answer_to_a_form_is_marked_as_the_models(
-    server: Any, shop: Shop, revision: str, caplog: pytest.LogCaptureFixture
-) -> None:
+    server, shop: Shop, revision, caplog
+):
     # parity: F12
     caplog.set_level("INFO", logger="webapp.mcp.result_tool")
-    async with silent(server, revision, who=MODEL_ANSWERS) as (stage, caller):
-        shown = await soon(caller.call("greet"))
+    async with silent(server, revision, who=MODEL_ANSWERS) as (env, caller):
+        shown = await caller.result("greet")
         id, link = id_in(shown), link_in(shown)
-        told = await soon(
-            caller.call(RESULT_TOOL, elicitId=id, content={"first": "Ada", "years": 36})
-        )
+        told = await caller.result(RESULT_TOOL, elicitId=id, content={"first": "Ada", "years": 36})
         assert text_of(told) == "Ada True"
-        row = await row_of(stage, id)
+        row = await row_of(env, id)
         assert (row.status, row.why) == (Status.ACCEPTED, ByModel.why)
         logged = [r for r in caplog.records if r.message == "elicitation.answered_by_model"]
         assert [vars(record)["id"] for record in logged] == [id]
-        page = await (await stage.person()).visit(link)
+        page = await (await env.person()).visit(link)
         assert page.heading == "Answered for you"
 
 
-async def test_a_persons_answer_is_not_marked_so(server: Any, shop: Shop, revision: str) -> None:
-    async with silent(server, revision, who=MODEL_ANSWERS) as (stage, caller):
-        shown = await soon(caller.call("greet"))
-        person = await stage.person()
+async def test_a_persons_answer_is_not_marked_so(server, shop: Shop, revision):
+    async with silent(server, revision, who=MODEL_ANSWERS) as (env, caller):
+        shown = await caller.result("greet")
+        person = await env.person()
         page = await person.visit(link_in(shown))
         fields = {"csrf": page.csrf, "answer.first": "Eve", "answer.years": "3"}
         await person.browser.post(link_in(shown), data=fields)
-        assert text_of(await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))) == "Eve False"
+        assert await caller.text(RESULT_TOOL, elicitId=id_in(shown)) == "Eve False"
 
 
 @pytest.mark.parametrize("content", [{}, {"first": 3}, {"years": 4}, {"first": "A", "x": 1}, "Ada"])
 async def test_a_models_answer_that_does_not_fit_ends_nothing(
-    server: Any, shop: Shop, revision: str, content: Any
-) -> None:
-    async with silent(server, revision, who=MODEL_ANSWERS) as (stage, caller):
-        shown = await soon(caller.call("greet"))
-        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), content=content))
+    server, shop: Shop, revision, content
+):
+    async with silent(server, revision, who=MODEL_ANSWERS) as (env, caller):
+        shown = await caller.result("greet")
+        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown), content=content)
         assert told.is_error
         assert told.meta["errorId"] == "INVALID_INPUT"
         assert told.meta["details"]
-        assert (await row_of(stage, id_in(shown))).status is Status.PENDING
-        fits = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), content={"first": "Ada"}))
+        assert (await row_of(env, id_in(shown))).status is Status.PENDING
+        fits = await caller.result(RESULT_TOOL, elicitId=id_in(shown), content={"first": "Ada"})
         assert text_of(fits) == "Ada True"
 
 
-async def test_without_the_operators_word_no_form_is_the_models(
-    server: Any, shop: Shop, revision: str
-) -> None:
-    async with silent(server, revision) as (stage, caller):
+async def test_without_the_operators_word_no_form_is_the_models(server, shop: Shop, revision):
+    async with silent(server, revision) as (env, caller):
         (ours,) = [t for t in (await caller.client.list_tools()).tools if t.name == RESULT_TOOL]
         assert "content" not in ours.input_schema["properties"]
-        shown = await soon(caller.call("greet"))
-        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), content={"first": "Ada"}))
+        shown = await caller.result("greet")
+        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown), content={"first": "Ada"})
         assert told.is_error
         assert "cannot answer for the person" in text_of(told)
-        assert (await row_of(stage, id_in(shown))).status is Status.PENDING
+        assert (await row_of(env, id_in(shown))).status is Status.PENDING
 
 
 YES: tuple[dict[str, Any], ...] = (
@@ -401,21 +372,20 @@ def add_kinds(server: Any) -> tuple[str, ...]:
     return "confirm", "url", "oauth", "payment", "secret", "gate"
 
 
-async def test_the_model_cannot_say_yes_to_any_kind(server: Any, revision: str) -> None:
+async def test_the_model_cannot_say_yes_to_any_kind(server, revision):
     # parity: F12
     # parity: T9
     kinds = add_kinds(server)
-    async with (
-        sandbox_env(server, limits=AT_ONCE, who=MODEL_ANSWERS) as at,
-        at.stage.caller(revision, declares=None) as caller,
-    ):
+    async with caller_at_sandbox(
+        server, revision, limits=AT_ONCE, who=MODEL_ANSWERS, declares=None
+    ) as (at, caller):
         for kind in kinds:
-            shown = await soon(caller.call(kind))
+            shown = await caller.result(kind)
             for attempt in YES:
-                told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), **attempt))
+                told = await caller.result(RESULT_TOOL, elicitId=id_in(shown), **attempt)
                 assert told.is_error, (kind, attempt)
-                assert (await row_of(at.stage, id_in(shown))).status is Status.PENDING
-            row = await row_of(at.stage, id_in(shown))
+                assert (await row_of(at.env, id_in(shown))).status is Status.PENDING
+            row = await row_of(at.env, id_in(shown))
             assert row.kind == kind
             assert row.content is None
 
@@ -434,71 +404,66 @@ async def test_the_model_cannot_say_yes_to_any_kind(server: Any, revision: str) 
         {"elicitId": "\ud800".encode("utf-8", "replace").decode(), "action": "cancel"},
     ],
 )
-async def test_it_takes_any_input(shop: Shop, server: Any, revision: str, arguments: Any) -> None:
+async def test_it_takes_any_input(shop: Shop, server, revision, arguments):
     async with silent(server, revision) as (_, caller):
-        assert (await soon(caller.call(RESULT_TOOL, **arguments))).is_error
+        assert (await caller.result(RESULT_TOOL, **arguments)).is_error
 
 
 async def test_other_words_beside_the_id_change_neither_tool_nor_arguments(
-    server: Any, shop: Shop, revision: str
-) -> None:
+    server, shop: Shop, revision
+):
     async with silent(server, revision, limits=AT_ONCE) as (_, caller):
-        shown = await soon(caller.call("visit", page="price"))
+        shown = await caller.result("visit", page="price")
         more = {"name": "delete", "tool": "delete", "arguments": {"page": "x"}, "page": "y"}
         await soon(caller.client.call_tool(RESULT_TOOL, {"elicitId": id_in(shown), **more}))
         assert shop.began == ["price", "price"]
 
 
-async def test_an_id_of_anything_else_is_no_question(
-    server: Any, shop: Shop, revision: str
-) -> None:
-    async with silent(server, revision) as (stage, caller):
-        shown = await soon(caller.call("visit"))
-        (run,) = await stage.service.elicitations.all(Run)
+async def test_an_id_of_anything_else_is_no_question(server, shop: Shop, revision):
+    async with silent(server, revision) as (env, caller):
+        shown = await caller.result("visit")
+        (run,) = await env.service.elicitations.all(Run)
         id = id_in(shown)
         for other in (run.id, id[:-1], f"{id}A", id[:20], link_in(shown)):
-            told = await soon(caller.call(RESULT_TOOL, elicitId=other, action="decline"))
+            told = await caller.result(RESULT_TOOL, elicitId=other, action="decline")
             assert "no such question" in text_of(told)
-        assert (await row_of(stage, id)).status is Status.PENDING
+        assert (await row_of(env, id)).status is Status.PENDING
         assert shop.began == ["terms"]
 
 
-async def test_what_is_settled_is_not_run_afresh(server: Any, shop: Shop, revision: str) -> None:
+async def test_what_is_settled_is_not_run_afresh(server, shop: Shop, revision):
     # parity: F12
-    async with silent(server, revision) as (stage, caller):
-        shown = await soon(caller.call("visit"))
-        await stage.complete(link_in(shown))
-        assert text_of(await soon(caller.call("visit"))) == "read terms"
+    async with silent(server, revision) as (env, caller):
+        shown = await caller.result("visit")
+        await env.complete(link_in(shown))
+        assert await caller.text("visit") == "read terms"
         began = len(shop.began)
-        again = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))
+        again = await caller.result(RESULT_TOOL, elicitId=id_in(shown))
         assert text_of(again) == "read terms"
         for no in ("decline", "cancel"):
-            told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown), action=no))
+            told = await caller.result(RESULT_TOOL, elicitId=id_in(shown), action=no)
             assert "It is over already: accepted" in text_of(told)
         assert len(shop.began) == began + 1  # a body begins before it is known whose run it is
-        assert len(await stage.elicitations()) == 1
+        assert len(await env.elicitations()) == 1
 
 
-async def test_when_the_result_is_wiped_nothing_is_run(server: Any, revision: str) -> None:
+async def test_when_the_result_is_wiped_nothing_is_run(server, revision):
     shop = Shop(server)
-    async with (
-        sandbox_env(server) as at,
-        at.stage.caller(revision, declares=None) as caller,
-    ):
-        shown = await soon(caller.call("visit"))
-        await at.stage.complete(link_in(shown))
-        assert text_of(await soon(caller.call("visit"))) == "read terms"
+    async with caller_at_sandbox(server, revision, declares=None) as (at, caller):
+        shown = await caller.result("visit")
+        await at.env.complete(link_in(shown))
+        assert await caller.text("visit") == "read terms"
         began = len(shop.began)
         at.clock.tick(minutes=11)
-        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))
+        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown))
         assert "or it is over" in text_of(told)
         assert len(shop.began) == began
 
 
 @pytest.mark.every_way
 async def test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_again(
-    library: str, revision: str
-) -> None:
+    library, revision
+):
     server, ran = new_server(library), list[str]()
 
     @server.tool()
@@ -507,56 +472,54 @@ async def test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_aga
         ran.append("wiped")
         return "x" * RESULT_BYTES_AT_MOST
 
-    async with silent(server, revision) as (stage, caller):
-        shown = await soon(caller.call("wipe"))
-        await (await stage.person()).press(link_in(shown))
-        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))
+    async with silent(server, revision) as (env, caller):
+        shown = await caller.result("wipe")
+        await (await env.person()).press(link_in(shown))
+        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown))
         assert len(text_of(told)) == RESULT_BYTES_AT_MOST
         for _ in range(2):
-            told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))
+            told = await caller.result(RESULT_TOOL, elicitId=id_in(shown))
             assert told.is_error
             assert "or it is over" in text_of(told)
         assert ran == ["wiped"]
-        assert len(await stage.elicitations()) == 1
+        assert len(await env.elicitations()) == 1
 
 
-async def test_after_a_result_too_long_to_be_kept_the_same_call_is_a_new_wish(
-    server: Any, revision: str
-) -> None:
+async def test_after_a_result_too_long_to_be_kept_the_same_call_is_a_new_wish(server, revision):
     @server.tool()
     async def export() -> str:
         return "x" * RESULT_BYTES_AT_MOST if await elicit.confirm("Export it?") else "kept"
 
-    async with silent(server, revision) as (stage, caller):
-        first = await soon(caller.call("export"))
-        await (await stage.person()).press(link_in(first))
-        assert len(text_of(await soon(caller.call("export")))) == RESULT_BYTES_AT_MOST
-        second = await soon(caller.call("export"))
+    async with silent(server, revision) as (env, caller):
+        first = await caller.result("export")
+        await (await env.person()).press(link_in(first))
+        assert len(await caller.text("export")) == RESULT_BYTES_AT_MOST
+        second = await caller.result("export")
         assert id_in(second) != id_in(first)
-        over = await soon(caller.call(RESULT_TOOL, elicitId=id_in(first)))
+        over = await caller.result(RESULT_TOOL, elicitId=id_in(first))
         assert "or it is over" in text_of(over)
-        assert (await row_of(stage, id_in(second))).status is Status.PENDING
-        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(second), action="decline"))
+        assert (await row_of(env, id_in(second))).status is Status.PENDING
+        told = await caller.result(RESULT_TOOL, elicitId=id_in(second), action="decline")
         assert text_of(told) == "kept"
 
 
 async def test_another_client_of_the_same_person_gets_nothing_by_the_id(
-    server: Any, shop: Shop, revision: str
-) -> None:
+    server, shop: Shop, revision
+):
     # parity: F12
     async with (
-        silent(server, revision, who=MODEL_ANSWERS) as (stage, caller),
-        stage.caller(revision, declares=None, name="another") as other,
+        silent(server, revision, who=MODEL_ANSWERS) as (env, caller),
+        env.caller(revision, declares=None, name="another") as other,
     ):
-        shown = await soon(caller.call("greet"))
+        shown = await caller.result("greet")
         for attack in ({}, {"action": "decline"}, {"content": {"first": "Eve"}}):
-            told = await soon(other.call(RESULT_TOOL, elicitId=id_in(shown), **attack))
+            told = await other.result(RESULT_TOOL, elicitId=id_in(shown), **attack)
             assert "no such question" in text_of(told)
             assert "Who are you" not in text_of(told)
-        assert (await row_of(stage, id_in(shown))).status is Status.PENDING
+        assert (await row_of(env, id_in(shown))).status is Status.PENDING
 
 
-async def test_another_person_gets_nothing_by_the_id(revision: str) -> None:
+async def test_another_person_gets_nothing_by_the_id(revision):
     # parity: F12
     # defect: frontmcp another session answers
     from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
@@ -567,31 +530,30 @@ async def test_another_person_gets_nothing_by_the_id(revision: str) -> None:
     server = new_server("fastmcp", auth=StaticTokenVerifier(tokens))
     shop = Shop(server)
     async with (
-        staged(server, who=BY_CODE) as stage,
-        stage.caller(revision, declares=None, headers={"authorization": "Bearer ann"}) as ann,
-        stage.caller(revision, declares=None, headers={"authorization": "Bearer eve"}) as eve,
+        caller_of(
+            server, revision, who=BY_CODE, declares=None, headers={"authorization": "Bearer ann"}
+        ) as (env, ann),
+        env.caller(revision, declares=None, headers={"authorization": "Bearer eve"}) as eve,
     ):
-        shown = await soon(ann.call("visit"))
+        shown = await ann.result("visit")
         for attack in ({}, {"action": "decline"}, {"action": "cancel"}, {"code": "BCDF-GHJK"}):
-            told = await soon(eve.call(RESULT_TOOL, elicitId=id_in(shown), **attack))
+            told = await eve.result(RESULT_TOOL, elicitId=id_in(shown), **attack)
             assert "no such question" in text_of(told)
-        assert await stage.status(link_in(shown)) is Status.PENDING
+        assert await env.status(link_in(shown)) is Status.PENDING
         assert shop.began == ["terms"]
 
 
-async def test_arguments_too_long_to_be_kept_are_given_again(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_arguments_too_long_to_be_kept_are_given_again(server, shop: Shop, revision):
     note = "x" * ARGUMENTS_BYTES_AT_MOST
-    async with silent(server, revision) as (stage, caller):
-        shown = await soon(caller.call("visit", note=note))
-        told = await soon(caller.call(RESULT_TOOL, elicitId=id_in(shown)))
+    async with silent(server, revision) as (env, caller):
+        shown = await caller.result("visit", note=note)
+        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown))
         assert "with the same arguments" in text_of(told)
-        await stage.complete(link_in(shown))
-        assert text_of(await soon(caller.call("visit", note=note))) == "read terms"
+        await env.complete(link_in(shown))
+        assert await caller.text("visit", note=note) == "read terms"
 
 
-async def test_a_client_with_forms_and_letters_by_tool_goes_on_in_its_legs() -> None:
+async def test_a_client_with_forms_and_letters_by_tool_goes_on_in_its_legs():
     """A form of the client's, asked for while our tool goes on, is answered in a leg of ours."""
     from tests.support.guarded_server import TOKEN, new_guarded_server
 
@@ -602,12 +564,11 @@ async def test_a_client_with_forms_and_letters_by_tool_goes_on_in_its_legs() -> 
         await elicit.url("Go", "https://shop.example/")
         return f"hello {await elicit.form('Who are you?')}"
 
-    async with (
-        staged(server, who=BY_CODE) as stage,
-        stage.caller("2026-07-28", headers=TOKEN, declares=FORM, fills=[{}]) as caller,
-    ):
+    async with caller_of(
+        server, "2026-07-28", who=BY_CODE, headers=TOKEN, declares=FORM, fills=[{}]
+    ) as (env, caller):
         shown = answered_in(await caller.leg("both"))
-        await stage.complete(link_in(shown))
+        await env.complete(link_in(shown))
         first = asked_in(await caller.leg(RESULT_TOOL, elicitId=id_in(shown)))
         (key,) = first.input_requests or {}
         done = await soon(

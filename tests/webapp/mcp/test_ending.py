@@ -45,9 +45,7 @@ async def end_beside(clock: Clock, *, swallowed_at_most: int) -> tuple[float, bo
     return took, was_over
 
 
-def test_a_body_that_swallows_its_cancellation_is_not_waited_for_for_ever(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_body_that_swallows_its_cancellation_is_not_waited_for_for_ever(caplog):
     clock = Clock()
     loop = HandLoop(clock)
     with caplog.at_level(logging.ERROR):
@@ -58,7 +56,7 @@ def test_a_body_that_swallows_its_cancellation_is_not_waited_for_for_ever(
     assert [record.message for record in caplog.records] == ["call.would_not_end"]
 
 
-def test_a_body_that_ends_when_it_is_told_costs_no_time() -> None:
+def test_a_body_that_ends_when_it_is_told_costs_no_time():
     clock = Clock()
     loop = HandLoop(clock)
     assert loop.run_until_complete(end_beside(clock, swallowed_at_most=0)) == (0.0, True)
@@ -111,9 +109,7 @@ class Orphaned:
         (900.0, False, None, 611),
     ],
 )
-def test_an_orphan_has_its_time_and_what_it_does_once_the_grace(
-    work_takes: float, is_paid: bool, done: float | None, over: float
-) -> None:
+def test_an_orphan_has_its_time_and_what_it_does_once_the_grace(work_takes, is_paid, done, over):
     # finding: R14
     orphaned = Orphaned(Clock())
     loop = HandLoop(orphaned.clock)
@@ -130,9 +126,7 @@ def test_an_orphan_has_its_time_and_what_it_does_once_the_grace(
     ("work_takes", "done", "over"),
     [(30.0, 30, 30), (605.0, 605, 605), (900.0, None, 611)],
 )
-def test_a_call_that_is_cancelled_inside_once_has_its_time_too(
-    work_takes: float, done: float | None, over: float
-) -> None:
+def test_a_call_that_is_cancelled_inside_once_has_its_time_too(work_takes, done, over):
     # finding: R14
     cancelled = Orphaned(Clock())
     loop = HandLoop(cancelled.clock)

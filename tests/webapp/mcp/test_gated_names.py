@@ -1,7 +1,6 @@
 """ELICIT_GATE, held against the tools that are served."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ def policy(*patterns: str) -> GatePolicy:
     return GatePolicy(patterns=patterns)
 
 
-async def test_a_name_that_is_no_tools_stops_the_start(library: str) -> None:
+async def test_a_name_that_is_no_tools_stops_the_start(library):
     # finding: A7
     server = with_tools(new_server(library))
     await must_name_tools(policy("delete_file", "read_*"), server)
@@ -40,9 +39,7 @@ async def test_a_name_that_is_no_tools_stops_the_start(library: str) -> None:
             await must_name_tools(policy("read_file", word), server)
 
 
-async def test_a_pattern_without_a_tool_is_warned_of(
-    library: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_pattern_without_a_tool_is_warned_of(library, caplog):
     # finding: A7
     server = with_tools(new_server(library))
     with caplog.at_level(logging.WARNING):
@@ -53,7 +50,7 @@ async def test_a_pattern_without_a_tool_is_warned_of(
     assert (warning.message, vars(warning)["word"]) == ("gate.names_no_tool", "pay_*")
 
 
-async def test_what_is_mounted_has_its_own_name_and_the_one_that_it_is_listed_by() -> None:
+async def test_what_is_mounted_has_its_own_name_and_the_one_that_it_is_listed_by():
     # finding: A7
     server = FastMCP("shop")
     server.mount(with_tools(FastMCP("files")), namespace="files")
@@ -62,9 +59,7 @@ async def test_what_is_mounted_has_its_own_name_and_the_one_that_it_is_listed_by
         await must_name_tools(policy("file_read_file"), server)
 
 
-async def test_where_tools_may_come_later_a_name_is_only_warned_of(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_where_tools_may_come_later_a_name_is_only_warned_of(caplog):
     # finding: A7
     server = create_proxy(with_tools(FastMCP("files")), name="shop")
     with caplog.at_level(logging.WARNING):
@@ -74,7 +69,7 @@ async def test_where_tools_may_come_later_a_name_is_only_warned_of(
     ]
 
 
-async def test_an_application_does_not_start_with_a_gate_before_nothing(tmp_path: Path) -> None:
+async def test_an_application_does_not_start_with_a_gate_before_nothing(tmp_path):
     # finding: A7
     settings = read_settings({"HOME": str(tmp_path), "ELICIT_GATE": "pay"})
     with pytest.raises(GateWithoutTool, match="ELICIT_GATE"):

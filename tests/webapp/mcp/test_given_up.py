@@ -11,12 +11,11 @@ from tests.support.mcp_server import (
     LEGACY,
     MODERN,
     asked_in,
+    caller_of,
     cut,
     eventually,
     links_asked,
-    new_server,
     soon,
-    staged,
     text_of,
 )
 from webapp.limits import CallLimits
@@ -53,55 +52,49 @@ class Work:
 
 @pytest.mark.every_way
 async def test_a_call_that_is_given_up_ends_at_its_next_await_and_its_answer_stays(
-    server: Any, revision: str
-) -> None:
+    server, revision
+):
     # finding: R14
     work = Work(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         given_up = caller.call("buy", once=False)
-        await stage.complete(await caller.link(), {"n": 1})
+        await env.complete(await caller.link(), {"n": 1})
         await eventually(lambda: work.log == ["after"])
         await cut(given_up)
         await eventually(lambda: work.log == ["after", "cancelled"])
-        await eventually(lambda: not len(stage.service.bodies))
+        await eventually(lambda: not len(env.service.bodies))
         work.gate.set()
-        assert text_of(await soon(caller.call("buy", once=False))) == "{'n': 1} 0"
+        assert await caller.text("buy", once=False) == "{'n': 1} 0"
         assert not caller.has_links_left
 
 
-async def test_what_is_done_once_is_done_to_its_end_and_kept_for_the_same_call(
-    library: str,
-) -> None:
+async def test_what_is_done_once_is_done_to_its_end_and_kept_for_the_same_call(server):
     # finding: R14
-    server = new_server(library)
     work = Work(server)
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         given_up = caller.call("buy", once=True)
-        await stage.complete(await caller.link(), {"n": 1})
+        await env.complete(await caller.link(), {"n": 1})
         await eventually(lambda: work.log == ["work"])
         await cut(given_up)
-        await stage.posts_are_over()
+        await env.posts_are_over()
         work.once_gate.set()
-        await eventually(lambda: not len(stage.service.bodies))
+        await eventually(lambda: not len(env.service.bodies))
         assert work.log == ["work", "done", "after", "cancelled"]  # nothing behind an await
         work.gate.set()
-        assert text_of(await soon(caller.call("buy", once=True))) == "{'n': 1} 7"
+        assert await caller.text("buy", once=True) == "{'n': 1} 7"
         assert work.log[4:] == ["after", "end"]
 
 
-async def test_where_a_cut_looks_like_a_cancel_what_began_once_runs_to_its_end(
-    library: str,
-) -> None:
+async def test_where_a_cut_looks_like_a_cancel_what_began_once_runs_to_its_end(server):
     # finding: R14
-    server = new_server(library)
     work = Work(server)
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (env, caller):
         first = asked_in(await caller.leg("buy", once=True))
-        await stage.complete(links_asked(first)[0], {"n": 1})
+        await env.complete(links_asked(first)[0], {"n": 1})
         given_up = asyncio.create_task(caller.leg("buy", after=first, once=True))
         await eventually(lambda: work.log == ["work"])
         await cut(given_up)
-        await stage.posts_are_over()
+        await env.posts_are_over()
         again = caller.call("buy", once=True)
         work.once_gate.set()
         await eventually(lambda: work.log == ["work", "done", "after"])
@@ -110,34 +103,32 @@ async def test_where_a_cut_looks_like_a_cancel_what_began_once_runs_to_its_end(
         assert work.log == ["work", "done", "after", "end"]
 
 
-async def test_the_same_call_waits_for_an_orphan_that_asked_nobody(library: str) -> None:
+async def test_the_same_call_waits_for_an_orphan_that_asked_nobody(server):
     # finding: R14
-    server = new_server(library)
     work = Work(server, asks=False)
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (env, caller):
         given_up = caller.call("buy", once=True)
         work.once_gate.set()
         await eventually(lambda: work.log == ["work", "done", "after"])
         await cut(given_up)
-        await stage.posts_are_over()
+        await env.posts_are_over()
         again = caller.call("buy", once=True)
-        await eventually(lambda: len(stage.service.bodies) == 2)
+        await eventually(lambda: len(env.service.bodies) == 2)
         work.gate.set()
         assert text_of(await soon(again)).endswith("{} 7")
         assert work.log == ["work", "done", "after", "end"]
 
 
-async def test_a_process_that_ends_waits_for_what_is_done_once(library: str) -> None:
+async def test_a_process_that_ends_waits_for_what_is_done_once(server):
     # finding: R14
-    server = new_server(library)
     work = Work(server, asks=False)
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         given_up = caller.call("buy", once=True)
         await eventually(lambda: work.log == ["work"])
         await cut(given_up)
-        await stage.posts_are_over()
-        ending = asyncio.create_task(stage.service.drain(within=stage.settings.policies.grace))
-        await eventually(lambda: stage.service.is_draining)
+        await env.posts_are_over()
+        ending = asyncio.create_task(env.service.drain(within=env.settings.policies.grace))
+        await eventually(lambda: env.service.is_draining)
         assert not ending.done()
         work.once_gate.set()
         await soon(ending)
@@ -147,21 +138,21 @@ async def test_a_process_that_ends_waits_for_what_is_done_once(library: str) -> 
 @pytest.mark.every_way
 @pytest.mark.parametrize("is_cut", [True, False])
 async def test_the_same_call_is_told_to_come_again_while_that_takes_too_long(
-    server: Any, revision: str, *, is_cut: bool
-) -> None:
+    server, revision, is_cut
+):
     # finding: R14
     work = Work(server, asks=False)
     brief = timedelta(seconds=0.2)
     limits = CallLimits(call=brief, leg=brief, leg_at_least=brief, link=brief)
-    async with staged(server, limits=limits) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision, limits=limits) as (env, caller):
         first = caller.call("buy", once=True)
         await eventually(lambda: work.log == ["work"])
         if is_cut:
             await cut(first)
-            await stage.posts_are_over()
-        again = await soon(caller.call("buy", once=True))
+            await env.posts_are_over()
+        again = await caller.result("buy", once=True)
         assert "call again" in text_of(again)
         assert work.log == ["work"]
         work.once_gate.set()
         work.gate.set()
-        await eventually(lambda: not len(stage.service.bodies))
+        await eventually(lambda: not len(env.service.bodies))

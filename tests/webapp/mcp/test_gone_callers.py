@@ -11,7 +11,7 @@ import pytest
 from flows import elicit
 from flows.elicitation.states import Json
 from tests.support.local_peers import ON_LINUX
-from tests.support.mcp_server import ServerEnv, eventually, staged
+from tests.support.mcp_server import ServerEnv, eventually, server_env
 from tests.support.users import ACCEPT, answered, calling, opened_session
 
 
@@ -29,15 +29,15 @@ def add_order(server: Any) -> list[str]:
     return keys
 
 
-def connected(stage: ServerEnv) -> socket.socket:
+def connected(env: ServerEnv) -> socket.socket:
     """A connection that the server has not accepted yet."""
-    parts = urlsplit(stage.url)
+    parts = urlsplit(env.url)
     return socket.create_connection((parts.hostname or "", parts.port or 0))
 
 
-def request(stage: ServerEnv, message: dict[str, Any], headers: dict[str, str]) -> bytes:
+def request(env: ServerEnv, message: dict[str, Any], headers: dict[str, str]) -> bytes:
     body = json.dumps({"jsonrpc": "2.0", **message}).encode()
-    lines = {"host": urlsplit(stage.url).netloc, "content-length": str(len(body)), **ACCEPT}
+    lines = {"host": urlsplit(env.url).netloc, "content-length": str(len(body)), **ACCEPT}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, **headers}.items())
     return f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + body
 
@@ -51,43 +51,41 @@ def send_and_close(connection: socket.socket, sent: bytes, *, resets: bool = Fal
     connection.close()
 
 
-async def calls_again(stage: ServerEnv, headers: dict[str, str], *, id: int) -> None:
-    await stage.posts_are_over()
-    answer = await answered(stage.mcp_url, message=calling("order", id=id), headers=headers)
+async def calls_again(env: ServerEnv, headers: dict[str, str], *, id: int) -> None:
+    await env.posts_are_over()
+    answer = await answered(env.mcp_url, message=calling("order", id=id), headers=headers)
     assert "ordered" in answer.body
 
 
 @ON_LINUX
-async def test_a_call_whose_client_is_gone_is_its_callers_and_works_once(server: Any) -> None:
+async def test_a_call_whose_client_is_gone_is_its_callers_and_works_once(server):
     # finding: R1
     keys = add_order(server)
-    async with staged(server) as stage:
-        session = await opened_session(stage.mcp_url)
-        with connected(stage) as connection:
+    async with server_env(server) as env:
+        session = await opened_session(env.mcp_url)
+        with connected(env) as connection:
             # Accepted, since it was answered; then a call, and it is closed at once.
             connection.setblocking(False)
             loop = asyncio.get_running_loop()
-            ping = request(stage, {"id": 1, "method": "ping"}, session)
+            ping = request(env, {"id": 1, "method": "ping"}, session)
             await loop.sock_sendall(connection, ping)
             heard = b""
             while b'"result"' not in heard:
                 heard += await loop.sock_recv(connection, 4096)
-            seen = stage.begun_posts
-            send_and_close(connection, request(stage, calling("order", id=2), session))
-        await eventually(lambda: stage.begun_posts > seen)
-        await calls_again(stage, session, id=3)
+            seen = env.begun_posts
+            send_and_close(connection, request(env, calling("order", id=2), session))
+        await eventually(lambda: env.begun_posts > seen)
+        await calls_again(env, session, id=3)
         assert len(keys) == 1
 
 
 @ON_LINUX
 @pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
-async def test_a_call_of_nobody_any_more_is_not_begun(server: Any, *, resets: bool) -> None:
+async def test_a_call_of_nobody_any_more_is_not_begun(server, resets):
     # finding: R1
     keys = add_order(server)
-    async with staged(server) as stage:
-        session = await opened_session(stage.mcp_url)
-        send_and_close(
-            connected(stage), request(stage, calling("order", id=2), session), resets=resets
-        )
-        await calls_again(stage, session, id=3)
+    async with server_env(server) as env:
+        session = await opened_session(env.mcp_url)
+        send_and_close(connected(env), request(env, calling("order", id=2), session), resets=resets)
+        await calls_again(env, session, id=3)
         assert len(keys) == 1

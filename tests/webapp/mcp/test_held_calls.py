@@ -52,130 +52,130 @@ async def opened(server: Any) -> AsyncGenerator[tuple[ServerEnv, Clock]]:
     clock = Clock()
     is_fastmcp = hasattr(server, "_mcp_server")
     application = server.http_app(path="/mcp") if is_fastmcp else server.streamable_http_app()
-    async with attached(server, application, clock=clock, policies=PATIENT) as stage:
-        yield stage, clock
+    async with attached(server, application, clock=clock, policies=PATIENT) as env:
+        yield env, clock
 
 
-async def pass_time(stage: ServerEnv, clock: Clock, *, seconds: float) -> None:
+async def pass_time(env: ServerEnv, clock: Clock, *, seconds: float) -> None:
     """Let the call that waits see what time it is."""
-    await stage.pending()
+    await env.pending()
     clock.tick(seconds=seconds)
-    stage.service.elicitations.waiters.wake_all()
+    env.service.elicitations.waiters.wake_all()
 
 
 def is_still_waiting(result: Any) -> bool:
     return text_of(result).startswith("Still waiting for the person.")
 
 
-async def test_a_call_with_a_link_is_answered_before_clients_give_up(library: str) -> None:
+async def test_a_call_with_a_link_is_answered_before_clients_give_up(library):
     # defect: lynq limit of 60 seconds
     # defect: tesseron limit of 60 seconds
     # finding: R4
     async with (
-        opened(new_asking_server(library)) as (stage, clock),
-        stage.caller(LEGACY) as caller,
+        opened(new_asking_server(library)) as (env, clock),
+        env.caller(LEGACY) as caller,
     ):
         call = caller.call("sign_in")
         link = await caller.link()
-        await pass_time(stage, clock, seconds=49)
+        await pass_time(env, clock, seconds=49)
         assert not call.done()
-        await pass_time(stage, clock, seconds=1)
+        await pass_time(env, clock, seconds=1)
         result = await soon(call)
         assert is_still_waiting(result)
         assert "call this tool again" in text_of(result)
-        assert stage.id_of(link_in(result)) == stage.id_of(link)
+        assert env.id_of(link_in(result)) == env.id_of(link)
         for _ in range(3):
             again = caller.call("sign_in")
-            await pass_time(stage, clock, seconds=50)
+            await pass_time(env, clock, seconds=50)
             assert is_still_waiting(await soon(again))
         last = caller.call("sign_in")
-        await stage.pending()
-        await stage.complete(link, {"name": "ann"})
+        await env.pending()
+        await env.complete(link, {"name": "ann"})
         assert "ann" in text_of(await soon(last))
         assert not caller.has_links_left, "it was accepted in this session"
-        assert caller.completed == [stage.id_of(link)]
+        assert caller.completed == [env.id_of(link)]
 
 
-async def link_of_a_held_call(stage: ServerEnv, clock: Clock, caller: Caller) -> str:
+async def link_of_a_held_call(env: ServerEnv, clock: Clock, caller: Caller) -> str:
     """Its link, after the call was answered that the person is waited for."""
     call = caller.call("sign_in")
     link = await caller.link()
-    await pass_time(stage, clock, seconds=50)
+    await pass_time(env, clock, seconds=50)
     assert is_still_waiting(await soon(call))
     return link
 
 
-async def test_what_ended_between_two_calls_is_told_by_the_next(library: str) -> None:
+async def test_what_ended_between_two_calls_is_told_by_the_next(library):
     # finding: R4
     async with (
-        opened(new_asking_server(library)) as (stage, clock),
-        stage.caller(LEGACY) as caller,
+        opened(new_asking_server(library)) as (env, clock),
+        env.caller(LEGACY) as caller,
     ):
-        link = await link_of_a_held_call(stage, clock, caller)
-        await stage.complete(link, {"name": "ann"})
-        assert "ann" in text_of(await soon(caller.call("sign_in")))
-        assert caller.completed == [stage.id_of(link)]
+        link = await link_of_a_held_call(env, clock, caller)
+        await env.complete(link, {"name": "ann"})
+        assert "ann" in await caller.text("sign_in")
+        assert caller.completed == [env.id_of(link)]
         assert not caller.has_links_left
 
 
-async def test_another_session_is_shown_the_link_again(library: str) -> None:
+async def test_another_session_is_shown_the_link_again(library):
     # finding: R4
-    async with opened(new_asking_server(library)) as (stage, clock):
-        async with stage.caller(LEGACY) as caller:
-            link = await link_of_a_held_call(stage, clock, caller)
-        async with stage.caller(LEGACY) as other:
+    async with opened(new_asking_server(library)) as (env, clock):
+        async with env.caller(LEGACY) as caller:
+            link = await link_of_a_held_call(env, clock, caller)
+        async with env.caller(LEGACY) as other:
             last = other.call("sign_in")
-            assert stage.id_of(await other.link()) == stage.id_of(link)
-            await stage.complete(link)
+            assert env.id_of(await other.link()) == env.id_of(link)
+            await env.complete(link)
             await soon(last)
 
 
-async def test_a_decline_that_comes_between_two_calls_ends_the_question(library: str) -> None:
+async def test_a_decline_that_comes_between_two_calls_ends_the_question(library):
     # finding: R4
-    async with opened(new_asking_server(library)) as (stage, clock):
+    async with opened(new_asking_server(library)) as (env, clock):
         slow = Slow()
-        async with slow.caller(stage, declares=BOTH) as caller:
+        async with slow.caller(env, declares=BOTH) as caller:
             call = caller.call("sign_in")
             await slow.was_asked(1)
-            await pass_time(stage, clock, seconds=50)
+            await pass_time(env, clock, seconds=50)
             assert is_still_waiting(await soon(call))
             slow.answers.put_nowait(("decline", None))
             await slow.has_answered(1)
-            again = await soon(caller.call("sign_in"))
+            again = await caller.result("sign_in")
             assert again.is_error
             assert "declined" in text_of(again)
             assert slow.asked == 1
 
 
 @pytest.mark.parametrize("when", ["between two calls", "while the next one waits"])
-async def test_a_form_that_is_filled_in_slowly_is_shown_once(library: str, when: str) -> None:
+async def test_a_form_that_is_filled_in_slowly_is_shown_once(library, when):
     # finding: R4
-    async with opened(new_asking_server(library)) as (stage, clock):
+    async with opened(new_asking_server(library)) as (env, clock):
         slow = Slow()
-        async with slow.caller(stage, declares=FORM) as caller:
+        async with slow.caller(env, declares=FORM) as caller:
             call = caller.call("name")
             await slow.was_asked(1)
-            await pass_time(stage, clock, seconds=50)
+            await pass_time(env, clock, seconds=50)
             assert is_still_waiting(await soon(call))
             if when.startswith("between"):
                 slow.answers.put_nowait(("accept", {"response": "Ann"}))
                 await slow.has_answered(1)
             last = caller.call("name")
             if when.startswith("while"):
-                await stage.pending()
+                await env.pending()
                 slow.answers.put_nowait(("accept", {"response": "Ann"}))
             assert text_of(await soon(last)) == "Ann"
             assert slow.asked == 1
 
 
-async def test_a_form_that_was_dismissed_between_two_calls_is_shown_again(library: str) -> None:
+async def test_a_form_that_was_dismissed_between_two_calls_is_shown_again(library):
     # finding: R4
-    async with opened(new_asking_server(library)) as (stage, clock):
+    async with opened(new_asking_server(library)) as (env, clock):
         slow = Slow()
-        async with slow.caller(stage, declares=FORM) as caller:
+        async with slow.caller(env, declares=FORM) as caller:
             call = caller.call("name")
             await slow.was_asked(1)
-            await pass_time(stage, clock, seconds=50)
+            await pass_time(env, clock, seconds=50)
             await soon(call)
             slow.answers.put_nowait(("cancel", None))
             await slow.has_answered(1)
@@ -186,34 +186,34 @@ async def test_a_form_that_was_dismissed_between_two_calls_is_shown_again(librar
 
 
 @pytest.mark.parametrize("way", ["named", "seen"])
-async def test_a_client_that_waits_longer_is_held_longer(library: str, way: str) -> None:
+async def test_a_client_that_waits_longer_is_held_longer(library, way):
     # finding: R4
-    async with opened(new_asking_server(library)) as (stage, clock):
+    async with opened(new_asking_server(library)) as (env, clock):
         name = "patient" if way == "named" else "mcp"
-        async with stage.caller(LEGACY, name=name) as caller:
+        async with env.caller(LEGACY, name=name) as caller:
             if way == "seen":
-                see_it_wait(stage.service.patience, clock, stage, name, seconds=60)
+                see_it_wait(env.service.patience, clock, env, name, seconds=60)
             call = caller.call("sign_in")
             link = await caller.link()
             for _ in range(4):
-                await pass_time(stage, clock, seconds=60)
+                await pass_time(env, clock, seconds=60)
             assert not call.done()
-            await stage.complete(link, {"name": "ann"})
+            await env.complete(link, {"name": "ann"})
             assert "ann" in text_of(await soon(call))
 
 
 def see_it_wait(
-    patience: Patience, clock: Clock, stage: ServerEnv, client: str, *, seconds: float
+    patience: Patience, clock: Clock, env: ServerEnv, client: str, *, seconds: float
 ) -> None:
     wire = StreamConnection()
-    caller = Identified(owner=stage.service.identity.local_owner, client=client)
+    caller = Identified(owner=env.service.identity.local_owner, client=client)
     has_result = patience.watch(caller, wire)
     clock.tick(seconds=seconds)
     has_result()
     wire.end(is_delivered=True)
 
 
-async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait() -> None:
+async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
     # finding: R4
     clock = Clock()
     patience = Patience(named=frozenset(), clock=clock)
@@ -237,51 +237,48 @@ async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait() -> None
     assert not patience.is_long(Identified(owner="eve", client="another"), name="another")
 
 
-async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library: str) -> None:
+async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library):
     # finding: R4
-    async with opened(new_asking_server(library)) as (stage, clock):
-        caller = await stage.cut_off_caller(LEGACY)
+    async with opened(new_asking_server(library)) as (env, clock):
+        caller = await env.cut_off_caller(LEGACY)
         call = caller.call("sign_in")
-        (asked,) = await stage.pending()
+        (asked,) = await env.pending()
         clock.tick(seconds=61)
         await caller.cancel()
         await soon(call)
-        await eventually(lambda: not len(stage.service.bodies))
+        await eventually(lambda: not len(env.service.bodies))
         me = Identified(owner=asked.owner, client=asked.asked.client or "")
-        assert not stage.service.patience.is_long(me, name="c")
+        assert not env.service.patience.is_long(me, name="c")
 
 
-async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library: str) -> None:
+async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library):
     # finding: H2
     async with (
-        opened(new_asking_server(library)) as (stage, clock),
-        stage.caller(LEGACY) as caller,
+        opened(new_asking_server(library)) as (env, clock),
+        env.caller(LEGACY) as caller,
     ):
         call = caller.call("sign_in")
         link = await caller.link()
-        await pass_time(stage, clock, seconds=40)
+        await pass_time(env, clock, seconds=40)
         clock.set(hours=-2)
-        await pass_time(stage, clock, seconds=9)
+        await pass_time(env, clock, seconds=9)
         assert not call.done()
-        await pass_time(stage, clock, seconds=1)
+        await pass_time(env, clock, seconds=1)
         assert is_still_waiting(await soon(call))
         # Forth again: nobody is seen to have waited for two hours.
         last = caller.call("sign_in")
-        await stage.pending()
+        await env.pending()
         clock.set(hours=2)
-        await stage.complete(link, {"name": "ann"})
+        await env.complete(link, {"name": "ann"})
         assert "ann" in text_of(await soon(last))
-        me = Identified(owner=stage.service.identity.local_owner, client="mcp")
-        assert not stage.service.patience.is_long(me, name="c")
+        me = Identified(owner=env.service.identity.local_owner, client="mcp")
+        assert not env.service.patience.is_long(me, name="c")
 
 
 @pytest.mark.parametrize("hours", [0, -2])
-async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(
-    library: str, hours: int
-) -> None:
+async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(server, hours):
     # finding: R4
     # finding: H2
-    server = new_server(library)
     gate, began = asyncio.Event(), asyncio.Event()
 
     @server.tool()
@@ -291,18 +288,18 @@ async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(
         await gate.wait()
         return "worked"
 
-    async with opened(server) as (stage, clock), stage.caller(LEGACY) as caller:
+    async with opened(server) as (env, clock), env.caller(LEGACY) as caller:
         call = caller.call("work")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         await soon(began.wait())
-        waiters = stage.service.elicitations.waiters
+        waiters = env.service.elicitations.waiters
         before = len(waiters)
         again = caller.call("work")
         await eventually(lambda: len(waiters) > before)
         clock.set(hours=hours)
         for _ in range(2):
             clock.tick(seconds=25)
-            await stage.service.bodies.renew()
+            await env.service.bodies.renew()
 
         def is_answered() -> bool:
             waiters.wake_all()
@@ -314,7 +311,7 @@ async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(
         assert text_of(await soon(call)) == "worked"
 
 
-def test_every_way_to_hold_a_call_ends_before_55_seconds() -> None:
+def test_every_way_to_hold_a_call_ends_before_55_seconds():
     # finding: R4
     limits = CallLimits()
     assert limits.leg < limits.call < timedelta(seconds=55)
@@ -330,8 +327,8 @@ class Slow:
         self.answered = 0
 
     @asynccontextmanager
-    async def caller(self, stage: ServerEnv, *, declares: Any) -> AsyncGenerator[Caller]:
-        async with stage.caller(LEGACY, declares=declares, slow=self.answer) as caller:
+    async def caller(self, env: ServerEnv, *, declares: Any) -> AsyncGenerator[Caller]:
+        async with env.caller(LEGACY, declares=declares, slow=self.answer) as caller:
             yield caller
 
     async def answer(self) -> tuple[str, Any]:

@@ -1,7 +1,6 @@
 """Tools that are hidden until what they need is there, and what their clients hear of it."""
 
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,17 +9,18 @@ from flows import elicit
 from flows.providers import github
 from tests.support.issuer import issuing, sign_in
 from tests.support.kind_tools import PRICE, connected
-from tests.support.mcp_sandbox import KEY, SandboxEnv, sandbox_env, went_through
+from tests.support.mcp_sandbox import KEY, SandboxEnv, caller_at_sandbox, sandbox_env, went_through
 from tests.support.mcp_server import (
     LEGACY,
     MODERN,
     RING,
     UID,
     Caller,
+    caller_of,
     eventually,
     new_server,
+    server_env,
     soon,
-    staged,
     text_of,
 )
 from webapp.connecting import utc_now
@@ -90,89 +90,77 @@ async def seen(caller: Caller) -> set[str]:
 
 
 @pytest.mark.every_way
-async def test_a_tool_is_hidden_until_another_has_connected_the_account(
-    server: Any, revision: str
-) -> None:
+async def test_a_tool_is_hidden_until_another_has_connected_the_account(server, revision):
     # parity: L10
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, revision) as (at, caller):
         assert await seen(caller) == set()
-        assert text_of(await went_through(caller, "link_account", [guest.connect])) == "octocat"
+        assert text_of(await went_through(caller, "link_account", [at.guest.connect])) == "octocat"
         assert await seen(caller) == {"list_repositories"}
         # It may be seen; whether it may use the account, the person is asked once.
-        result = await went_through(caller, "list_repositories", [guest.allow])
+        result = await went_through(caller, "list_repositories", [at.guest.allow])
         assert text_of(result) == "those of octocat"
-        assert text_of(await soon(caller.call("list_repositories"))) == "those of octocat"
+        assert await caller.text("list_repositories") == "those of octocat"
         (account,) = await at.connections()
-        await at.stage.service.kinds.accounts.disconnect(account.owner, account.id)
+        await at.env.service.kinds.accounts.disconnect(account.owner, account.id)
         assert await seen(caller) == set()
 
 
-async def test_an_account_with_less_does_not_show_it(server: Any, revision: str) -> None:
+async def test_an_account_with_less_does_not_show_it(server, revision):
     @server.tool()
     async def link_little() -> str:
         return str((await elicit.oauth(github, scopes=["gist"])).label)
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        assert text_of(await went_through(caller, "link_little", [guest.connect])) == "octocat"
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        assert text_of(await went_through(caller, "link_little", [at.guest.connect])) == "octocat"
         assert await seen(caller) == {"link_little"}
 
 
-async def test_a_hidden_tool_that_is_called_asks_and_is_shown_then(
-    server: Any, revision: str
-) -> None:
+async def test_a_hidden_tool_that_is_called_asks_and_is_shown_then(server, revision):
     # parity: L10
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, revision) as (at, caller):
         assert await seen(caller) == set()
-        assert text_of(await went_through(caller, "print_pages", [guest.pay])) == "printed"
+        assert text_of(await went_through(caller, "print_pages", [at.guest.pay])) == "printed"
         assert await seen(caller) == {"print_pages"}
-        assert text_of(await soon(caller.call("print_pages"))) == "printed"
+        assert await caller.text("print_pages") == "printed"
 
 
-async def test_a_look_at_the_list_spends_nothing(server: Any, revision: str) -> None:
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        result = await went_through(caller, "print_pages", [guest.pay], fails=True)
+async def test_a_look_at_the_list_spends_nothing(server, revision):
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        result = await went_through(caller, "print_pages", [at.guest.pay], fails=True)
         assert result.is_error
-        await eventually(lambda: not len(at.stage.service.bodies))
+        await eventually(lambda: not len(at.env.service.bodies))
         assert await seen(caller) == {"print_pages"}
         (payment,) = await at.payments()
         assert payment.status == "open"
         assert payment.refund_at is not None
-        refunds = at.stage.service.kinds.payments
+        refunds = at.env.service.kinds.payments
         await refunds.refund(payment.owner, payment.id, reason=None, run="r")
         assert await seen(caller) == set()
 
 
-async def test_a_kept_secret_shows_it_and_a_forgotten_one_hides_it(
-    server: Any, revision: str
-) -> None:
+async def test_a_kept_secret_shows_it_and_a_forgotten_one_hides_it(server, revision):
     # parity: L6
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        assert text_of(await went_through(caller, "take_key", [guest.type])) == str(len(KEY))
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        assert text_of(await went_through(caller, "take_key", [at.guest.type])) == str(len(KEY))
         assert await seen(caller) == {"enter"}
-        assert text_of(await soon(caller.call("lose_key"))) == "True"
+        assert await caller.text("lose_key") == "True"
         assert await seen(caller) == set()
 
 
-async def test_a_session_is_told_that_its_list_has_changed(library: str) -> None:
+async def test_a_session_is_told_that_its_list_has_changed(library):
     # parity: L10
     server = with_tools(new_server(library))
     async with (
         sandbox_env(server) as at,
-        at.stage.caller(LEGACY) as caller,
-        at.stage.caller(LEGACY) as another,  # the same person's
+        at.env.caller(LEGACY) as caller,
+        at.env.caller(LEGACY) as another,  # the same person's
     ):
         assert promises_changes(caller)
-        guest = await at.guest()
         assert await seen(caller) == await seen(another) == set()
-        await went_through(caller, "link_account", [guest.connect])
+        await went_through(caller, "link_account", [at.guest.connect])
         await eventually(lambda: caller.list_changes == another.list_changes == 1)
         assert await seen(caller) == {"list_repositories"}
-        assert text_of(await soon(caller.call("link_account"))) == "octocat"  # nothing new
+        assert await caller.text("link_account") == "octocat"  # nothing new
         await disconnect(at)
         await eventually(lambda: caller.list_changes == another.list_changes == 2)
         assert await seen(another) == set()
@@ -181,37 +169,34 @@ async def test_a_session_is_told_that_its_list_has_changed(library: str) -> None
 async def disconnect(at: SandboxEnv) -> None:
     """As the page of connections does it."""
     (account,) = await at.connections()
-    await at.stage.service.kinds.accounts.disconnect(account.owner, account.id)
+    await at.env.service.kinds.accounts.disconnect(account.owner, account.id)
 
 
-async def test_a_stream_of_changes_is_told_that_the_list_has_changed() -> None:
+async def test_a_stream_of_changes_is_told_that_the_list_has_changed():
     # parity: L10
     server = with_tools(new_server("mcp"))
     async with (
-        sandbox_env(server) as at,
-        at.stage.caller(MODERN) as caller,
+        caller_at_sandbox(server, MODERN) as (at, caller),
         caller.client.listen(tools_list_changed=True) as changes,
     ):
-        guest = await at.guest()
         assert await seen(caller) == set()
-        await went_through(caller, "link_account", [guest.connect])
+        await went_through(caller, "link_account", [at.guest.connect])
         assert type(await soon(anext(changes))).__name__ == "ToolsListChanged"
         assert await seen(caller) == {"list_repositories"}
         await disconnect(at)
         assert type(await soon(anext(changes))).__name__ == "ToolsListChanged"
 
 
-async def test_what_another_process_writes_is_told_too(library: str, tmp_path: Path) -> None:
+async def test_what_another_process_writes_is_told_too(library, tmp_path):
     address = f"sqlite:///{tmp_path / 'elicit.db'}"
     server = with_tools(new_server(library))
     async with (
-        staged(server, store=address) as stage,
-        stage.caller(LEGACY) as caller,
+        caller_of(server, LEGACY, store=address) as (env, caller),
         AsyncExitStack() as elsewhere,
     ):
         assert await seen(caller) == set()
         call = caller.call("take_key")
-        person = await stage.person()
+        person = await env.person()
         link = await caller.link()
         page = await person.visit(link)
         await person.browser.post(link, data={"csrf": page.csrf, "answer.value": KEY})
@@ -221,7 +206,7 @@ async def test_what_another_process_writes_is_told_too(library: str, tmp_path: P
         store = await open_store(address)
         elsewhere.push_async_callback(store.aclose)
         other = await elsewhere.enter_async_context(
-            open_service(store=store, ring=RING, public_url=stage.url, uid=UID, clock=utc_now)
+            open_service(store=store, ring=RING, public_url=env.url, uid=UID, clock=utc_now)
         )
         owner = other.identity.local_owner
         assert await other.kinds.secrets.forget(owner=owner, server="shop", name="door")
@@ -229,21 +214,21 @@ async def test_what_another_process_writes_is_told_too(library: str, tmp_path: P
         assert await seen(caller) == set()
 
 
-async def test_what_somebody_else_has_shows_nothing_and_tells_nobody_else(library: str) -> None:
+async def test_what_somebody_else_has_shows_nothing_and_tells_nobody_else(library):
     server = with_tools(new_server(library))
-    async with issuing() as issuer, staged(server, who=issuer.who()) as stage:
+    async with issuing() as issuer, server_env(server, who=issuer.who()) as env:
 
         def bearer(subject: str) -> Any:
-            return issuer.bearer(subject, audience=stage.mcp_url)
+            return issuer.bearer(subject, audience=env.mcp_url)
 
         async with (
-            stage.caller(LEGACY, headers=bearer("alice")) as alice,
-            stage.caller(LEGACY, headers=bearer("mallory")) as mallory,
+            env.caller(LEGACY, headers=bearer("alice")) as alice,
+            env.caller(LEGACY, headers=bearer("mallory")) as mallory,
         ):
             assert await seen(alice) == await seen(mallory) == set()
             call = alice.call("take_key")
             link = await alice.link()
-            person = await stage.person()
+            person = await env.person()
             await sign_in(person, await person.visit(link), "alice")
             page = await person.visit(link)
             await person.browser.post(link, data={"csrf": page.csrf, "answer.value": KEY})
@@ -257,12 +242,12 @@ async def test_what_somebody_else_has_shows_nothing_and_tells_nobody_else(librar
             assert (await person.visit(link)).heading == "This link belongs to someone else"
 
 
-async def test_what_is_not_set_up_stays_hidden(server: Any, revision: str) -> None:
-    async with staged(server) as stage, stage.caller(revision) as caller:
+async def test_what_is_not_set_up_stays_hidden(server, revision):
+    async with caller_of(server, revision) as (_, caller):
         assert await seen(caller) == set()
 
 
-async def test_a_server_that_hides_nothing_is_listed_as_it_is(library: str, revision: str) -> None:
+async def test_a_server_that_hides_nothing_is_listed_as_it_is(library, revision):
     server = new_server(library)
 
     @server.tool()
@@ -271,7 +256,7 @@ async def test_a_server_that_hides_nothing_is_listed_as_it_is(library: str, revi
         return "in"
 
     before = [tool.name for tool in await server.list_tools()]
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (_, caller):
         listed = await soon(caller.client.list_tools())
         assert [tool.name for tool in listed.tools] == before == ["enter"]
         if revision == LEGACY:
@@ -296,15 +281,15 @@ def watched(name: str, seen_in: list[str], server: Any) -> Any:
 
 @pytest.mark.parametrize("is_mounted", [False, True])
 async def test_what_the_author_does_as_tools_are_listed_needs_its_request_and_is_done_in_it(
-    *, is_mounted: bool
-) -> None:
+    is_mounted,
+):
     seen_in: list[str] = []
     server = watched("shop", seen_in, with_tools(new_server("fastmcp")))
     if is_mounted:
         outer = new_server("fastmcp")
         outer.mount(server)
         server = outer
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         assert not seen_in, "at initialize"
         assert await seen(caller) == set()
         listed = len(seen_in)
@@ -312,17 +297,17 @@ async def test_what_the_author_does_as_tools_are_listed_needs_its_request_and_is
         assert listed == (2 if is_mounted else 1)
         call = caller.call("take_key")
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         page = await person.visit(link)
         await person.browser.post(link, data={"csrf": page.csrf, "answer.value": KEY})
         assert text_of(await soon(call)) == str(len(KEY))
         await eventually(lambda: caller.list_changes == 1)
-        assert text_of(await soon(caller.call("lose_key"))) == "True"
+        assert await caller.text("lose_key") == "True"
         await eventually(lambda: caller.list_changes == 2)
         assert len(seen_in) == listed, "outside a request"
 
 
-async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision: str) -> None:
+async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision):
     from fastmcp import FastMCP
     from fastmcp.tools import Tool
 
@@ -344,16 +329,13 @@ async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision: 
     server.add_tool(Tool.from_tool(marked, name="below_both", transform_fn=again))
     plain = Tool.from_function(free)
     server.add_tool(Tool.from_tool(plain, name="above", transform_fn=hides(above)))
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, revision) as (at, caller):
         assert await seen(caller) == set()
-        assert text_of(await went_through(caller, "take_key", [guest.type])) == str(len(KEY))
+        assert text_of(await went_through(caller, "take_key", [at.guest.type])) == str(len(KEY))
         assert await seen(caller) == {"enter", "below_both", "above"}
 
 
-async def test_of_several_versions_the_one_that_is_listed_says_whether_it_is_hidden(
-    revision: str,
-) -> None:
+async def test_of_several_versions_the_one_that_is_listed_says_whether_it_is_hidden(revision):
     from fastmcp import FastMCP
 
     hides = elicit.needs(door(), hide=True)
@@ -369,5 +351,5 @@ async def test_of_several_versions_the_one_that_is_listed_says_whether_it_is_hid
     server.tool(leave, version="2.0", name="in_the_old_one")
     server.tool(leave, version="1.0", name="in_the_new_one")
     server.tool(hides(enter), version="2.0", name="in_the_new_one")
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
+    async with caller_at_sandbox(server, revision) as (_, caller):
         assert await seen(caller) == {"in_the_old_one"}

@@ -6,7 +6,7 @@ from fastmcp import FastMCP
 from fastmcp.server.dependencies import get_http_request
 from fastmcp.server.middleware import Middleware
 
-from tests.support.mcp_server import staged
+from tests.support.mcp_server import server_env
 
 
 class ForRequests(Middleware):
@@ -31,20 +31,20 @@ async def home_of(middleware: Middleware) -> str:
     def buy() -> str:
         return ""
 
-    async with staged(server) as stage:
-        person = await stage.person()
-        answer = await person.browser.get(f"{stage.url}/")
+    async with server_env(server) as env:
+        person = await env.person()
+        answer = await person.browser.get(f"{env.url}/")
         assert answer.status_code == 200
         return answer.text
 
 
-async def test_it_is_there_where_tools_are_listed_for_mcp_requests_only() -> None:
+async def test_it_is_there_where_tools_are_listed_for_mcp_requests_only():
     told = await home_of(ForRequests())
     assert "lends tools to your assistant" in told
     assert "<dt>" not in told
 
 
-async def test_what_the_author_lists_to_nobody_is_not_named() -> None:
+async def test_what_the_author_lists_to_nobody_is_not_named():
     told = await home_of(WithoutAdmin())
     assert "buy" in told
     assert "admin" not in told

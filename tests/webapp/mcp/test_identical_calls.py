@@ -14,11 +14,11 @@ from tests.support.mcp_server import (
     MODERN,
     asked_in,
     attached,
+    caller_of,
     eventually,
     links_asked,
     new_server,
     soon,
-    staged,
     text_of,
 )
 from webapp.stores.memory import MemoryStore
@@ -28,7 +28,7 @@ RELAYED = {"x-forwarded-for": "203.0.113.9"}
 KINDS = ("elicitation", "run", "once", "alias", "data key")
 
 
-async def test_a_new_call_after_a_questions_time_asks_a_new_question(library: str) -> None:
+async def test_a_new_call_after_a_questions_time_asks_a_new_question(library):
     server = new_server(library)
 
     @server.tool()
@@ -40,14 +40,14 @@ async def test_a_new_call_after_a_questions_time_asks_a_new_question(library: st
         server.http_app(path="/mcp") if library == "fastmcp" else server.streamable_http_app()
     )
     # Nothing sweeps here, so only the call itself can see what time it is.
-    async with attached(server, application, clock=clock) as stage, stage.caller(MODERN) as caller:
+    async with attached(server, application, clock=clock) as env, env.caller(MODERN) as caller:
         (dead,) = links_asked(await caller.leg("sign_in"))
         clock.tick(minutes=1)
         asked = asked_in(await caller.leg("sign_in"))
         (link,) = links_asked(asked)
-        assert stage.id_of(link) != stage.id_of(dead)
-        assert await stage.status(dead) == "expired"
-        assert await stage.complete(link, {"name": "ann"}) == "accepted"
+        assert env.id_of(link) != env.id_of(dead)
+        assert await env.status(dead) == "expired"
+        assert await env.complete(link, {"name": "ann"}) == "accepted"
         assert "ann" in text_of(await soon(caller.leg("sign_in", after=asked)))
 
 
@@ -61,42 +61,34 @@ def add_keyed(server: Any) -> None:
         return str(dict(await elicit.url("Sign in", LOGIN, key="login")))
 
 
-async def test_a_key_joins_calls_of_one_tool_with_different_arguments(
-    server: Any, revision: str
-) -> None:
+async def test_a_key_joins_calls_of_one_tool_with_different_arguments(server, revision):
     add_keyed(server)
-    async with (
-        staged(server) as stage,
-        stage.caller(revision) as caller,
-        stage.caller(revision) as other,
-    ):
+    async with caller_of(server, revision) as (env, caller), env.caller(revision) as other:
         calls = [caller.call("sign_in", page=1)]
         first = await caller.link()
         calls.append(other.call("sign_in", page=2))
         second = await other.link()
-        assert stage.id_of(second) == stage.id_of(first)
-        await stage.complete(second, {"name": "ann"})
+        assert env.id_of(second) == env.id_of(first)
+        await env.complete(second, {"name": "ann"})
         assert text_of(await soon(calls[1])) == "{'name': 'ann'}"
         await soon(calls[0])
-        assert len(await stage.elicitations()) == 1
+        assert len(await env.elicitations()) == 1
 
 
-async def test_a_key_never_joins_calls_of_two_tools(server: Any, revision: str) -> None:
+async def test_a_key_never_joins_calls_of_two_tools(server, revision):
     add_keyed(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         calls = [caller.call(tool, page=1) for tool in ("sign_in", "pay")]
         links = [await caller.link() for _ in calls]
-        assert stage.id_of(links[0]) != stage.id_of(links[1])
+        assert env.id_of(links[0]) != env.id_of(links[1])
         for link in links:
-            await stage.complete(link)
+            await env.complete(link)
         for call in calls:
             assert not (await soon(call)).is_error
 
 
 @pytest.mark.every_way
-async def test_two_identical_calls_at_one_moment_do_the_work_once(
-    server: Any, revision: str
-) -> None:
+async def test_two_identical_calls_at_one_moment_do_the_work_once(server, revision):
     bodies = Counter[str]()
     keys: list[str] = []
     gate = asyncio.Event()
@@ -111,7 +103,7 @@ async def test_two_identical_calls_at_one_moment_do_the_work_once(
         bodies["began"] += 1
         return str(await elicit.once("order", work))
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (_, caller):
         calls = [caller.call("order"), caller.call("order")]
         await eventually(lambda: bodies["began"] == 2 and keys)
         for _ in range(100):  # until both stand where they stand
@@ -121,9 +113,7 @@ async def test_two_identical_calls_at_one_moment_do_the_work_once(
         assert len(keys) == 1
 
 
-async def test_work_that_fails_is_done_again_by_the_call_that_waited_for_it(
-    server: Any, revision: str
-) -> None:
+async def test_work_that_fails_is_done_again_by_the_call_that_waited_for_it(server, revision):
     keys: list[str] = []
     gate = asyncio.Event()
 
@@ -138,7 +128,7 @@ async def test_work_that_fails_is_done_again_by_the_call_that_waited_for_it(
     async def order() -> str:
         return str(await elicit.once("order", work))
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (_, caller):
         first = caller.call("order")
         await eventually(lambda: keys)
         second = caller.call("order")
@@ -150,7 +140,7 @@ async def test_work_that_fails_is_done_again_by_the_call_that_waited_for_it(
         assert keys[0] == keys[1]
 
 
-async def test_nothing_is_begun_for_a_caller_that_is_refused(server: Any, revision: str) -> None:
+async def test_nothing_is_begun_for_a_caller_that_is_refused(server, revision):
     # finding: R1
     begun: list[str] = []
 
@@ -167,13 +157,10 @@ async def test_nothing_is_begun_for_a_caller_that_is_refused(server: Any, revisi
     async def rows() -> list[int]:
         return [len(await store.list(kind, limit=1000)) for kind in KINDS]
 
-    async with (
-        staged(server, store=store) as stage,
-        stage.caller(revision, headers=RELAYED) as caller,
-    ):
+    async with caller_of(server, revision, store=store, headers=RELAYED) as (_, caller):
         before = await rows()
         for _ in range(3):
-            refused = await soon(caller.call("order"))
+            refused = await caller.result("order")
             assert "[ELICITATION_NOT_ALLOWED]" in text_of(refused)
             assert "once('order') was not begun" in text_of(refused)
         assert await rows() == before

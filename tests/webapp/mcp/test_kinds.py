@@ -15,7 +15,7 @@ from flows import Account, Money, Receipt, elicit
 from flows.elicitation.states import Json
 from flows.errors import NotPossible
 from tests.support.kind_tools import PRICE, WAYS, asked_for, bought, connected
-from tests.support.mcp_sandbox import KEY, SandboxEnv, sandbox_env, went_through
+from tests.support.mcp_sandbox import KEY, SandboxEnv, caller_at_sandbox, sandbox_env, went_through
 from tests.support.mcp_server import (
     MODERN,
     answered_in,
@@ -24,7 +24,6 @@ from tests.support.mcp_server import (
     eventually,
     link_in,
     links_asked,
-    new_server,
     soon,
     text_of,
 )
@@ -35,7 +34,7 @@ from webapp.limits import CallLimits
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("way", WAYS)
-async def test_one_tool_gets_all_three_by_every_way(server: Any, revision: str, way: str) -> None:
+async def test_one_tool_gets_all_three_by_every_way(server, revision, way):
     # parity: T11
     got: list[Any] = []
 
@@ -49,12 +48,8 @@ async def test_one_tool_gets_all_three_by_every_way(server: Any, revision: str, 
         got.append((account, receipt, key))
         return f"{account.label} {len(repositories) > 0} {receipt.price} {len(key)}"
 
-    async with (
-        sandbox_env(server) as at,
-        at.stage.caller(revision, declares=WAYS[way]) as caller,
-    ):
-        guest = await at.guest()
-        acts = [guest.connect, guest.pay, guest.type]
+    async with caller_at_sandbox(server, revision, declares=WAYS[way]) as (at, caller):
+        acts = [at.guest.connect, at.guest.pay, at.guest.type]
         result = await went_through(caller, "serve_tea", acts, by_url=way == "url")
         assert text_of(result) == f"octocat True 9.00 EUR {len(KEY)}"
         ((account, receipt, key),) = got
@@ -66,12 +61,10 @@ async def test_one_tool_gets_all_three_by_every_way(server: Any, revision: str, 
         assert receipt.status == "taken"
         assert key == KEY
         assert [payment.status for payment in await at.payments()] == ["spent"]
-        assert all(row.content is None for row in await at.stage.elicitations())
+        assert all(row.content is None for row in await at.env.elicitations())
 
 
-async def test_the_key_to_an_account_goes_to_the_providers_hosts_only(
-    server: Any, revision: str
-) -> None:
+async def test_the_key_to_an_account_goes_to_the_providers_hosts_only(server, revision):
     heard: list[dict[bytes, bytes]] = []
 
     async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,17 +82,14 @@ async def test_the_key_to_an_account_goes_to_the_providers_hosts_only(
                 await api.get(f"{other}/user")
                 return str((await api.get("/user")).json()["login"])
 
-        async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-            guest = await at.guest()
-            result = await went_through(caller, "wander", [guest.connect])
+        async with caller_at_sandbox(server, revision) as (at, caller):
+            result = await went_through(caller, "wander", [at.guest.connect])
             assert text_of(result) == "octocat"
     assert len(heard) == 1
     assert b"authorization" not in heard[0]
 
 
-async def test_a_second_call_asks_nothing_and_another_tool_asks_once(
-    server: Any, revision: str
-) -> None:
+async def test_a_second_call_asks_nothing_and_another_tool_asks_once(server, revision):
     @server.tool()
     async def read() -> str:
         return str((await connected()).label)
@@ -108,17 +98,16 @@ async def test_a_second_call_asks_nothing_and_another_tool_asks_once(
     async def write() -> str:
         return str((await connected()).label)
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        assert text_of(await went_through(caller, "read", [guest.connect])) == "octocat"
-        assert text_of(await soon(caller.call("read"))) == "octocat"
-        assert text_of(await went_through(caller, "write", [guest.allow])) == "octocat"
-        assert text_of(await soon(caller.call("write"))) == "octocat"
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        assert text_of(await went_through(caller, "read", [at.guest.connect])) == "octocat"
+        assert await caller.text("read") == "octocat"
+        assert text_of(await went_through(caller, "write", [at.guest.allow])) == "octocat"
+        assert await caller.text("write") == "octocat"
         assert not caller.has_links_left
         assert len(await at.connections()) == 1
 
 
-async def test_a_receipt_is_spent_once_or_given_back_once(server: Any, revision: str) -> None:
+async def test_a_receipt_is_spent_once_or_given_back_once(server, revision):
     told: list[Any] = []
 
     @server.tool()
@@ -138,16 +127,15 @@ async def test_a_receipt_is_spent_once_or_given_back_once(server: Any, revision:
             await receipt.spend()
         return "given back"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        assert text_of(await went_through(caller, "spend", [guest.pay])) == "spent"
-        assert text_of(await went_through(caller, "refund", [guest.pay])) == "given back"
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        assert text_of(await went_through(caller, "spend", [at.guest.pay])) == "spent"
+        assert text_of(await went_through(caller, "refund", [at.guest.pay])) == "given back"
         first, again = told
         assert first == again
         assert (first.price, first.status) == (PRICE, "succeeded")
         assert sorted(p.status for p in await at.payments()) == ["refunded", "spent"]
         # What was given back buys nothing: it is asked for again.
-        assert text_of(await went_through(caller, "refund", [guest.pay])) == "given back"
+        assert text_of(await went_through(caller, "refund", [at.guest.pay])) == "given back"
 
 
 class Model(BaseModel):
@@ -184,9 +172,7 @@ FULL = {"user": "ann", "password": KEY}
     ],
     ids=["pydantic", "dataclass", "typed dictionary", "json schema"],
 )
-async def test_a_secret_has_the_type_that_was_asked_for(
-    server: Any, revision: str, schema: Any, expected: Any
-) -> None:
+async def test_a_secret_has_the_type_that_was_asked_for(server, revision, schema, expected):
     got: list[Any] = []
 
     @server.tool()
@@ -194,11 +180,10 @@ async def test_a_secret_has_the_type_that_was_asked_for(
         got.append(await elicit.secret("Your door", schema))
         return "open"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, revision) as (at, caller):
 
         async def fill_in(link: str) -> None:
-            await guest.type(link, **FULL)
+            await at.guest.type(link, **FULL)
 
         assert text_of(await went_through(caller, "unlock", [fill_in])) == "open"
         assert got == [expected]
@@ -215,7 +200,7 @@ NOES = {
 
 
 @pytest.mark.parametrize("no", NOES)
-async def test_a_no_is_told_as_it_was_said(server: Any, revision: str, no: str) -> None:
+async def test_a_no_is_told_as_it_was_said(server, revision, no):
     kind, act, status = NOES[no]
 
     @server.tool()
@@ -231,9 +216,8 @@ async def test_a_no_is_told_as_it_was_said(server: Any, revision: str, no: str) 
     async def must() -> str:
         return str(await asked_for(kind))
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        say_no = getattr(guest, act)
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        say_no = getattr(at.guest, act)
         assert text_of(await went_through(caller, "ask", [say_no])) == f"{status} None False True"
         assert text_of(await went_through(caller, "ask_or_none", [say_no])) == "None"
         result = await went_through(caller, "must", [say_no])
@@ -244,7 +228,7 @@ async def test_a_no_is_told_as_it_was_said(server: Any, revision: str, no: str) 
 
 
 async def kind_of(at: SandboxEnv, link: str) -> str:
-    found = await at.stage.service.elicitations.get(at.stage.id_of(link))
+    found = await at.env.service.elicitations.get(at.env.id_of(link))
     assert found is not None
     return found.kind
 
@@ -258,13 +242,10 @@ def add_gathering(server: Any) -> None:
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("first", ["oauth", "payment"])
-async def test_a_tool_gathers_an_account_and_a_payment(
-    server: Any, revision: str, first: str
-) -> None:
+async def test_a_tool_gathers_an_account_and_a_payment(server, revision, first):
     add_gathering(server)
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        acts = {"oauth": guest.connect, "payment": guest.pay}
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        acts = {"oauth": at.guest.connect, "payment": at.guest.pay}
         call = caller.call("both")
         links = {await kind_of(at, link): link for link in [await caller.link() for _ in acts]}
         for kind in sorted(acts, key=lambda kind: kind != first):
@@ -274,27 +255,23 @@ async def test_a_tool_gathers_an_account_and_a_payment(
 
 
 async def test_a_gathering_tool_shows_each_link_in_a_result_of_its_own(
-    request: pytest.FixtureRequest, server: Any, revision: str, library: str
-) -> None:
+    request, server, revision, library
+):
     add_gathering(server)
-    async with (
-        sandbox_env(server, limits=CallLimits(link=timedelta())) as at,
-        at.stage.caller(revision, declares=None) as caller,
-    ):
-        guest = await at.guest()
-        acts = {"oauth": guest.connect, "payment": guest.pay}
+    async with caller_at_sandbox(
+        server, revision, limits=CallLimits(link=timedelta()), declares=None
+    ) as (at, caller):
+        acts = {"oauth": at.guest.connect, "payment": at.guest.pay}
         for _ in range(2):
-            result = await soon(caller.call("both"))
+            result = await caller.result("both")
             assert text_of(result).startswith("This tool requires user input to continue")
             link = link_in(result)
             await acts[await kind_of(at, link)](link)
-        assert text_of(await soon(caller.call("both"))) == "octocat 9.00 EUR"
+        assert await caller.text("both") == "octocat 9.00 EUR"
 
 
 @pytest.mark.every_way
-async def test_what_is_spent_before_the_next_question_stays_bought(
-    server: Any, revision: str
-) -> None:
+async def test_what_is_spent_before_the_next_question_stays_bought(server, revision):
     runs: list[str] = []
 
     @server.tool()
@@ -305,17 +282,14 @@ async def test_what_is_spent_before_the_next_question_stays_bought(
         key = await elicit.secret("The key of the tea room")
         return f"{len(key)} {len(set(runs))}"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        result = await went_through(caller, "brew", [guest.pay, guest.type])
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        result = await went_through(caller, "brew", [at.guest.pay, at.guest.type])
         assert text_of(result) == f"{len(KEY)} 1"
         assert len(runs) == (2 if revision == MODERN else 1)
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_what_is_given_back_before_the_next_question_stays_given_back(
-    server: Any, revision: str
-) -> None:
+async def test_what_is_given_back_before_the_next_question_stays_given_back(server, revision):
     @server.tool()
     async def regret() -> str:
         receipt = await bought()
@@ -323,9 +297,8 @@ async def test_what_is_given_back_before_the_next_question_stays_given_back(
         key = await elicit.secret("The key of the tea room")
         return f"{refund.price} {len(key)}"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        result = await went_through(caller, "regret", [guest.pay, guest.type])
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        result = await went_through(caller, "regret", [at.guest.pay, at.guest.type])
         # Where the body runs again, it is not handed money that is back with the person.
         expected = "given back meanwhile" if revision == MODERN else f"9.00 EUR {len(KEY)}"
         assert expected in text_of(result)
@@ -333,9 +306,7 @@ async def test_what_is_given_back_before_the_next_question_stays_given_back(
 
 
 @pytest.mark.parametrize("known", ["account", "secret", "bought"])
-async def test_what_is_known_may_stand_before_another_question(
-    server: Any, revision: str, known: str
-) -> None:
+async def test_what_is_known_may_stand_before_another_question(server, revision, known):
     asks: dict[str, Any] = {
         "account": connected,
         "secret": lambda: elicit.secret("Your door", name="door"),
@@ -347,30 +318,28 @@ async def test_what_is_known_may_stand_before_another_question(
         await asks[known]()
         return str(len(await elicit.secret("The key of the tea room")))
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        first = {"account": guest.connect, "secret": guest.type, "bought": guest.pay}[known]
-        for todo in ([first, guest.type], [guest.type]):
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        first = {"account": at.guest.connect, "secret": at.guest.type, "bought": at.guest.pay}[
+            known
+        ]
+        for todo in ([first, at.guest.type], [at.guest.type]):
             result = await went_through(caller, "both", todo)
             assert text_of(result) == str(len(KEY))
 
 
-async def test_an_error_does_not_carry_the_secret_to_the_model(server: Any, revision: str) -> None:
+async def test_an_error_does_not_carry_the_secret_to_the_model(server, revision):
     @server.tool()
     async def knock() -> str:
         key = await elicit.secret("The key of the tea room")
         raise ValueError(f"{key} does not fit")
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        result = await went_through(caller, "knock", [guest.type])
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        result = await went_through(caller, "knock", [at.guest.type])
         assert result.is_error
         assert KEY not in result.model_dump_json()
 
 
-async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(
-    server: Any, revision: str
-) -> None:
+async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(server, revision):
     tries: list[str] = []
 
     @server.tool()
@@ -381,19 +350,16 @@ async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(
             raise RuntimeError("the press is jammed")
         return "here it is"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        result = await went_through(caller, "deliver", [guest.pay])
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        result = await went_through(caller, "deliver", [at.guest.pay])
         assert result.is_error
-        await eventually(lambda: not len(at.stage.service.bodies))
+        await eventually(lambda: not len(at.env.service.bodies))
         assert [payment.status for payment in await at.payments()] == ["open"]
-        assert text_of(await soon(caller.call("deliver"))) == "here it is"
+        assert await caller.text("deliver") == "here it is"
         assert not caller.has_links_left
 
 
-async def test_what_is_not_set_up_is_told_as_a_sentence_with_a_code(
-    server: Any, revision: str
-) -> None:
+async def test_what_is_not_set_up_is_told_as_a_sentence_with_a_code(server, revision):
     @server.tool()
     async def connect() -> str:
         return str(await connected())
@@ -416,30 +382,26 @@ async def test_what_is_not_set_up_is_told_as_a_sentence_with_a_code(
         "buy": ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"),
         "buy_elsewhere": ("ELICIT_ABACUS_KEY",),
     }
-    async with sandbox_env(server, plays=False) as at, at.stage.caller(revision) as caller:
+    async with caller_at_sandbox(server, revision, plays=False) as (at, caller):
         for tool, names in named.items():
-            result = await soon(caller.call(tool))
+            result = await caller.result(tool)
             assert result.is_error
             assert "[ELICITATION_NOT_CONFIGURED]" in text_of(result)
             assert all(name in text_of(result) for name in names)
-        assert not await at.stage.elicitations()
+        assert not await at.env.elicitations()
         assert not caller.has_links_left
 
 
-async def test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_taken(
-    library: str,
-) -> None:
-    server = new_server(library)
+async def test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_taken(server):
     prices = iter(("9.00", "90.00"))
 
     @server.tool()
     async def buy() -> str:
         return str(await elicit.payment(Money(next(prices), "EUR"), "Tea"))
 
-    async with sandbox_env(server) as at, at.stage.caller(MODERN) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, MODERN) as (at, caller):
         asked = asked_in(await caller.leg("buy"))
-        await guest.pay(links_asked(asked)[0])
+        await at.guest.pay(links_asked(asked)[0])
         result = answered_in(await caller.leg("buy", after=asked))
         assert result.is_error
         assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
@@ -448,7 +410,7 @@ async def test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_
         assert [payment.status for payment in await at.payments()] == ["open"]
 
 
-async def test_two_identical_calls_at_once_are_one_purchase(server: Any, revision: str) -> None:
+async def test_two_identical_calls_at_once_are_one_purchase(server, revision):
     bodies: list[str] = []
 
     @server.tool()
@@ -458,16 +420,14 @@ async def test_two_identical_calls_at_once_are_one_purchase(server: Any, revisio
         return "tea"
 
     async with (
-        sandbox_env(server) as at,
-        at.stage.caller(revision) as caller,
-        at.stage.caller(revision) as other,
+        caller_at_sandbox(server, revision) as (at, caller),
+        at.env.caller(revision) as other,
     ):
-        guest = await at.guest()
         first = caller.call("buy")
         link = await caller.link()
         second = other.call("buy")
-        assert at.stage.id_of(await other.link()) == at.stage.id_of(link)
-        await guest.pay(link)
+        assert at.env.id_of(await other.link()) == at.env.id_of(link)
+        await at.guest.pay(link)
         texts = [text_of(await soon(call)) for call in (first, second)]
         assert texts[1] == "tea"
         assert texts[0] == "tea" or "Another call is waiting" in texts[0]
@@ -483,9 +443,7 @@ def requested(response: httpx.Response) -> str:
 
 
 @pytest.mark.parametrize("kind", ["payment", "secret", "oauth"])
-async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(
-    server: Any, revision: str, kind: str
-) -> None:
+async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(server, revision, kind):
     gate = asyncio.Event()
     bodies: list[int] = []
 
@@ -497,43 +455,39 @@ async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(
         return f"tea {len(bodies)}"
 
     async with sandbox_env(server) as at:
-        guest = await at.guest()
-        acts = {"payment": guest.pay, "secret": guest.type, "oauth": guest.connect}
-        caller = await at.stage.cut_off_caller(revision)
+        acts = {"payment": at.guest.pay, "secret": at.guest.type, "oauth": at.guest.connect}
+        caller = await at.env.cut_off_caller(revision)
         call = caller.call("serve")
         if revision == MODERN:
             call = caller.call("serve", state=requested(await soon(call)))
-        (row,) = await at.stage.pending()
-        await acts[kind](at.stage.link_of(row))
+        (row,) = await at.env.pending()
+        await acts[kind](at.env.link_of(row))
         await eventually(lambda: bodies)
         await cut(call)
         if revision == MODERN:
-            await at.stage.posts_are_over()
+            await at.env.posts_are_over()
         gate.set()
-        await eventually(lambda: not len(at.stage.service.bodies))
+        await eventually(lambda: not len(at.env.service.bodies))
         again = await soon(caller.call("serve"))
         # Where a closed stream is a cancel, the body starts again with what was answered.
         starts = 2 if revision == MODERN and kind != "payment" else 1
         assert f"tea {starts}" in again.text
         assert len(bodies) == starts
-        assert len(await at.stage.elicitations()) == 1
+        assert len(await at.env.elicitations()) == 1
 
 
 @pytest.mark.parametrize("kind", ["payment", "secret", "oauth"])
-async def test_a_new_question_is_shown_at_once_also_where_an_old_one_was(
-    server: Any, revision: str, kind: str
-) -> None:
+async def test_a_new_question_is_shown_at_once_also_where_an_old_one_was(server, revision, kind):
     @server.tool()
     async def ask() -> str:
         return str(await asked_for(kind))
 
-    async with (
-        sandbox_env(server, limits=CallLimits(link=timedelta())) as at,
-        at.stage.caller(revision, declares=None) as caller,
-    ):
-        old = link_in(await soon(caller.call("ask")))
+    async with caller_at_sandbox(
+        server, revision, limits=CallLimits(link=timedelta()), declares=None
+    ) as (at, caller):
+        old = link_in(await caller.result("ask"))
         at.clock.tick(minutes=31)
-        result = await soon(caller.call("ask"))
+        result = await caller.result("ask")
         assert text_of(result).startswith("This tool requires user input to continue")
-        assert at.stage.id_of(link_in(result)) != at.stage.id_of(old)
-        assert text_of(await soon(caller.call("ask"))).startswith("Still waiting")
+        assert at.env.id_of(link_in(result)) != at.env.id_of(old)
+        assert (await caller.text("ask")).startswith("Still waiting")

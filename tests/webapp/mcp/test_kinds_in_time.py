@@ -11,7 +11,7 @@ from flows import Money, Receipt, elicit
 from flows.elicitation.states import Status
 from flows.question import Link
 from tests.support.kind_tools import asked_for, bought, connected
-from tests.support.mcp_sandbox import KEY, sandbox_env, went_through
+from tests.support.mcp_sandbox import KEY, caller_at_sandbox, went_through
 from tests.support.mcp_server import (
     MODERN,
     answered_in,
@@ -32,9 +32,7 @@ from webapp.sweeper import fall_due
 SHOP = "https://shop.example"
 
 
-async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(
-    server: Any, revision: str
-) -> None:
+async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(server, revision):
     @server.tool()
     async def unlock() -> str:
         return str(len(await elicit.secret("Your door", name="door")))
@@ -47,20 +45,17 @@ async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(
     async def lock() -> str:
         return f"{await elicit.forget('door')} {await elicit.forget('window')}"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        assert text_of(await went_through(caller, "unlock", [guest.type])) == str(len(KEY))
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        assert text_of(await went_through(caller, "unlock", [at.guest.type])) == str(len(KEY))
         for tool in ("unlock", "open_window"):  # it is the person's on this server
-            assert text_of(await soon(caller.call(tool))) == str(len(KEY))
+            assert await caller.text(tool) == str(len(KEY))
         assert not caller.has_links_left
-        assert text_of(await soon(caller.call("lock"))) == "True False"
-        assert text_of(await soon(caller.call("lock"))) == "False False"
-        assert text_of(await went_through(caller, "unlock", [guest.type])) == str(len(KEY))
+        assert await caller.text("lock") == "True False"
+        assert await caller.text("lock") == "False False"
+        assert text_of(await went_through(caller, "unlock", [at.guest.type])) == str(len(KEY))
 
 
-async def test_a_name_asks_again_where_what_is_kept_does_not_fit(
-    server: Any, revision: str
-) -> None:
+async def test_a_name_asks_again_where_what_is_kept_does_not_fit(server, revision):
     schema: Any = {
         "type": "object",
         "properties": {"user": {"type": "string"}},
@@ -76,20 +71,19 @@ async def test_a_name_asks_again_where_what_is_kept_does_not_fit(
         answer: Any = await elicit.secret("Your door", schema, name="door")
         return str(len(answer["user"]))
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, revision) as (at, caller):
 
         async def give_user(link: str) -> None:
-            await guest.type(link, user=KEY)
+            await at.guest.type(link, user=KEY)
 
-        assert text_of(await went_through(caller, "unlock", [guest.type])) == str(len(KEY))
+        assert text_of(await went_through(caller, "unlock", [at.guest.type])) == str(len(KEY))
         assert text_of(await went_through(caller, "unlock_as", [give_user])) == str(len(KEY))
 
 
 @pytest.mark.parametrize("kind", ["oauth", "payment", "secret"])
 async def test_a_key_lets_a_call_with_other_arguments_have_what_was_answered(
-    server: Any, revision: str, kind: str
-) -> None:
+    server, revision, kind
+):
     questions = {
         "oauth": lambda: connected(key="one"),
         "payment": lambda: elicit.payment(Money("9.00", "EUR"), "Tea", key="one"),
@@ -101,19 +95,17 @@ async def test_a_key_lets_a_call_with_other_arguments_have_what_was_answered(
         await questions[kind]()
         return f"page {page}"
 
-    async with (
-        sandbox_env(server, limits=CallLimits(link=timedelta())) as at,
-        at.stage.caller(revision, declares=None) as caller,
-    ):
-        guest = await at.guest()
-        acts = {"oauth": guest.connect, "payment": guest.pay, "secret": guest.type}
-        await acts[kind](link_in(await soon(caller.call("serve", page=1))))
-        assert text_of(await soon(caller.call("serve", page=2))) == "page 2"
-        assert len(await at.stage.elicitations()) == 1
+    async with caller_at_sandbox(
+        server, revision, limits=CallLimits(link=timedelta()), declares=None
+    ) as (at, caller):
+        acts = {"oauth": at.guest.connect, "payment": at.guest.pay, "secret": at.guest.type}
+        await acts[kind](link_in(await caller.result("serve", page=1)))
+        assert await caller.text("serve", page=2) == "page 2"
+        assert len(await at.env.elicitations()) == 1
 
 
 @pytest.mark.parametrize("kind", ["oauth", "payment", "secret"])
-async def test_a_timeout_is_the_questions_own(server: Any, revision: str, kind: str) -> None:
+async def test_a_timeout_is_the_questions_own(server, revision, kind):
     minute = timedelta(minutes=1)
     questions = {
         "oauth": lambda: connected(timeout=minute),
@@ -125,31 +117,29 @@ async def test_a_timeout_is_the_questions_own(server: Any, revision: str, kind: 
     async def ask() -> str:
         return str(await questions[kind]())
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
+    async with caller_at_sandbox(server, revision) as (at, caller):
         call = caller.call("ask")
         link = await caller.link()
-        await at.stage.pending()
+        await at.env.pending()
         at.clock.tick(minutes=1)
-        await fall_due(at.stage.service)
+        await fall_due(at.env.service)
         result = await soon(call)
         assert result.is_error
         assert "[ELICITATION_TIMEOUT]" in text_of(result)
         assert "60 seconds" in text_of(result)
-        assert await at.stage.status(link) == "expired"
+        assert await at.env.status(link) == "expired"
 
 
-async def test_a_payment_has_half_an_hour_and_the_others_five_minutes(library: str) -> None:
+async def test_a_payment_has_half_an_hour_and_the_others_five_minutes(server):
     # parity: F3
-    server = new_server(library)
-
     @server.tool()
     async def ask(kind: str) -> str:
         return str(await asked_for(kind))
 
-    async with sandbox_env(server) as at, at.stage.caller(MODERN) as caller:
+    async with caller_at_sandbox(server, MODERN) as (at, caller):
         for kind, minutes in (("oauth", 5), ("payment", 30), ("secret", 5)):
             await caller.leg("ask", kind=kind)
-            (*_, row) = await at.stage.elicitations()
+            (*_, row) = await at.env.elicitations()
             assert row.expires_at - row.created_at == timedelta(minutes=minutes)
             at.clock.tick(seconds=1)
 
@@ -164,10 +154,7 @@ class Counting(MemoryStore):
         return await super().read(owner, kind, id)
 
 
-async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(
-    library: str, revision: str
-) -> None:
-    server = new_server(library)
+async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(server, revision):
     store = Counting()
 
     @server.tool()
@@ -176,23 +163,19 @@ async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(
 
     hour = timedelta(hours=1)
     limits = CallLimits(progress=hour, leg=hour, call=hour)
-    async with (
-        sandbox_env(server, store=store, limits=limits) as at,
-        at.stage.caller(revision) as caller,
-    ):
-        guest = await at.guest()
+    async with caller_at_sandbox(server, revision, store=store, limits=limits) as (at, caller):
         await at.plan(next="slow")
         call = caller.call("read")
         link = await caller.link()
-        await at.stage.pending()
+        await at.env.pending()
         at.clock.tick(seconds=59)
-        walking = asyncio.create_task(guest.connect(link))
-        (row,) = await at.stage.elicitations()
+        walking = asyncio.create_task(at.guest.connect(link))
+        (row,) = await at.env.elicitations()
         while row.status is not Status.EXCHANGING:
-            (row,) = await at.stage.elicitations()
+            (row,) = await at.env.elicitations()
             await asyncio.sleep(0)
         at.clock.tick(seconds=2)
-        at.stage.service.elicitations.waiters.wake_all()
+        at.env.service.elicitations.waiters.wake_all()
         before = store.reads
         for _ in range(500):
             await asyncio.sleep(0)
@@ -203,58 +186,46 @@ async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(
         assert reads < 50
 
 
-async def test_an_account_is_still_there_when_the_payment_after_it_took_long(
-    library: str,
-) -> None:
-    server = new_server(library)
-
+async def test_an_account_is_still_there_when_the_payment_after_it_took_long(server):
     @server.tool()
     async def both() -> str:
         account = await connected()
         receipt = await bought()
         return f"{account.label} {receipt.price}"
 
-    async with sandbox_env(server) as at, at.stage.caller(MODERN) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, MODERN) as (at, caller):
         first = asked_in(await caller.leg("both"))
-        await guest.connect(links_asked(first)[0])
+        await at.guest.connect(links_asked(first)[0])
         second = asked_in(await caller.leg("both", after=first))
         at.clock.tick(minutes=25)
-        await fall_due(at.stage.service)
-        await guest.pay(links_asked(second)[0])
+        await fall_due(at.env.service)
+        await at.guest.pay(links_asked(second)[0])
         result = answered_in(await caller.leg("both", after=second))
         assert text_of(result) == "octocat 9.00 EUR"
 
 
-async def test_a_secret_that_was_wiped_meanwhile_is_asked_for_again_and_nothing_else(
-    library: str,
-) -> None:
-    server = new_server(library)
-
+async def test_a_secret_that_was_wiped_meanwhile_is_asked_for_again_and_nothing_else(server):
     @server.tool()
     async def both() -> str:
         key = await elicit.secret("Your door")
         receipt = await bought()
         return f"{len(key)} {receipt.price}"
 
-    async with sandbox_env(server) as at, at.stage.caller(MODERN) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, MODERN) as (at, caller):
         first = asked_in(await caller.leg("both"))
-        await guest.type(links_asked(first)[0])
+        await at.guest.type(links_asked(first)[0])
         second = asked_in(await caller.leg("both", after=first))
         at.clock.tick(minutes=25)
-        await fall_due(at.stage.service)
-        await guest.pay(links_asked(second)[0])
+        await fall_due(at.env.service)
+        await at.guest.pay(links_asked(second)[0])
         again = asked_in(await caller.leg("both", after=second))
-        await guest.type(links_asked(again)[0])
+        await at.guest.type(links_asked(again)[0])
         result = answered_in(await caller.leg("both", after=again))
         assert text_of(result) == f"{len(KEY)} 9.00 EUR"
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_a_tool_that_tells_all_it_has_tells_no_secret(
-    server: Any, revision: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_tool_that_tells_all_it_has_tells_no_secret(server, revision, caplog):
     caplog.set_level(logging.DEBUG)
 
     @server.tool()
@@ -278,14 +249,13 @@ async def test_a_tool_that_tells_all_it_has_tells_no_secret(
     async def hand_over() -> Any:
         return await bought()
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        acts = [guest.connect, guest.pay, guest.type]
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        acts = [at.guest.connect, at.guest.pay, at.guest.type]
         assert "octocat" in text_of(await went_through(caller, "tell", acts))
         more = {
-            "blurt_out": [guest.allow],
-            "give_away": [guest.allow],
-            "hand_over": [guest.pay],
+            "blurt_out": [at.guest.allow],
+            "give_away": [at.guest.allow],
+            "hand_over": [at.guest.pay],
         }
         for tool, todo in more.items():
             await went_through(caller, tool, todo)
@@ -295,21 +265,18 @@ async def test_a_tool_that_tells_all_it_has_tells_no_secret(
             assert not any(secret in record.getMessage() for record in ours)
 
 
-async def test_a_tool_may_hand_over_its_receipt(
-    request: pytest.FixtureRequest, server: Any, revision: str, library: str
-) -> None:
+async def test_a_tool_may_hand_over_its_receipt(request, server, revision, library):
     @server.tool()
     async def hand_over() -> Receipt:
         return cast("Receipt", await bought())
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        result = await went_through(caller, "hand_over", [guest.pay])
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        result = await went_through(caller, "hand_over", [at.guest.pay])
         assert not result.is_error
         assert "Tea" in text_of(result)
 
 
-async def test_what_was_bought_for_good_is_bought_once(revision: str) -> None:
+async def test_what_was_bought_for_good_is_bought_once(revision):
     server = new_server("mcp")
 
     @server.tool()
@@ -317,19 +284,18 @@ async def test_what_was_bought_for_good_is_bought_once(revision: str) -> None:
         receipt = await elicit.payment(Money("9.00", "EUR"), "The book", once=True)
         return f"page {page} by {receipt.id}"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        first = text_of(await went_through(caller, "read", [guest.pay], page=1))
-        again = text_of(await soon(caller.call("read", page=2)))
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        first = text_of(await went_through(caller, "read", [at.guest.pay], page=1))
+        again = await caller.text("read", page=2)
         assert first.split(" by ")[1] == again.split(" by ")[1]
         assert not caller.has_links_left
-        await eventually(lambda: not len(at.stage.service.bodies))
+        await eventually(lambda: not len(at.env.service.bodies))
 
 
 @pytest.mark.parametrize("is_asked_again", [False, True])
 async def test_a_vendors_call_after_the_time_is_taken_by_the_same_call(
-    server: Any, revision: str, *, is_asked_again: bool
-) -> None:
+    server, revision, is_asked_again
+):
     # finding: R18
     made: list[Link] = []
 
@@ -342,13 +308,13 @@ async def test_a_vendors_call_after_the_time_is_taken_by_the_same_call(
         made.append(link)
         return f"{SHOP}/pay"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
+    async with caller_at_sandbox(server, revision) as (at, caller):
         call = caller.call("pay")
         link = await caller.link()
-        await (await at.stage.person()).go_on(link)
-        await at.stage.waited_for_by_another(link, None)
+        await (await at.env.person()).go_on(link)
+        await at.env.waited_for_by_another(link, None)
         at.clock.tick(minutes=3)
-        at.stage.service.elicitations.waiters.wake_all()
+        at.env.service.elicitations.waiters.wake_all()
         assert "[ELICITATION_TIMEOUT]" in text_of(await soon(call))
         again = None
         if is_asked_again:

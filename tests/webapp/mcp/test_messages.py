@@ -1,13 +1,12 @@
 """Messages that are too long, and arguments of which no value fits."""
 
 import json
-from typing import Any
 
 import httpx
 import pytest
 
 from tests.attacks.bounds import wrong_arguments
-from tests.support.mcp_server import LEGACY, staged, text_of
+from tests.support.mcp_server import LEGACY, caller_of, text_of
 from webapp.mcp.messages import (
     MESSAGE_BYTES_AT_MOST,
     VALUES_AT_MOST,
@@ -16,13 +15,13 @@ from webapp.mcp.messages import (
 from webapp.mcp.results import ERROR_LETTERS_AT_MOST
 
 
-def test_as_many_wrong_values_as_fit_are_refused_in_a_sentence() -> None:
+def test_as_many_wrong_values_as_fit_are_refused_in_a_sentence():
     # finding: S28
     assert len(wrong_arguments()) < 200
 
 
 @pytest.mark.parametrize("one", [b"[]", b"{}", b'"x"', b"1", b'{"a":1}'])
-def test_values_are_counted_and_what_stands_in_texts_is_not(one: bytes) -> None:
+def test_values_are_counted_and_what_stands_in_texts_is_not(one):
     # finding: S28
     each = 2 if one.startswith(b'{"') else 1
     many = b"[" + b",".join([one] * (VALUES_AT_MOST // each)) + b"]"
@@ -31,7 +30,7 @@ def test_values_are_counted_and_what_stands_in_texts_is_not(one: bytes) -> None:
     assert not has_too_many_values(json.dumps(many.decode() * 3).encode())
 
 
-async def test_one_call_cannot_fill_the_answer(server: Any) -> None:
+async def test_one_call_cannot_fill_the_answer(server):
     # finding: S28
     # finding: S30
     @server.tool()
@@ -42,15 +41,15 @@ async def test_one_call_cannot_fill_the_answer(server: Any) -> None:
     async def fail(text: str) -> str:
         raise ValueError(text)
 
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         wrong = await caller.call("total", numbers=["x"] * 9_000)
         assert "9000 of their values do not fit" in text_of(wrong)
         assert text_of(await caller.call("total", numbers=[1] * 9_000)) == "9000"
         failed = await caller.call("fail", text="no such thing " * 8_000)
         assert len(text_of(failed)) < ERROR_LETTERS_AT_MOST + 100
         async with httpx.AsyncClient(timeout=300) as http:
-            long = await http.post(stage.mcp_url, content=b" " * (MESSAGE_BYTES_AT_MOST + 1))
-            many = await http.post(stage.mcp_url, content=b"[" * (VALUES_AT_MOST + 2))
+            long = await http.post(env.mcp_url, content=b" " * (MESSAGE_BYTES_AT_MOST + 1))
+            many = await http.post(env.mcp_url, content=b"[" * (VALUES_AT_MOST + 2))
         assert (long.status_code, many.status_code) == (413, 413)
         assert "Send less at once" in long.json()["error"]["message"]
         assert "Send fewer at once" in many.json()["error"]["message"]

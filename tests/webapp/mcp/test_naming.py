@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.mcp_server import new_server, staged
+from tests.support.mcp_server import new_server, server_env
 from webapp.app import create_app
 from webapp.mcp.attach import attach
 from webapp.mcp.naming import must_be_named
@@ -23,16 +23,14 @@ def nameless(library: str, name: str | None = None) -> Any:
 
 
 @pytest.mark.parametrize("name", [None, ""])
-def test_a_server_without_a_name_is_refused_and_told_to_have_one(
-    library: str, name: str | None
-) -> None:
+def test_a_server_without_a_name_is_refused_and_told_to_have_one(library, name):
     server = nameless(library, name)
     with pytest.raises(ValueError, match=r'(MCPServer|FastMCP)\(name="\.\.\."\)') as refused:
         must_be_named(server)
     assert server.name in str(refused.value)
 
 
-def test_one_of_a_class_of_the_authors_is_refused_too() -> None:
+def test_one_of_a_class_of_the_authors_is_refused_too():
     from fastmcp import FastMCP
 
     class Shop(FastMCP):
@@ -44,14 +42,14 @@ def test_one_of_a_class_of_the_authors_is_refused_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["shop", "FastMCP", "FastMCP-2024x", "my FastMCP-1a2b", "mcp"])
-def test_a_name_that_an_author_gives_is_any_other(library: str, name: str) -> None:
+def test_a_name_that_an_author_gives_is_any_other(library, name):
     must_be_named(nameless(library, name))
 
 
-async def test_it_is_refused_wherever_it_would_be_served(library: str) -> None:
-    async with staged(new_server(library)) as stage:
+async def test_it_is_refused_wherever_it_would_be_served(library):
+    async with server_env(new_server(library)) as env:
         with pytest.raises(ValueError, match="has no name of its own"):
-            attach(nameless(library), stage.service)
+            attach(nameless(library), env.service)
     settings = read_settings({"ELICIT_STORE": "memory:"}, host="127.0.0.1", port=8765)
     with pytest.raises(ValueError, match="has no name of its own"):
         create_app(settings, nameless(library))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import mcp_types as types
@@ -13,8 +12,17 @@ from flows import Account, Receipt, elicit
 from flows.elicitation.states import Status
 from flows.errors import Declined
 from tests.support.kind_tools import WAYS, bought, connected
-from tests.support.mcp_sandbox import KEY, sandbox_env, went_through
-from tests.support.mcp_server import BOTH, MODERN, eventually, link_in, soon, staged, text_of
+from tests.support.mcp_sandbox import KEY, caller_at_sandbox, went_through
+from tests.support.mcp_server import (
+    BOTH,
+    MODERN,
+    caller_of,
+    eventually,
+    link_in,
+    server_env,
+    soon,
+    text_of,
+)
 
 TERMS = "https://example.com/terms"
 
@@ -33,9 +41,7 @@ def passing_on(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("way", WAYS)
-async def test_what_is_needed_is_asked_first_and_handed_over(
-    server: Any, revision: str, way: str
-) -> None:
+async def test_what_is_needed_is_asked_first_and_handed_over(server, revision, way):
     # parity: L8
     # parity: L9
     got: list[Any] = []
@@ -49,28 +55,26 @@ async def test_what_is_needed_is_asked_first_and_handed_over(
         got.append((account, receipt))
         return f"{account.label} {receipt.price}"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision, declares=WAYS[way]) as caller:
-        guest = await at.guest()
-        acts = [guest.connect, guest.pay]
+    async with caller_at_sandbox(server, revision, declares=WAYS[way]) as (at, caller):
+        acts = [at.guest.connect, at.guest.pay]
         result = await went_through(caller, "serve_tea", acts, by_url=way == "url")
         assert text_of(result) == "octocat 9.00 EUR"
         ((account, receipt),) = got  # the body ran once
         assert isinstance(account, Account)
         assert isinstance(receipt, Receipt)
-        assert sorted(row.kind for row in await at.stage.elicitations()) == ["oauth", "payment"]
+        assert sorted(row.kind for row in await at.env.elicitations()) == ["oauth", "payment"]
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_a_payment_is_needed_again_by_the_next_call(server: Any, revision: str) -> None:
+async def test_a_payment_is_needed_again_by_the_next_call(server, revision):
     @server.tool()
     @elicit.needs(bought(again=True))
     def print_page() -> str:
         return "printed"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, revision) as (at, caller):
         for paid in (1, 2):
-            assert text_of(await went_through(caller, "print_page", [guest.pay])) == "printed"
+            assert text_of(await went_through(caller, "print_page", [at.guest.pay])) == "printed"
             assert [p.status for p in await at.payments()] == ["spent"] * paid
 
 
@@ -84,9 +88,7 @@ ORDERS: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-async def test_the_order_of_decorators_does_not_matter(
-    server: Any, revision: str, order: str
-) -> None:
+async def test_the_order_of_decorators_does_not_matter(server, revision, order):
     # parity: L7
     ran: list[str] = []
 
@@ -95,19 +97,19 @@ async def test_the_order_of_decorators_does_not_matter(
         return f"{await elicit.url('Read the terms.', TERMS)}"
 
     ORDERS[order](server.tool(), elicit.needs(terms()), enter)
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("enter")
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         await person.go_on(link)
         assert not ran
-        await stage.complete(link, {"version": 3})
+        await env.complete(link, {"version": 3})
         assert text_of(await soon(call)) == "{'version': 3}"
-        assert len(await stage.elicitations()) == 1
+        assert len(await env.elicitations()) == 1
 
 
 @pytest.mark.every_way
-async def test_a_no_ends_the_call_before_the_body(server: Any, revision: str) -> None:
+async def test_a_no_ends_the_call_before_the_body(server, revision):
     # parity: L7
     ran: list[str] = []
 
@@ -127,45 +129,42 @@ async def test_a_no_ends_the_call_before_the_body(server: Any, revision: str) ->
         ran.append("sure")
 
     no = ["decline", "decline", "cancel"]
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, answers=no, declares=BOTH, fills=["decline"]) as caller,
+    async with caller_of(server, revision, answers=no, declares=BOTH, fills=["decline"]) as (
+        _,
+        caller,
     ):
-        result = await soon(caller.call("plain"))
+        result = await caller.result("plain")
         assert result.is_error
         said = "The person declined: 'Read the terms.'. [ELICITATION_DECLINED]"
         assert text_of(result) == said
-        result = await soon(caller.call("worded"))
+        result = await caller.result("worded")
         assert text_of(result) == "Without the terms there is no tea. [ELICITATION_DECLINED]"
         assert result.meta["elicitId"]
-        result = await soon(caller.call("worded"))
+        result = await caller.result("worded")
         assert text_of(result) == "Without the terms there is no tea. [ELICITATION_CANCELLED]"
-        result = await soon(caller.call("sure"))
+        result = await caller.result("sure")
         assert "[ELICITATION_DECLINED]" in text_of(result)
         assert not ran
 
 
-async def test_a_dismissed_question_is_joined_by_the_same_call(server: Any, revision: str) -> None:
+async def test_a_dismissed_question_is_joined_by_the_same_call(server, revision):
     @server.tool()
     @elicit.needs(terms(), decline_message="No tea.")
     async def enter() -> str:
         return "in"
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, answers=["cancel"]) as caller,
-    ):
-        assert "[ELICITATION_CANCELLED]" in text_of(await soon(caller.call("enter")))
+    async with caller_of(server, revision, answers=["cancel"]) as (env, caller):
+        assert "[ELICITATION_CANCELLED]" in await caller.text("enter")
         link = await caller.link()
         call = caller.call("enter")
-        assert stage.id_of(await caller.link()) == stage.id_of(link)
-        person = await stage.person()
+        assert env.id_of(await caller.link()) == env.id_of(link)
+        person = await env.person()
         await person.go_on(link)
-        await stage.complete(link)
+        await env.complete(link)
         assert text_of(await soon(call)) == "in"
 
 
-async def test_each_answer_is_handed_over_once(server: Any, revision: str) -> None:
+async def test_each_answer_is_handed_over_once(server, revision):
     @server.tool()
     @elicit.needs(terms())
     async def twice() -> str:
@@ -173,18 +172,18 @@ async def test_each_answer_is_handed_over_once(server: Any, revision: str) -> No
         second = await elicit.url("Read the terms.", TERMS)
         return f"{first['n']} {second['n']}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("twice")
-        person = await stage.person()
+        person = await env.person()
         for number in (1, 2):
             link = await caller.link()
             await person.go_on(link)
-            await stage.complete(link, {"n": number})
+            await env.complete(link, {"n": number})
         assert text_of(await soon(call)) == "1 2"
-        assert len(await stage.elicitations()) == 2
+        assert len(await env.elicitations()) == 2
 
 
-async def test_a_question_that_two_marks_share_is_asked_once(server: Any, revision: str) -> None:
+async def test_a_question_that_two_marks_share_is_asked_once(server, revision):
     told: list[Any] = []
 
     @server.tool()
@@ -193,37 +192,37 @@ async def test_a_question_that_two_marks_share_is_asked_once(server: Any, revisi
     async def enter() -> str:
         return str((await terms())["n"])
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("enter")
-        person = await stage.person()
+        person = await env.person()
         for number in (1, 2):
             link = await caller.link()
             await person.go_on(link)
-            await stage.complete(link, {"n": number})
+            await env.complete(link, {"n": number})
         assert text_of(await soon(call)) == "1"
         assert told == [1]
-        assert len(await stage.elicitations()) == 2
+        assert len(await env.elicitations()) == 2
 
 
-async def test_questions_that_are_asked_together_get_theirs_too(server: Any, revision: str) -> None:
+async def test_questions_that_are_asked_together_get_theirs_too(server, revision):
     @server.tool()
     @elicit.needs(terms())
     async def enter() -> str:
         signed, read = await elicit.together(elicit.url("Sign it.", TERMS), terms())
         return f"{signed['n']} {read['n']}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("enter")
-        person = await stage.person()
+        person = await env.person()
         for number in (1, 2):
             link = await caller.link()
             await person.go_on(link)
-            await stage.complete(link, {"n": number})
+            await env.complete(link, {"n": number})
         assert text_of(await soon(call)) == "2 1"
-        assert len(await stage.elicitations()) == 2
+        assert len(await env.elicitations()) == 2
 
 
-async def test_another_question_gets_nothing_handed_over(server: Any, revision: str) -> None:
+async def test_another_question_gets_nothing_handed_over(server, revision):
     @server.tool()
     @elicit.needs(terms())
     async def other() -> str:
@@ -231,17 +230,17 @@ async def test_another_question_gets_nothing_handed_over(server: Any, revision: 
         other = await elicit.url("Read the terms!", TERMS)
         return f"{by_key['n']} {other['n']}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("other")
-        person = await stage.person()
+        person = await env.person()
         for number in (1, 2, 3):
             link = await caller.link()
             await person.go_on(link)
-            await stage.complete(link, {"n": number})
+            await env.complete(link, {"n": number})
         assert text_of(await soon(call)) == "2 3"
 
 
-async def test_skip_if_is_told_the_arguments(server: Any, revision: str) -> None:
+async def test_skip_if_is_told_the_arguments(server, revision):
     # parity: L7
     async def is_free(arguments: Any) -> bool:
         return bool(arguments["cups"] < 2)
@@ -253,26 +252,21 @@ async def test_skip_if_is_told_the_arguments(server: Any, revision: str) -> None
         return f"{cups} for {name or await elicit.form('Your name?')}"
 
     fills = [{"response": "Ada"}, {"response": "Bob"}]
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=BOTH, fills=fills) as caller,
-    ):
-        assert text_of(await soon(caller.call("pour", cups=1, name="Eve"))) == "1 for Eve"
-        assert await stage.elicitations() == []
-        assert text_of(await soon(caller.call("pour", cups=1))) == "1 for Ada"
+    async with caller_of(server, revision, declares=BOTH, fills=fills) as (env, caller):
+        assert await caller.text("pour", cups=1, name="Eve") == "1 for Eve"
+        assert await env.elicitations() == []
+        assert await caller.text("pour", cups=1) == "1 for Ada"
         call = caller.call("pour", cups=2)
         link = await caller.link()
-        await (await stage.person()).go_on(link)
-        await stage.complete(link)
+        await (await env.person()).go_on(link)
+        await env.complete(link)
         assert text_of(await soon(call)) == "2 for Bob"
-        result = await soon(caller.call("pour"))  # a KeyError of the author's
+        result = await caller.result("pour")  # a KeyError of the author's
         assert result.is_error
         assert text_of(result).startswith("The tool pour could not begin")
 
 
-async def test_what_was_asked_is_not_skipped_later_in_the_same_call(
-    server: Any, revision: str
-) -> None:
+async def test_what_was_asked_is_not_skipped_later_in_the_same_call(server, revision):
     went: list[str] = []
 
     @server.tool()
@@ -283,23 +277,18 @@ async def test_what_was_asked_is_not_skipped_later_in_the_same_call(
         return f"{name} {await elicit.form('And your oauth_env?')}"
 
     fills = [{"response": "Ada"}, {"response": "London"}]
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=BOTH, fills=fills) as caller,
-    ):
+    async with caller_of(server, revision, declares=BOTH, fills=fills) as (env, caller):
         call = caller.call("enter")
         link = await caller.link()
-        await (await stage.person()).go_on(link)
-        await stage.complete(link)
+        await (await env.person()).go_on(link)
+        await env.complete(link)
         assert text_of(await soon(call)) == "Ada London"
-        assert len(await stage.elicitations()) == 3
+        assert len(await env.elicitations()) == 3
         assert len(went) == (3 if revision == MODERN else 1)
 
 
 @pytest.mark.every_way
-async def test_on_complete_runs_once_a_call_however_often_the_body_does(
-    server: Any, revision: str
-) -> None:
+async def test_on_complete_runs_once_a_call_however_often_the_body_does(server, revision):
     # parity: L7
     told: list[Any] = []
     ran: list[str] = []
@@ -313,9 +302,8 @@ async def test_on_complete_runs_once_a_call_however_often_the_body_does(
         ran.append("body")
         return str(len(await elicit.secret("Your key")))
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        acts = [guest.connect, guest.pay, guest.type]
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        acts = [at.guest.connect, at.guest.pay, at.guest.type]
         assert text_of(await went_through(caller, "serve_tea", acts)) == str(len(KEY))
         assert told == [("octocat", "9.00 EUR")]
         assert len(ran) == (2 if revision == MODERN else 1)
@@ -323,9 +311,7 @@ async def test_on_complete_runs_once_a_call_however_often_the_body_does(
         assert told == [("octocat", "9.00 EUR")] * 2
 
 
-async def test_on_complete_is_not_told_of_what_was_there_already(
-    server: Any, revision: str
-) -> None:
+async def test_on_complete_is_not_told_of_what_was_there_already(server, revision):
     told: list[str] = []
 
     @server.tool()
@@ -333,14 +319,13 @@ async def test_on_complete_is_not_told_of_what_was_there_already(
     def show() -> str:
         return "shown"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        assert text_of(await went_through(caller, "show", [guest.connect])) == "shown"
-        assert text_of(await soon(caller.call("show"))) == "shown"
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        assert text_of(await went_through(caller, "show", [at.guest.connect])) == "shown"
+        assert await caller.text("show") == "shown"
         assert told == ["octocat"]
 
 
-async def test_on_complete_may_say_no(server: Any, revision: str) -> None:
+async def test_on_complete_may_say_no(server, revision):
     def refuse(_: Any) -> None:
         raise Declined("These are last year's terms.")
 
@@ -349,17 +334,15 @@ async def test_on_complete_may_say_no(server: Any, revision: str) -> None:
     def enter() -> str:
         return "in"
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=BOTH, fills=[{"response": "Ada"}]) as caller,
+    async with caller_of(server, revision, declares=BOTH, fills=[{"response": "Ada"}]) as (
+        _,
+        caller,
     ):
-        result = await soon(caller.call("enter"))
+        result = await caller.result("enter")
         assert text_of(result) == "These are last year's terms. [ELICITATION_DECLINED]"
 
 
-async def test_an_error_of_the_authors_ends_the_call_without_its_words(
-    server: Any, revision: str
-) -> None:
+async def test_an_error_of_the_authors_ends_the_call_without_its_words(server, revision):
     def fail(key: str) -> None:
         raise ValueError(f"{key} is wrong")
 
@@ -368,33 +351,29 @@ async def test_an_error_of_the_authors_ends_the_call_without_its_words(
     def enter() -> str:
         return "in"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        result = await went_through(caller, "enter", [guest.type])
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        result = await went_through(caller, "enter", [at.guest.type])
         assert result.is_error
         assert text_of(result).startswith("The tool enter could not begin")
 
 
-async def test_a_paid_need_is_not_lost_to_a_no_that_comes_after(server: Any, revision: str) -> None:
+async def test_a_paid_need_is_not_lost_to_a_no_that_comes_after(server, revision):
     # parity: L9
     @server.tool()
     @elicit.needs(bought(), elicit.oauth("github", scopes=["repo"]))
     def serve_tea() -> str:
         return "tea"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
-        result = await went_through(caller, "serve_tea", [guest.pay, guest.decline])
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        result = await went_through(caller, "serve_tea", [at.guest.pay, at.guest.decline])
         assert "[ELICITATION_DECLINED]" in text_of(result)
-        await eventually(lambda: not len(at.stage.service.bodies))
+        await eventually(lambda: not len(at.env.service.bodies))
         assert [payment.status for payment in await at.payments()] == ["open"]
-        assert text_of(await went_through(caller, "serve_tea", [guest.connect])) == "tea"
+        assert text_of(await went_through(caller, "serve_tea", [at.guest.connect])) == "tea"
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_a_credential_is_asked_once_checked_by_the_tool_and_forgotten(
-    server: Any, revision: str
-) -> None:
+async def test_a_credential_is_asked_once_checked_by_the_tool_and_forgotten(server, revision):
     # parity: L6
     def door() -> Any:
         return elicit.secret("The key of the door", name="door")
@@ -407,42 +386,39 @@ async def test_a_credential_is_asked_once_checked_by_the_tool_and_forgotten(
             return "It does not fit."
         return "in"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, revision) as (at, caller):
 
         async def mistype(link: str) -> None:
-            await guest.type(link, value="some other letters")
+            await at.guest.type(link, value="some other letters")
 
         wrong = await went_through(caller, "enter", [mistype])
         assert text_of(wrong) == "It does not fit."
-        assert text_of(await went_through(caller, "enter", [guest.type])) == "in"
-        assert text_of(await soon(caller.call("enter"))) == "in"
+        assert text_of(await went_through(caller, "enter", [at.guest.type])) == "in"
+        assert await caller.text("enter") == "in"
         assert not caller.has_links_left
 
 
-async def test_a_call_that_begins_again_finds_what_it_needed_answered(
-    server: Any, revision: str
-) -> None:
+async def test_a_call_that_begins_again_finds_what_it_needed_answered(server, revision):
     @server.tool()
     @elicit.needs(terms())
     async def enter() -> str:
         key = await elicit.url("And the small print.", TERMS)
         return f"{(await terms())['n']} {key['n']}"
 
-    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
-        person = await stage.person()
+    async with caller_of(server, revision, declares=None) as (env, caller):
+        person = await env.person()
         for number in (1, 2):
-            link = link_in(await soon(caller.call("enter")))
+            link = link_in(await caller.result("enter"))
             await person.go_on(link)
-            await stage.complete(link, {"n": number})
-        assert text_of(await soon(caller.call("enter"))) == "1 2"
-        rows = await stage.elicitations()
+            await env.complete(link, {"n": number})
+        assert await caller.text("enter") == "1 2"
+        rows = await env.elicitations()
         assert [row.status for row in rows] == [Status.ACCEPTED] * 2
 
 
 async def test_what_was_answered_before_a_restart_is_handed_over_after_it(
-    server: Any, revision: str, tmp_path: Path
-) -> None:
+    server, revision, tmp_path
+):
     ran: list[str] = []
 
     @server.tool()
@@ -452,26 +428,21 @@ async def test_what_was_answered_before_a_restart_is_handed_over_after_it(
         return str((await terms())["n"])
 
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
-    async with staged(server, store=store) as stage:
-        async with stage.caller(revision, declares=None) as caller:
-            link = link_in(await soon(caller.call("enter")))
-        person = await stage.person()
+    async with server_env(server, store=store) as env:
+        async with env.caller(revision, declares=None) as caller:
+            link = link_in(await caller.result("enter"))
+        person = await env.person()
         await person.go_on(link)
-        await stage.complete(link, {"n": 7})
+        await env.complete(link, {"n": 7})
     assert not ran
-    async with (
-        staged(server, store=store) as stage,
-        stage.caller(revision, declares=None) as caller,
-    ):
-        assert text_of(await soon(caller.call("enter"))) == "7"
-        assert len(await stage.elicitations()) == 1
+    async with caller_of(server, revision, store=store, declares=None) as (env, caller):
+        assert await caller.text("enter") == "7"
+        assert len(await env.elicitations()) == 1
     assert ran == ["told 7", "body"]
 
 
 @pytest.mark.parametrize("way", ["unlisted", "called by another"])
-async def test_what_is_needed_is_asked_of_tools_that_are_reached_otherwise(
-    revision: str, way: str
-) -> None:
+async def test_what_is_needed_is_asked_of_tools_that_are_reached_otherwise(revision, way):
     from fastmcp import Context, FastMCP
     from fastmcp.server.middleware import Middleware
 
@@ -496,13 +467,10 @@ async def test_what_is_needed_is_asked_of_tools_that_are_reached_otherwise(
 
     tool = "delete" if way == "unlisted" else "tidy"
     form = types.ElicitationCapability(form=types.FormElicitationCapability())
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=form, fills=["decline", {}]) as caller,
-    ):
-        refused = await soon(caller.call(tool, what="a"))
+    async with caller_of(server, revision, declares=form, fills=["decline", {}]) as (_, caller):
+        refused = await caller.result(tool, what="a")
         assert refused.meta["code"] == "ELICITATION_DECLINED"
         assert not ran
-        assert "deleted" in text_of(await soon(caller.call(tool, what="b")))
+        assert "deleted" in await caller.text(tool, what="b")
         assert ran == ["b"]
         assert [form.message for form in caller.forms] == ["Sure?"] * 2

@@ -12,7 +12,7 @@ import pytest
 from flows import elicit
 from flows.kinds.gate import GatePolicy
 from flows.providers import github
-from tests.support.mcp_server import LEGACY, MODERN, ServerEnv, staged
+from tests.support.mcp_server import LEGACY, MODERN, ServerEnv, server_env
 
 HALF = "\ud800"
 BOTH: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
@@ -21,9 +21,9 @@ BOTH: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 class OddClient:
     """Whatever it is given to say, it says."""
 
-    def __init__(self, http: httpx.AsyncClient, stage: ServerEnv, revision: str) -> None:
+    def __init__(self, http: httpx.AsyncClient, env: ServerEnv, revision: str) -> None:
         self._http = http
-        self._url = stage.mcp_url
+        self._url = env.mcp_url
         self._is_modern = revision == MODERN
         self._name: object = "odd"
         self.headers = {
@@ -104,16 +104,14 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-async def test_what_is_no_call_is_refused_at_the_door(
-    server: Any, revision: str, told: Callable[[], list[str]]
-) -> None:
+async def test_what_is_no_call_is_refused_at_the_door(server, revision, told):
     # finding: S31
     odd: list[tuple[str, dict[str, Any]]] = [
         *(("wipe", {"arguments": value}) for value in (["x"], "x", 5)),
         *(("go", {"inputResponses": value}) for value in ([1], "x", 5, True, {"a": 5})),
     ]
-    async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
-        client = OddClient(http, stage, revision)
+    async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
+        client = OddClient(http, env, revision)
         await client.connect()
         for tool, params in odd:
             said = await client.call(tool, **params)
@@ -121,59 +119,55 @@ async def test_what_is_no_call_is_refused_at_the_door(
             assert "arguments are no" in said["error"]["message"] or (
                 "inputResponses" in said["error"]["message"]
             )
-        assert not await stage.elicitations(), "nobody is asked"
+        assert not await env.elicitations(), "nobody is asked"
         assert not told()
 
 
-async def test_a_tools_name_of_any_length_asks_nobody(server: Any) -> None:
+async def test_a_tools_name_of_any_length_asks_nobody(server):
     # finding: S31
     gate = GatePolicy(patterns=("*",))
-    async with staged(server, gate=gate) as stage, httpx.AsyncClient(timeout=300) as http:
-        client = OddClient(http, stage, LEGACY)
+    async with server_env(server, gate=gate) as env, httpx.AsyncClient(timeout=300) as http:
+        client = OddClient(http, env, LEGACY)
         await client.connect()
         for name in ("x" * 257, "x" * 100_000, 5):
             said = await client.call("go", name=name)
             assert said["error"]["code"] == types.INVALID_PARAMS
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
-async def test_a_clients_name_over_256_letters_is_refused(
-    server: Any, revision: str, told: Callable[[], list[str]]
-) -> None:
+async def test_a_clients_name_over_256_letters_is_refused(server, revision, told):
     # finding: S31
-    async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
+    async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
         for letters in (257, 100_000):
-            client = OddClient(http, stage, revision)
+            client = OddClient(http, env, revision)
             said = await client.connect("x" * letters) or await client.call("go")
             assert said["error"]["code"] == types.INVALID_PARAMS
             assert "256 letters" in said["error"]["message"]
         assert not told()
 
 
-async def test_half_a_letter_in_a_clients_name_has_people_asked_all_the_same(server: Any) -> None:
+async def test_half_a_letter_in_a_clients_name_has_people_asked_all_the_same(server):
     # finding: S31
-    async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
+    async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
         keys = set[str]()
         for name in (f"odd{HALF}", "odd\ufffd", "odd\\ud800", "\ufffdodd\\ud800", "odd\x1b[2J"):
-            client = OddClient(http, stage, MODERN)
+            client = OddClient(http, env, MODERN)
             await client.connect(name)
             said = await client.call("go")
             assert said["result"]["resultType"] == "input_required", said
-            (asked,) = [row for row in await stage.elicitations() if row.join not in keys]
+            (asked,) = [row for row in await env.elicitations() if row.join not in keys]
             keys.add(asked.join)
-            page = await (await stage.person()).visit(stage.link_of(asked))
+            page = await (await env.person()).visit(env.link_of(asked))
             assert "odd" in page.text
             assert "\x1b" not in page.text
         assert len(keys) == 5, "each is told from the others"
 
 
 @pytest.mark.parametrize("account", ["x" * 257, "x" * 100_000, "", "a\x00b", f"ann{HALF}"])
-async def test_an_account_that_can_be_none_is_refused_in_a_sentence(
-    server: Any, account: str
-) -> None:
+async def test_an_account_that_can_be_none_is_refused_in_a_sentence(server, account):
     # finding: S31
-    async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
-        client = OddClient(http, stage, MODERN)
+    async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
+        client = OddClient(http, env, MODERN)
         await client.connect()
         said = await client.call("connect", arguments={"account": account})
         (content,) = said["result"]["content"]
@@ -181,23 +175,23 @@ async def test_an_account_that_can_be_none_is_refused_in_a_sentence(
         assert said["result"]["isError"]
 
 
-async def test_half_a_letter_in_a_gated_calls_nested_text_asks_nobody(server: Any) -> None:
+async def test_half_a_letter_in_a_gated_calls_nested_text_asks_nobody(server):
     # finding: S31
-    async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
-        client = OddClient(http, stage, MODERN)
+    async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
+        client = OddClient(http, env, MODERN)
         await client.connect()
         for text in (HALF, "x" * 100_000):
             said = await client.call("wipe", arguments={"about": {"a": text}})
             assert "ELICITATION_INVALID_ARGUMENTS" in said["result"]["content"][0]["text"]
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
 async def test_answers_to_a_tools_own_requests_that_cannot_be_kept_are_refused_in_a_sentence(
-    server: Any,
-) -> None:
+    server,
+):
     # finding: S31
-    async with staged(server) as stage, httpx.AsyncClient(timeout=300) as http:
-        client = OddClient(http, stage, MODERN)
+    async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
+        client = OddClient(http, env, MODERN)
         await client.connect()
         roots = {"roots": [{"uri": "file:///" + "x" * 100_000}]}
         said = await client.call("go", inputResponses={"its own": roots})

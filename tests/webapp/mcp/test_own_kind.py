@@ -13,7 +13,7 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import Traits, declared, traits_of
 from flows.kinds.form import FormTerms
 from flows.question import Question
-from tests.support.mcp_server import new_server, soon, staged, text_of
+from tests.support.mcp_server import caller_of, new_server, soon, text_of
 from webapp.kinds.registry import OwnKind
 from webapp.records.rows import Value
 
@@ -77,27 +77,21 @@ def server(library: str) -> Any:
     return server
 
 
-async def test_it_is_a_form_of_the_clients(server: Any, revision: str) -> None:
+async def test_it_is_a_form_of_the_clients(server, revision):
     answered = [{"name": "Ada Lovelace"}]
-    async with (
-        staged(server, kinds=[Signatures]) as stage,
-        stage.caller(revision, fills=answered) as caller,
-    ):
-        assert text_of(await soon(caller.call("lease", flat=7))) == "Signed by Ada Lovelace."
+    async with caller_of(server, revision, kinds=[Signatures], fills=answered) as (env, caller):
+        assert await caller.text("lease", flat=7) == "Signed by Ada Lovelace."
         assert "Lease of flat 7" in caller.forms[0].message
-        (row,) = await stage.elicitations()
+        (row,) = await env.elicitations()
         assert (row.kind, row.status) == ("signature", Status.ACCEPTED)
-        assert stage.service.kinds.others["signature"].signed == answered  # type: ignore[attr-defined]
+        assert env.service.kinds.others["signature"].signed == answered  # type: ignore[attr-defined]
 
 
-async def test_it_is_a_page_of_ours(server: Any, revision: str) -> None:
+async def test_it_is_a_page_of_ours(server, revision):
     url = types.ElicitationCapability(url=types.UrlElicitationCapability())
-    async with (
-        staged(server, kinds=[Signatures]) as stage,
-        stage.caller(revision, declares=url) as caller,
-    ):
+    async with caller_of(server, revision, kinds=[Signatures], declares=url) as (env, caller):
         call = caller.call("lease", flat=7)
-        link, person = await caller.link(), await stage.person()
+        link, person = await caller.link(), await env.person()
         page = await person.visit(link)
         given = {"csrf": page.csrf, "answer.name": "Ada Lovelace"}
         assert (await person.browser.post(link, data=given)).status_code == 303
@@ -105,17 +99,14 @@ async def test_it_is_a_page_of_ours(server: Any, revision: str) -> None:
         assert (await person.visit(link)).heading == "Sent"
 
 
-async def test_what_its_traits_say_holds_for_it(server: Any, revision: str) -> None:
-    async with (
-        staged(server, kinds=[Signatures]) as stage,
-        stage.caller(revision, name="it") as caller,
-    ):
-        assert "await" in text_of(await soon(caller.call("forgotten")))
-        assert not await stage.elicitations()
+async def test_what_its_traits_say_holds_for_it(server, revision):
+    async with caller_of(server, revision, kinds=[Signatures], name="it") as (env, caller):
+        assert "await" in await caller.text("forgotten")
+        assert not await env.elicitations()
     assert traits_of("signature") == Traits(name="signature", page="form"), "known only there"
 
 
-def test_a_name_that_is_taken_is_refused() -> None:
+def test_a_name_that_is_taken_is_refused():
     taken = Traits(name="form", page="form")
     with pytest.raises(ValueError, match="give this one another name"), declared({"form": taken}):
         pass

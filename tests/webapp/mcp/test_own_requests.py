@@ -8,9 +8,9 @@ from tests.support.mcp_server import (
     MODERN,
     answered_in,
     asked_in,
+    caller_of,
     links_asked,
     new_server,
-    staged,
     text_of,
 )
 from tests.support.own_requests import size_form
@@ -47,47 +47,43 @@ def asked_keys(result: object) -> list[str]:
     return sorted(asked_in(result).input_requests or {})
 
 
-async def test_an_answer_is_seen_again_after_a_form_of_the_tools_own(library: str) -> None:
+async def test_an_answer_is_seen_again_after_a_form_of_the_tools_own(library):
     shop = Shop(library, form_first=False)
-    async with staged(shop.server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(shop.server, MODERN) as (env, caller):
         paying = asked_in(await caller.leg("buy"))
-        await stage.complete(links_asked(paying)[0], {"n": 1})
+        await env.complete(links_asked(paying)[0], {"n": 1})
         sizing = asked_in(await caller.leg("buy", after=paying))
         assert asked_keys(sizing) == ["size"]
         assert text_of(answered_in(await caller.leg("buy", after=sizing))) == "bought {'n': 1}"
         assert shop.used == 2
-        assert len(await stage.elicitations()) == 1
+        assert len(await env.elicitations()) == 1
 
 
-async def test_a_leg_that_is_sent_twice_is_given_the_same_form_without_asking_again(
-    library: str,
-) -> None:
+async def test_a_leg_that_is_sent_twice_is_given_the_same_form_without_asking_again(library):
     shop = Shop(library, form_first=False)
-    async with staged(shop.server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(shop.server, MODERN) as (env, caller):
         paying = asked_in(await caller.leg("buy"))
-        await stage.complete(links_asked(paying)[0], {"n": 1})
+        await env.complete(links_asked(paying)[0], {"n": 1})
         assert asked_keys(await caller.leg("buy", after=paying)) == ["size"]
         sizing = asked_in(await caller.leg("buy", after=paying))
         assert asked_keys(sizing) == ["size"]
         assert text_of(answered_in(await caller.leg("buy", after=sizing))) == "bought {'n': 1}"
-        assert len(await stage.elicitations()) == 1
+        assert len(await env.elicitations()) == 1
 
 
-async def test_a_new_call_after_the_result_asks_anew(library: str) -> None:
+async def test_a_new_call_after_the_result_asks_anew(library):
     shop = Shop(library, form_first=False)
-    async with staged(shop.server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(shop.server, MODERN) as (env, caller):
         paying = asked_in(await caller.leg("buy"))
         (link,) = links_asked(paying)
-        await stage.complete(link)
+        await env.complete(link)
         sizing = asked_in(await caller.leg("buy", after=paying))
         answered_in(await caller.leg("buy", after=sizing))
         (fresh,) = links_asked(await caller.leg("buy"))
-        assert stage.id_of(fresh) != stage.id_of(link)
+        assert env.id_of(fresh) != env.id_of(link)
 
 
-async def test_an_outcome_is_used_up_by_a_result_of_a_leg_that_asked_nothing(
-    library: str,
-) -> None:
+async def test_an_outcome_is_used_up_by_a_result_of_a_leg_that_asked_nothing(library):
     if library == "fastmcp":
         from fastmcp import Context
     else:
@@ -101,28 +97,26 @@ async def test_an_outcome_is_used_up_by_a_result_of_a_leg_that_asked_nothing(
         await elicit.url("Pay", LOGIN)
         return size_form()
 
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (env, caller):
         paying = asked_in(await caller.leg("deliver"))
         (link,) = links_asked(paying)
-        await stage.complete(link)
+        await env.complete(link)
         sizing = asked_in(await caller.leg("deliver", after=paying))
         assert text_of(answered_in(await caller.leg("deliver", after=sizing))) == "delivered"
         fresh = asked_in(await caller.leg("deliver"))
         assert asked_keys(fresh) != ["size"], "one payment, two deliveries"
-        assert stage.id_of(links_asked(fresh)[0]) != stage.id_of(link)
+        assert env.id_of(links_asked(fresh)[0]) != env.id_of(link)
 
 
-async def test_the_answer_to_a_form_that_came_first_is_there_in_every_later_leg(
-    library: str,
-) -> None:
+async def test_the_answer_to_a_form_that_came_first_is_there_in_every_later_leg(library):
     shop = Shop(library, form_first=True)
-    async with staged(shop.server, limits=SHORT) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(shop.server, MODERN, limits=SHORT) as (env, caller):
         sizing = asked_in(await caller.leg("buy"))
         assert asked_keys(sizing) == ["size"]
         paying = asked_in(await caller.leg("buy", after=sizing))
         (link,) = links_asked(paying)
         waiting = asked_in(await caller.leg("buy", after=paying))
         assert not waiting.input_requests
-        await stage.complete(link, {"n": 1})
+        await env.complete(link, {"n": 1})
         assert text_of(answered_in(await caller.leg("buy", after=waiting))) == "bought {'n': 1}"
         assert shop.responses == [[], ["size"], ["size"], ["size"]]

@@ -2,7 +2,6 @@
 
 import logging
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -18,10 +17,11 @@ from tests.support.mcp_server import (
     Page,
     Person,
     ServerEnv,
+    caller_of,
     link_in,
     new_server,
+    server_env,
     soon,
-    staged,
     text_of,
 )
 from webapp.http.connection import Scope
@@ -47,12 +47,12 @@ def shop() -> object:
     return server
 
 
-def address(stage: ServerEnv) -> str:
-    return address_of(Tokens(RING, origin=stage.url), url=stage.url, now=stage.service.clock())
+def address(env: ServerEnv) -> str:
+    return address_of(Tokens(RING, origin=env.url), url=env.url, now=env.service.clock())
 
 
-async def relayed_person(stage: ServerEnv) -> Person:
-    person = await stage.person()
+async def relayed_person(env: ServerEnv) -> Person:
+    person = await env.person()
     person.browser.headers.update(RELAYED)
     return person
 
@@ -61,91 +61,91 @@ async def use(person: Person, place: str) -> Page:
     return await person.press(place)
 
 
-async def test_with_the_key_and_a_paired_browser_it_works(revision: str) -> None:
+async def test_with_the_key_and_a_paired_browser_it_works(revision):
     headers = {**RELAYED, "authorization": f"Bearer {key_of(RING)}"}
-    async with staged(shop()) as stage, stage.caller(revision, headers=headers) as caller:
+    async with caller_of(shop(), revision, headers=headers) as (env, caller):
         call = caller.call("visit")
         link = await caller.link()
-        person = await relayed_person(stage)
+        person = await relayed_person(env)
         page = await person.visit(link)
         assert page.status == 403
         assert "elicit pair" in page.text
         assert WORDS not in page.text
-        assert (await use(person, address(stage))).status == 200
+        assert (await use(person, address(env))).status == 200
         assert WORDS in (await person.visit(link)).text
         assert await person.go_on(link) == "https://shop.example/terms"
-        await stage.complete(link)
+        await env.complete(link)
         assert text_of(await soon(call)) == "done"
 
 
 @pytest.mark.parametrize("key", ["none", "elicit_local_", key_of(RING)[:-1], key_of(RING) + "x"])
-async def test_without_the_very_key_nobody_is_asked(revision: str, key: str) -> None:
+async def test_without_the_very_key_nobody_is_asked(revision, key):
     headers = {**RELAYED, "authorization": f"Bearer {key}"}
-    async with staged(shop()) as stage, stage.caller(revision, headers=headers) as caller:
-        assert "[ELICITATION_NOT_ALLOWED]" in text_of(await soon(caller.call("visit")))
-        assert not await stage.elicitations()
+    async with caller_of(shop(), revision, headers=headers) as (env, caller):
+        assert "[ELICITATION_NOT_ALLOWED]" in await caller.text("visit")
+        assert not await env.elicitations()
 
 
-async def test_an_address_pairs_one_browser() -> None:
-    async with staged(shop()) as stage:
-        place = address(stage)
-        first, second = await relayed_person(stage), await relayed_person(stage)
+async def test_an_address_pairs_one_browser():
+    async with server_env(shop()) as env:
+        place = address(env)
+        first, second = await relayed_person(env), await relayed_person(env)
         assert (await second.visit(place)).status == 200
         assert (await use(first, place)).status == 200
         assert (await second.visit(place)).status == 410
 
 
-async def test_the_log_says_that_a_browser_was_paired(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_says_that_a_browser_was_paired(caplog):
     # finding: S26
     caplog.set_level(logging.INFO, logger="webapp")
-    async with staged(shop()) as stage:
-        place = address(stage)
-        await use(await relayed_person(stage), place)
-        assert (await (await relayed_person(stage)).visit(place)).status == 410
-        owner = stage.service.identity.local_owner
+    async with server_env(shop()) as env:
+        place = address(env)
+        await use(await relayed_person(env), place)
+        assert (await (await relayed_person(env)).visit(place)).status == 410
+        owner = env.service.identity.local_owner
     (said,) = [one for one in caplog.records if one.getMessage() == "browser.paired"]
     assert vars(said)["owner"] == owner
 
 
-async def test_looking_at_an_address_pairs_nothing() -> None:
-    async with staged(shop()) as stage:
-        scanner, person = await stage.person(), await relayed_person(stage)
-        place = address(stage)
+async def test_looking_at_an_address_pairs_nothing():
+    async with server_env(shop()) as env:
+        scanner, person = await env.person(), await relayed_person(env)
+        place = address(env)
         for _ in range(3):
             await scanner.visit(place)
         assert not any("session" in name for name in scanner.browser.cookies)
         assert (await use(person, place)).status == 200
 
 
-async def test_a_form_of_another_page_pairs_nothing() -> None:
-    async with staged(shop()) as stage:
-        person = await relayed_person(stage)
-        place = address(stage)
+async def test_a_form_of_another_page_pairs_nothing():
+    async with server_env(shop()) as env:
+        person = await relayed_person(env)
+        place = address(env)
         await person.visit(place)
         refused = await person.browser.post(place, data={"csrf": "0" * 64})
         assert refused.status_code == 403
         assert (await use(person, place)).status == 200
 
 
-async def test_a_paired_browser_of_another_user_is_still_another_users() -> None:
-    async with staged(shop()) as stage:
-        person = await stage.person()
-        await use(person, address(stage))
+async def test_a_paired_browser_of_another_user_is_still_another_users():
+    async with server_env(shop()) as env:
+        person = await env.person()
+        await use(person, address(env))
         cookies = dict(person.browser.cookies)
-        unknown, another = seen_from(stage, uid=None), seen_from(stage, uid=4242)
-        scope = here(stage)
+        unknown, another = seen_from(env, uid=None), seen_from(env, uid=4242)
+        scope = here(env)
         found = await unknown.viewer(scope, cookies)
         assert found is not None
         assert found.owner == unknown.local_owner
         assert await another.viewer(scope, cookies) is None
 
 
-def seen_from(stage: ServerEnv, *, uid: int | None) -> Identity:
+def seen_from(env: ServerEnv, *, uid: int | None) -> Identity:
     """As a machine sees it that says this of every connection."""
-    service = stage.service
+    service = env.service
     return Identity(
         owners=service.elicitations.owners,
-        locality=LocalPeers(uid=UID, public_url=stage.url, uid_of=lambda _: uid),
+        locality=LocalPeers(uid=UID, public_url=env.url, uid_of=lambda _: uid),
         uid=UID,
         rules=IdentityRules(),
         sessions=service.sessions,
@@ -154,8 +154,8 @@ def seen_from(stage: ServerEnv, *, uid: int | None) -> Identity:
     )
 
 
-def here(stage: ServerEnv) -> Scope:
-    port = int(stage.url.rsplit(":", 1)[1])
+def here(env: ServerEnv) -> Scope:
+    port = int(env.url.rsplit(":", 1)[1])
     return {
         "type": "http",
         "http_version": "1.1",
@@ -186,29 +186,29 @@ def shop_with_a_gate(ran: list[str]) -> object:
 
 @pytest.mark.parametrize("tick", [{}, {"remember": "1", "all_clients": "1"}])
 async def test_a_program_that_fetches_the_gates_page_presses_no_yes_where_it_must_be_paired(
-    revision: str, tick: dict[str, str]
-) -> None:
+    revision, tick
+):
     # finding: S20
     ran: list[str] = []
-    async with (
-        staged(shop_with_a_gate(ran), who=PAIRED) as stage,
-        stage.caller(revision, declares=URL) as caller,
+    async with caller_of(shop_with_a_gate(ran), revision, who=PAIRED, declares=URL) as (
+        env,
+        caller,
     ):
         call = caller.call("wipe", place="home")
         link = await caller.link()
-        program, person = await stage.person(), await stage.person()
+        program, person = await env.person(), await env.person()
         page = await program.visit(link)
         assert page.status == 403
         assert "elicit pair" in page.text
         assert "home" not in page.text
-        cookie = stage.service.browser.cookie_of(dict(program.browser.cookies)) or ""
-        csrf = stage.service.browser.csrf(cookie, subject=stage.id_of(link))
+        cookie = env.service.browser.cookie_of(dict(program.browser.cookies)) or ""
+        csrf = env.service.browser.csrf(cookie, subject=env.id_of(link))
         for action in ("", "/decline"):
             pressed = await program.browser.post(link + action, data={"csrf": csrf, **tick})
             assert pressed.status_code == 403
-        assert await stage.status(link) is Status.PENDING
+        assert await env.status(link) is Status.PENDING
         assert not ran
-        await use(person, address(stage))
+        await use(person, address(env))
         assert "home" in (await person.visit(link)).text
         await person.press(link)
         assert text_of(await soon(call)) == "wiped"
@@ -216,23 +216,25 @@ async def test_a_program_that_fetches_the_gates_page_presses_no_yes_where_it_mus
 
 
 @pytest.mark.parametrize("declares", [FORM, BOTH, None], ids=["form", "both", "none"])
-async def test_no_clients_form_opens_a_gate_where_the_yes_is_a_paired_browsers(
-    revision: str, declares: Any
-) -> None:
+async def test_no_clients_form_opens_a_gate_where_the_yes_is_a_paired_browsers(revision, declares):
     # finding: S20
     ran: list[str] = []
-    async with (
-        staged(shop_with_a_gate(ran), who=PAIRED, limits=CallLimits(link=timedelta())) as stage,
-        stage.caller(revision, declares=declares, fills=["accept"]) as caller,
-    ):
+    async with caller_of(
+        shop_with_a_gate(ran),
+        revision,
+        who=PAIRED,
+        limits=CallLimits(link=timedelta()),
+        declares=declares,
+        fills=["accept"],
+    ) as (env, caller):
         call = caller.call("wipe", place="home")
         link = await caller.link() if declares is BOTH else link_in(await soon(call))
-        person = await stage.person()
-        await use(person, address(stage))
+        person = await env.person()
+        await use(person, address(env))
         await person.press(link)
         if declares is not BOTH:
             call = caller.call("wipe", place="home")
         assert text_of(await soon(call)) == "wiped"
         assert not caller.forms
         if declares in (FORM, BOTH):  # what is no gate is asked as ever
-            assert text_of(await soon(caller.call("ask"))) == "sure: True"
+            assert await caller.text("ask") == "sure: True"

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -19,12 +18,12 @@ from flows.question import Link
 from tests.support.mcp_server import (
     LEGACY,
     ServerEnv,
+    caller_of,
     eventually,
     link_in,
     new_browser,
     new_server,
     soon,
-    staged,
     text_of,
 )
 from webapp.connecting import connect
@@ -51,37 +50,35 @@ def add_sign_in(server: Any) -> None:
 
 
 @pytest.mark.every_way
-async def test_the_line_returns_with_what_trusted_code_completed(
-    server: Any, revision: str
-) -> None:
+async def test_the_line_returns_with_what_trusted_code_completed(server, revision):
     # parity: L5
     # defect: frontmcp no URL is sent
     add_sign_in(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("sign_in")
         link = await caller.link()
-        assert await (await stage.person()).go_on(link) == LOGIN
-        assert await complete_elicitation(stage.id_of(link), {"name": "ann"}) == "accepted"
+        assert await (await env.person()).go_on(link) == LOGIN
+        assert await complete_elicitation(env.id_of(link), {"name": "ann"}) == "accepted"
         assert text_of(await soon(call)) == "signed in: ann"
         assert not call.result().is_error
         if revision == LEGACY:
-            assert caller.completed == [stage.id_of(link)]
+            assert caller.completed == [env.id_of(link)]
 
 
 @pytest.mark.every_way
-async def test_two_questions_are_asked_one_after_another(server: Any, revision: str) -> None:
+async def test_two_questions_are_asked_one_after_another(server, revision):
     @server.tool()
     async def buy(item: str) -> str:
         who = await elicit.url("Sign in", LOGIN)
         paid = await elicit.url(f"Pay for {item}", returning, origins=[ORIGIN])
         return f"{item}: {dict(who)} {dict(paid)}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("buy", item="tea")
-        person = await stage.person()
+        person = await env.person()
         first = await caller.link()
         await person.go_on(first)
-        await stage.complete(first, {"name": "ann"})
+        await env.complete(first, {"name": "ann"})
         second = await caller.link()
         page = await person.visit(back_in(await person.go_on(second)))
         assert (page.status, page.heading) == (200, "Done")
@@ -89,7 +86,7 @@ async def test_two_questions_are_asked_one_after_another(server: Any, revision: 
         assert first != second
 
 
-async def test_a_function_gets_an_address_to_return_to(server: Any, revision: str) -> None:
+async def test_a_function_gets_an_address_to_return_to(server, revision):
     # parity: L2
     made: list[Link] = []
 
@@ -101,51 +98,49 @@ async def test_a_function_gets_an_address_to_return_to(server: Any, revision: st
     async def pay() -> str:
         return f"paid {dict(await elicit.url('Pay', build, origins=[ORIGIN]))}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("pay")
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         location = await person.go_on(link)
         assert (await person.visit(back_in(location))).heading == "Done"
         assert text_of(await soon(call)) == "paid {}"
-        assert made[0].id == stage.id_of(link)
+        assert made[0].id == env.id_of(link)
         assert link.rsplit("/", 1)[1] not in location
 
 
-async def test_an_agreement_alone_is_enough_where_the_tool_does_not_wait(
-    server: Any, revision: str
-) -> None:
+async def test_an_agreement_alone_is_enough_where_the_tool_does_not_wait(server, revision):
     # parity: L2
     @server.tool()
     async def show() -> str:
         return f"shown {dict(await elicit.url('Look', LOGIN, wait_for_completion=False))}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert text_of(await soon(caller.call("show"))) == "shown {}"
+    async with caller_of(server, revision) as (_, caller):
+        assert await caller.text("show") == "shown {}"
 
 
-async def test_a_press_on_continue_is_enough_where_the_tool_does_not_wait(revision: str) -> None:
+async def test_a_press_on_continue_is_enough_where_the_tool_does_not_wait(revision):
     server = new_server("mcp")
 
     @server.tool(structured_output=False)
     async def show() -> str:
         return f"shown {dict(await elicit.url('Look', LOGIN, wait_for_completion=False))}"
 
-    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
-        link = link_in(await soon(caller.call("show")))
+    async with caller_of(server, revision, declares=None) as (env, caller):
+        link = link_in(await caller.result("show"))
         again = caller.call("show")
-        await stage.pending()
-        assert await (await stage.person()).go_on(link) == LOGIN
+        await env.pending()
+        assert await (await env.person()).go_on(link) == LOGIN
         assert text_of(await soon(again)) == "shown {}"
 
 
-async def test_trusted_code_completes_by_an_id_of_its_own(server: Any, revision: str) -> None:
+async def test_trusted_code_completes_by_an_id_of_its_own(server, revision):
     @server.tool()
     async def order() -> str:
         done = await elicit.url("Approve", LOGIN, elicitation_id="order-17")
         return f"approved by {done['by']}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (_, caller):
         assert await complete_elicitation("order-17") == "unknown"
         call = caller.call("order")
         await caller.link()
@@ -154,23 +149,23 @@ async def test_trusted_code_completes_by_an_id_of_its_own(server: Any, revision:
         assert await complete_elicitation("order-17", {"by": "eve"}) == "already_settled"
 
 
-async def test_an_id_of_ones_own_stands_for_one_open_question_only(server: Any) -> None:
+async def test_an_id_of_ones_own_stands_for_one_open_question_only(server):
     @server.tool()
     async def order(number: int) -> str:
         return str(dict(await elicit.url(f"Approve {number}", LOGIN, elicitation_id="order")))
 
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         first = caller.call("order", number=1)
         link = await caller.link()
-        second = await soon(caller.call("order", number=2))
+        second = await caller.result("order", number=2)
         assert second.is_error
         assert "[INVALID_INPUT]" in text_of(second)
-        await stage.complete(link)
+        await env.complete(link)
         await soon(first)
 
 
 @pytest.mark.every_way
-async def test_a_completion_before_anybody_waits_is_not_lost(server: Any, revision: str) -> None:
+async def test_a_completion_before_anybody_waits_is_not_lost(server, revision):
     # finding: R3
     completions: list[asyncio.Task[Completion]] = []
 
@@ -183,24 +178,22 @@ async def test_a_completion_before_anybody_waits_is_not_lost(server: Any, revisi
     async def race() -> str:
         return f"fast: {(await elicit.url('Race', quick, origins=[ORIGIN]))['fast']}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert text_of(await soon(caller.call("race"))) == "fast: True"
+    async with caller_of(server, revision) as (_, caller):
+        assert await caller.text("race") == "fast: True"
         assert [await completion for completion in completions] == ["accepted"]
 
 
-async def test_a_completion_while_the_address_is_made_is_not_lost(
-    server: Any, revision: str, tmp_path: Path
-) -> None:
+async def test_a_completion_while_the_address_is_made_is_not_lost(server, revision, tmp_path):
     # parity: L3
     # defect: lynq early completion
     # finding: R3
     # It is here before the function returns: another thread completes, in a loop of its own.
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     completions: list[Completion] = []
-    stages: list[ServerEnv] = []
+    envs: list[ServerEnv] = []
 
     async def complete(id: str) -> Completion:
-        async with connect(stages[0].settings):
+        async with connect(envs[0].settings):
             return await complete_elicitation(id, {"fast": True})
 
     def quick(link: Link) -> str:
@@ -213,13 +206,13 @@ async def test_a_completion_while_the_address_is_made_is_not_lost(
     async def race() -> str:
         return f"fast: {(await elicit.url('Race', quick, origins=[ORIGIN]))['fast']}"
 
-    async with staged(server, store=store) as stage, stage.caller(revision) as caller:
-        stages.append(stage)
-        assert text_of(await soon(caller.call("race"))) == "fast: True"
+    async with caller_of(server, revision, store=store) as (env, caller):
+        envs.append(env)
+        assert await caller.text("race") == "fast: True"
         assert completions == ["accepted"]
 
 
-async def test_a_function_that_raises_leaves_no_question(server: Any, revision: str) -> None:
+async def test_a_function_that_raises_leaves_no_question(server, revision):
     # finding: R3
     made: list[Link] = []
 
@@ -233,16 +226,16 @@ async def test_a_function_that_raises_leaves_no_question(server: Any, revision: 
     async def pay() -> str:
         return f"paid {dict(await elicit.url('Pay', breaks_once, origins=[ORIGIN]))}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert (await soon(caller.call("pay"))).is_error
+    async with caller_of(server, revision) as (env, caller):
+        assert (await caller.result("pay")).is_error
         call = caller.call("pay")
         link = await caller.link()
-        assert stage.id_of(link) == made[1].id != made[0].id
-        await stage.complete(link, {"by": "ann"})
+        assert env.id_of(link) == made[1].id != made[0].id
+        await env.complete(link, {"by": "ann"})
         assert text_of(await soon(call)) == "paid {'by': 'ann'}"
 
 
-async def test_what_a_function_told_before_it_raised_may_come_back(server: Any) -> None:
+async def test_what_a_function_told_before_it_raised_may_come_back(server):
     # finding: R3
     made: list[Link] = []
 
@@ -254,10 +247,10 @@ async def test_what_a_function_told_before_it_raised_may_come_back(server: Any) 
     async def pay() -> str:
         return f"paid {dict(await elicit.url('Pay', breaks, origins=[ORIGIN]))}"
 
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
-        assert (await soon(caller.call("pay"))).is_error
+    async with caller_of(server, LEGACY) as (_, caller):
+        assert (await caller.result("pay")).is_error
         assert await complete_elicitation(made[0].id, {"by": "ann"}) == "late"
-        assert text_of(await soon(caller.call("pay"))) == "paid {'by': 'ann'}"
+        assert await caller.text("pay") == "paid {'by': 'ann'}"
         assert len(made) == 1
 
 
@@ -273,7 +266,7 @@ class LosingStore(MemoryStore):
         return await super().write(*records)
 
 
-async def test_a_crash_before_the_address_is_kept_asks_the_function_again(server: Any) -> None:
+async def test_a_crash_before_the_address_is_kept_asks_the_function_again(server):
     # finding: R3
     made, store = list[Link](), LosingStore()
 
@@ -286,29 +279,27 @@ async def test_a_crash_before_the_address_is_kept_asks_the_function_again(server
     async def pay() -> str:
         return f"paid {dict(await elicit.url('Pay', address, origins=[ORIGIN]))}"
 
-    async with staged(server, store=store) as stage, stage.caller(LEGACY) as caller:
-        assert (await soon(caller.call("pay"))).is_error
+    async with caller_of(server, LEGACY, store=store) as (env, caller):
+        assert (await caller.result("pay")).is_error
         assert not store.loses_next
         call = caller.call("pay")
         link = await caller.link()
-        assert stage.id_of(link) == made[1].id == made[0].id
-        assert await (await stage.person()).go_on(link) == LOGIN
-        await stage.complete(link, {"by": "ann"})
+        assert env.id_of(link) == made[1].id == made[0].id
+        assert await (await env.person()).go_on(link) == LOGIN
+        await env.complete(link, {"by": "ann"})
         assert text_of(await soon(call)) == "paid {'by': 'ann'}"
 
 
 @pytest.mark.every_way
-async def test_another_process_on_the_same_store_completes(
-    server: Any, revision: str, tmp_path: Path
-) -> None:
+async def test_another_process_on_the_same_store_completes(server, revision, tmp_path):
     # parity: L4
     add_sign_in(server)
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
-    async with staged(server, store=store) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision, store=store) as (env, caller):
         call = caller.call("sign_in")
         link = await caller.link()
-        async with connect(stage.settings):
-            assert await complete_elicitation(stage.id_of(link), {"name": "ann"}) == "accepted"
+        async with connect(env.settings):
+            assert await complete_elicitation(env.id_of(link), {"name": "ann"}) == "accepted"
         assert text_of(await soon(call)) == "signed in: ann"
 
 
@@ -333,44 +324,42 @@ class Author:
             except NotAllowed as error:
                 return PlainTextResponse(str(error), status_code=403)
 
-    def back(self, stage: ServerEnv) -> str:
-        return f"{stage.url}/paid?elicitation={self.links[0].return_token}"
+    def back(self, env: ServerEnv) -> str:
+        return f"{env.url}/paid?elicitation={self.links[0].return_token}"
 
 
 @pytest.mark.every_way
-async def test_a_route_of_the_authors_completes_for_the_browser_that_went(
-    server: Any, revision: str
-) -> None:
+async def test_a_route_of_the_authors_completes_for_the_browser_that_went(server, revision):
     # parity: L4
     author = Author(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("pay")
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         await person.go_on(link)
-        assert (await person.visit(author.back(stage))).text == "accepted"
+        assert (await person.visit(author.back(env))).text == "accepted"
         assert text_of(await soon(call)) == "paid {'by': 'route'}"
 
 
-async def test_a_route_of_the_authors_completes_for_no_other_browser(server: Any) -> None:
+async def test_a_route_of_the_authors_completes_for_no_other_browser(server):
     author = Author(server)
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("pay")
         link = await caller.link()
-        person, other, bare = [await stage.person() for _ in range(3)]
-        assert (await person.visit(author.back(stage))).status == 403
+        person, other, bare = [await env.person() for _ in range(3)]
+        assert (await person.visit(author.back(env))).status == 403
         await person.go_on(link)
         await other.visit(link)
-        assert (await other.visit(author.back(stage))).status == 403
-        assert (await bare.visit(author.back(stage))).status == 403
-        forged = await person.visit(f"{stage.url}/paid?elicitation={'x' * 100}")
+        assert (await other.visit(author.back(env))).status == 403
+        assert (await bare.visit(author.back(env))).status == 403
+        forged = await person.visit(f"{env.url}/paid?elicitation={'x' * 100}")
         assert forged.text == "unknown"
-        assert await stage.status(link) == "opened"
-        assert (await person.visit(author.back(stage))).text == "accepted"
+        assert await env.status(link) == "opened"
+        assert (await person.visit(author.back(env))).text == "accepted"
         await soon(call)
 
 
-async def test_a_route_of_the_authors_completes_by_id_in_trusted_code(server: Any) -> None:
+async def test_a_route_of_the_authors_completes_by_id_in_trusted_code(server):
     add_sign_in(server)
 
     @server.custom_route("/webhook/{id}", methods=["POST"])
@@ -379,26 +368,24 @@ async def test_a_route_of_the_authors_completes_by_id_in_trusted_code(server: An
             await complete_elicitation(request.path_params["id"], await request.json())
         )
 
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("sign_in")
         link = await caller.link()
         async with new_browser() as service:
-            to = f"{stage.url}/webhook/{stage.id_of(link)}"
+            to = f"{env.url}/webhook/{env.id_of(link)}"
             assert (await service.post(to, json={"name": "ann"})).text == "accepted"
             assert (await service.post(to, json={"name": "eve"})).text == "already_settled"
         assert text_of(await soon(call)) == "signed in: ann"
 
 
-async def test_the_service_reports_to_the_callback_address_itself(
-    server: Any, revision: str
-) -> None:
+async def test_the_service_reports_to_the_callback_address_itself(server, revision):
     author = Author(server)
 
     async def post(content: Mapping[str, Json]) -> httpx.Response:
         async with new_browser() as service:
             return await service.post(author.links[0].callback_url, json=content)
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("pay")
         link = await caller.link()
         early = await post({"order": 0})
@@ -406,35 +393,35 @@ async def test_the_service_reports_to_the_callback_address_itself(
             409,
             "application/problem+json",
         )
-        await (await stage.person()).go_on(link)
+        await (await env.person()).go_on(link)
         assert (await post({"order": 7})).json() == {"completion": "accepted"}
         assert (await post({"order": 8})).json() == {"completion": "already_settled"}
         assert text_of(await soon(call)) == "paid {'order': 7}"
 
 
-async def test_a_late_completion_is_kept_for_the_same_question(server: Any, revision: str) -> None:
+async def test_a_late_completion_is_kept_for_the_same_question(server, revision):
     # defect: lynq late completion
     add_sign_in(server)
-    async with staged(server) as stage, stage.caller(revision, answers=["decline"]) as caller:
-        assert (await soon(caller.call("sign_in"))).is_error
+    async with caller_of(server, revision, answers=["decline"]) as (env, caller):
+        assert (await caller.result("sign_in")).is_error
         link = await caller.link()
-        assert await stage.complete(link, {"name": "ann"}) == "late"
-        assert text_of(await soon(caller.call("sign_in"))) == "signed in: ann"
+        assert await env.complete(link, {"name": "ann"}) == "late"
+        assert await caller.text("sign_in") == "signed in: ann"
 
 
-async def test_an_answer_is_used_once_and_then_asked_for_again(server: Any, revision: str) -> None:
+async def test_an_answer_is_used_once_and_then_asked_for_again(server, revision):
     add_sign_in(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         links = []
         for name in ("ann", "bob"):
             call = caller.call("sign_in")
             links.append(await caller.link())
-            await stage.complete(links[-1], {"name": name})
+            await env.complete(links[-1], {"name": name})
             assert text_of(await soon(call)) == f"signed in: {name}"
-        assert stage.id_of(links[0]) != stage.id_of(links[1])
+        assert env.id_of(links[0]) != env.id_of(links[1])
 
 
-async def test_a_tool_that_asks_nothing_is_left_alone(server: Any, revision: str) -> None:
+async def test_a_tool_that_asks_nothing_is_left_alone(server, revision):
     runs: list[int] = []
 
     @server.tool()
@@ -442,25 +429,25 @@ async def test_a_tool_that_asks_nothing_is_left_alone(server: Any, revision: str
         runs.append(1)
         return "plain"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         for _ in range(2):
-            assert text_of(await soon(caller.call("plain"))) == "plain"
+            assert await caller.text("plain") == "plain"
         assert len(runs) == 2
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
 @pytest.mark.parametrize("question", ["open", "settled"])
-async def test_a_completion_by_a_foreign_id_does_nothing(server: Any, question: str) -> None:
+async def test_a_completion_by_a_foreign_id_does_nothing(server, question):
     add_sign_in(server)
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("sign_in")
         link = await caller.link()
         if question == "settled":
-            await stage.complete(link)
+            await env.complete(link)
             await soon(call)
-        id = stage.id_of(link)
+        id = env.id_of(link)
         for foreign in ("", "x", id[:-1] + ("A" if id[-1] != "A" else "B"), id[:20], "x" * 5000):
             assert await complete_elicitation(foreign) == "unknown"
-        await stage.complete(link)
+        await env.complete(link)
         await soon(call)
-        await eventually(lambda: not len(stage.service.elicitations.waiters))
+        await eventually(lambda: not len(env.service.elicitations.waiters))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flows import elicit
-from tests.support.mcp_server import soon, staged, text_of
+from tests.support.mcp_server import caller_of
 from webapp.elicitations.plugins import Started
 
 
@@ -36,17 +36,16 @@ def server(server: Any) -> Any:
     return server
 
 
-async def test_whoever_runs_the_server_is_told_what_is_asked(server: Any, revision: str) -> None:
+async def test_whoever_runs_the_server_is_told_what_is_asked(server, revision):
     # parity: T8
     notes = Notes()
     plugins = [Broken(), Deaf(), notes]
-    async with (
-        staged(server, plugins=plugins) as stage,
-        stage.caller(revision, declares="all", fills=["cancel", {}]) as caller,
-    ):
-        assert text_of(await soon(caller.call("delete", count=5))) == "kept"
-        assert text_of(await soon(caller.call("delete", count=5))) == "deleted"
+    async with caller_of(
+        server, revision, plugins=plugins, declares="all", fills=["cancel", {}]
+    ) as (env, caller):
+        assert await caller.text("delete", count=5) == "kept"
+        assert await caller.text("delete", count=5) == "deleted"
         (told,) = notes.questions  # the second call joined the question of the first
-        (row,) = await stage.elicitations()
+        (row,) = await env.elicitations()
         assert (told.id, told.kind, told.tool) == (row.id, "confirm", "delete")
         assert (told.message, told.arguments) == ("Delete 5 to-dos?", {"count": 5})

@@ -6,7 +6,7 @@ import pytest
 
 from flows import elicit
 from flows.elicitation.states import Status
-from tests.support.mcp_server import LEGACY, link_in, soon, staged, text_of
+from tests.support.mcp_server import LEGACY, caller_of, link_in, soon, text_of
 from webapp.settings.quotas import PolicySettings
 
 ADDRESS = "https://example.org/"
@@ -44,13 +44,11 @@ def server(server: Any) -> Any:
 
 
 @pytest.mark.every_way
-async def test_the_older_call_is_told_that_a_newer_question_took_its_place(
-    server: Any, revision: str
-) -> None:
+async def test_the_older_call_is_told_that_a_newer_question_took_its_place(server, revision):
     # parity: F8
-    async with staged(server, policies=ONE) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision, policies=ONE) as (env, caller):
         older = caller.call("visit", name="Rome")
-        await stage.waited_for_by_another(await caller.link(), None)
+        await env.waited_for_by_another(await caller.link(), None)
         failing = caller.call("must_visit", name="Oslo")
         link = await caller.link()
         assert text_of(await soon(older)) == "Rome superseded cancel"
@@ -59,95 +57,85 @@ async def test_the_older_call_is_told_that_a_newer_question_took_its_place(
         told = await soon(failing)
         assert told.is_error
         assert told.meta["errorId"] == told.meta["code"] == "ELICITATION_SUPERSEDED"
-        assert told.meta["elicitId"] == stage.id_of(link)
+        assert told.meta["elicitId"] == env.id_of(link)
         assert "A newer question took its place" in text_of(told)
-        person = await stage.person()
+        person = await env.person()
         assert (await person.visit(link)).csrf is None, "there is nothing to press any more"
-        await stage.complete(last)
+        await env.complete(last)
         assert text_of(await soon(newest)) == "Bern accepted accept"
 
 
-async def test_several_are_open_at_once_unless_the_policy_is_set(
-    server: Any, revision: str
-) -> None:
+async def test_several_are_open_at_once_unless_the_policy_is_set(server, revision):
     # parity: F8
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         calls, links = [], []
         for name in ("Rome", "Oslo"):
             calls.append(caller.call("visit", name=name))
             links.append(await caller.link())
         for call, link in zip(calls, links, strict=True):
-            await stage.complete(link)
+            await env.complete(link)
             assert text_of(await soon(call)).endswith("accepted accept")
 
 
-async def test_the_next_question_of_the_same_call_supersedes_nothing(
-    server: Any, revision: str
-) -> None:
+async def test_the_next_question_of_the_same_call_supersedes_nothing(server, revision):
     # parity: F8
-    async with staged(server, policies=ONE) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision, policies=ONE) as (env, caller):
         call = caller.call("visit_both")
         for _ in range(2):
-            await stage.complete(await caller.link())
+            await env.complete(await caller.link())
         assert text_of(await soon(call)) == "been to both"
-        assert {row.status for row in await stage.elicitations()} == {Status.ACCEPTED}
+        assert {row.status for row in await env.elicitations()} == {Status.ACCEPTED}
 
 
-async def test_questions_that_are_asked_together_supersede_none_of_each_other(
-    server: Any, revision: str
-) -> None:
+async def test_questions_that_are_asked_together_supersede_none_of_each_other(server, revision):
     # parity: F8
-    async with staged(server, policies=ONE) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision, policies=ONE) as (env, caller):
         call = caller.call("visit_at_once")
         for link in [await caller.link(), await caller.link()]:
-            assert await stage.status(link) is Status.PENDING
-            await stage.complete(link)
+            assert await env.status(link) is Status.PENDING
+            await env.complete(link)
         assert text_of(await soon(call)) == "been to both"
 
 
-async def test_a_client_that_gets_links_in_results_has_one_question_too(
-    server: Any, revision: str
-) -> None:
+async def test_a_client_that_gets_links_in_results_has_one_question_too(server, revision):
     # parity: F8
-    async with staged(server, policies=ONE) as stage, stage.caller(revision, declares=None) as one:
-        first = link_in(await soon(one.call("visit", name="Rome")))
-        second = link_in(await soon(one.call("visit", name="Oslo")))
-        assert await stage.status(first) is Status.SUPERSEDED
-        assert await stage.status(second) is Status.PENDING
-        await stage.complete(second)
-        assert text_of(await soon(one.call("visit", name="Oslo"))) == "Oslo accepted accept"
+    async with caller_of(server, revision, policies=ONE, declares=None) as (env, one):
+        first = link_in(await one.result("visit", name="Rome"))
+        second = link_in(await one.result("visit", name="Oslo"))
+        assert await env.status(first) is Status.SUPERSEDED
+        assert await env.status(second) is Status.PENDING
+        await env.complete(second)
+        assert await one.text("visit", name="Oslo") == "Oslo accepted accept"
 
 
-async def test_clients_of_one_name_are_one_session_whatever_their_revision(server: Any) -> None:
+async def test_clients_of_one_name_are_one_session_whatever_their_revision(server):
     # parity: F8
-    async with staged(server, policies=ONE) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY, policies=ONE) as (env, caller):
         call = caller.call("visit", name="Rome")
         link = await caller.link()
-        other = await stage.cut_off_caller("2026-07-28")
+        other = await env.cut_off_caller("2026-07-28")
         answer = await soon(other.call("visit", name="Oslo"))
         assert "input_required" in answer.text
         # Both say that they are `mcp`.
         assert text_of(await soon(call)) == "Rome superseded cancel"
-        assert await stage.status(link) is Status.SUPERSEDED
+        assert await env.status(link) is Status.SUPERSEDED
 
 
-async def test_too_many_open_questions_are_an_error_that_the_model_can_read(
-    server: Any, revision: str
-) -> None:
+async def test_too_many_open_questions_are_an_error_that_the_model_can_read(server, revision):
     policies = PolicySettings(pending_per_owner=1)
-    async with staged(server, policies=policies) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision, policies=policies) as (env, caller):
         first = caller.call("visit", name="Rome")
         link = await caller.link()
-        refused = await soon(caller.call("visit", name="Oslo"))
+        refused = await caller.result("visit", name="Oslo")
         assert refused.is_error
         assert refused.meta["errorId"] == refused.meta["code"] == "ELICITATION_TOO_MANY_PENDING"
         assert refused.meta["status"] == 429
         assert "as many questions are open for this person as may be (1)" in text_of(refused)
-        unasked = await soon(caller.call("sure"))
+        unasked = await caller.result("sure")
         assert unasked.meta["code"] == "ELICITATION_TOO_MANY_PENDING"
-        assert len(await stage.elicitations()) == 1
-        await stage.complete(link)
+        assert len(await env.elicitations()) == 1
+        await env.complete(link)
         assert text_of(await soon(first)) == "Rome accepted accept"
         second = caller.call("visit", name="Oslo")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         assert text_of(await soon(second)) == "Oslo accepted accept"

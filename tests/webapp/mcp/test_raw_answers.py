@@ -9,7 +9,7 @@ import pytest
 
 from flows import elicit
 from flows.elicitation.states import Json, Status
-from tests.support.mcp_server import LEGACY, CutOffCaller, ServerEnv, soon, staged
+from tests.support.mcp_server import LEGACY, CutOffCaller, ServerEnv, server_env, soon
 
 LINK = "https://service.example/"
 
@@ -42,21 +42,21 @@ def server(server: Any, ran: list[str]) -> Any:
     return server
 
 
-async def result_of(stage: ServerEnv, tool: str, answer: object) -> dict[str, Any]:
+async def result_of(env: ServerEnv, tool: str, answer: object) -> dict[str, Any]:
     """The result of a call whose one question is answered with this."""
     async with httpx.AsyncClient(timeout=300) as http:
-        caller = CutOffCaller(http, stage.mcp_url, LEGACY)
+        caller = CutOffCaller(http, env.mcp_url, LEGACY)
         await caller.connect()
         call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
         params = {"name": tool, "arguments": {}}
         async with http.stream(
-            "POST", stage.mcp_url, json={**call, "params": params}, headers=caller.headers
+            "POST", env.mcp_url, json={**call, "params": params}, headers=caller.headers
         ) as response:
             async for line in response.aiter_lines():
                 said = json.loads(line.removeprefix("data: ")) if line[:7] == "data: {" else {}
                 if said.get("method") == "elicitation/create":
                     reply = {"jsonrpc": "2.0", "id": said["id"], "result": answer}
-                    taken = await http.post(stage.mcp_url, json=reply, headers=caller.headers)
+                    taken = await http.post(env.mcp_url, json=reply, headers=caller.headers)
                     assert taken.status_code == 202
                 elif said.get("id") == 1:
                     result: dict[str, Any] = said["result"]
@@ -70,32 +70,30 @@ def said_in(result: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("value", [[1], {"first": "Ann"}, None, [["Ann"]], 7])
 async def test_content_of_no_kind_that_a_form_has_ends_the_question_and_says_where(
-    server: Any, value: Json
-) -> None:
-    async with staged(server) as stage:
+    server, value: Json
+):
+    async with server_env(server) as env:
         answer = {"action": "accept", "content": {"response": value}}
-        result = await soon(result_of(stage, "name", answer))
+        result = await soon(result_of(env, "name", answer))
         assert result["isError"]
         assert result["_meta"]["code"] == "INVALID_INPUT"
         assert '"path":"response"' in said_in(result).replace(" ", "")
-        assert [row.status for row in await stage.elicitations()] == [Status.FAILED]
+        assert [row.status for row in await env.elicitations()] == [Status.FAILED]
 
 
-async def test_a_no_is_a_no_whatever_comes_along(server: Any) -> None:
-    async with staged(server) as stage:
+async def test_a_no_is_a_no_whatever_comes_along(server):
+    async with server_env(server) as env:
         answer = {"action": "decline", "content": {"x": {"y": [1]}}}
-        assert said_in(await soon(result_of(stage, "ask", answer))) == "sure: False"
-        assert [row.status for row in await stage.elicitations()] == [Status.DECLINED]
+        assert said_in(await soon(result_of(env, "ask", answer))) == "sure: False"
+        assert [row.status for row in await env.elicitations()] == [Status.DECLINED]
 
 
 @pytest.mark.parametrize("answer", [{}, {"action": "approve"}, {"action": 1}, {"action": None}])
-async def test_what_is_none_of_the_three_is_no_yes(
-    server: Any, ran: list[str], answer: object
-) -> None:
-    async with staged(server) as stage:
-        assert said_in(await soon(result_of(stage, "ask", answer))) == "sure: False"
-        refused = await soon(result_of(stage, "wipe", answer))
+async def test_what_is_none_of_the_three_is_no_yes(server, ran, answer):
+    async with server_env(server) as env:
+        assert said_in(await soon(result_of(env, "ask", answer))) == "sure: False"
+        refused = await soon(result_of(env, "wipe", answer))
         assert refused["isError"]
         assert refused["_meta"]["code"] == "ELICITATION_CANCELLED"
         assert not ran
-        assert said_in(await soon(result_of(stage, "go", answer))) == "went: False cancelled"
+        assert said_in(await soon(result_of(env, "go", answer))) == "went: False cancelled"

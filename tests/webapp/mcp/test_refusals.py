@@ -7,7 +7,7 @@ import pytest
 
 from flows import Money, Receipt
 from flows.errors import ElicitError
-from tests.support.mcp_server import soon, staged, text_of
+from tests.support.mcp_server import caller_of, soon, text_of
 from tests.support.shop_env import REFUND, Shop, buying, open_shop
 
 
@@ -27,7 +27,7 @@ def assert_is_told(result: Any, *, code: str, words: str) -> None:
 
 
 @pytest.mark.every_way
-async def test_what_money_refuses_reaches_the_model(server: Any, revision: str) -> None:
+async def test_what_money_refuses_reaches_the_model(server, revision):
     # finding: M7
     @server.tool()
     async def price(amount: str, currency: str) -> str:
@@ -44,14 +44,14 @@ async def test_what_money_refuses_reaches_the_model(server: Any, revision: str) 
         except ElicitError:
             raise ValueError("a fault of the tool's own") from None
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        refused = await soon(caller.call("price", amount="9.999", currency="EUR"))
+    async with caller_of(server, revision) as (_, caller):
+        refused = await caller.result("price", amount="9.999", currency="EUR")
         assert_is_told(refused, code="INVALID_INPUT", words="3 digits after the point")
-        refused = await soon(caller.call("price", amount="9.00", currency="eur"))
+        refused = await caller.result("price", amount="9.00", currency="eur")
         assert_is_told(refused, code="INVALID_INPUT", words="Write the currency in capitals")
-        refused = await soon(caller.call("total", cents=-1))
+        refused = await caller.result("total", cents=-1)
         assert_is_told(refused, code="INVALID_INPUT", words="must not be negative")
-        own = await soon(caller.call("sure", amount="9.999"))
+        own = await caller.result("sure", amount="9.999")
         assert own.is_error
         assert "INVALID_INPUT" not in text_of(own)
 
@@ -70,8 +70,8 @@ async def spend_what_was_given_back(receipt: Receipt) -> str:
 @pytest.mark.every_way
 @pytest.mark.parametrize("body", [refund_what_is_spent, spend_what_was_given_back])
 async def test_what_a_receipt_refuses_reaches_the_model(
-    shop: Shop, revision: str, body: Callable[[Receipt], Awaitable[str]]
-) -> None:
+    shop: Shop, revision, body: Callable[[Receipt], Awaitable[str]]
+):
     # finding: M7
     shop.body = body
     async with buying(shop, revision=revision) as buy:
@@ -81,7 +81,7 @@ async def test_what_a_receipt_refuses_reaches_the_model(
 
 
 @pytest.mark.every_way
-async def test_a_refund_whose_provider_is_down_reaches_the_model(shop: Shop, revision: str) -> None:
+async def test_a_refund_whose_provider_is_down_reaches_the_model(shop: Shop, revision):
     # finding: M7
     async def refund(receipt: Receipt) -> str:
         return str(await receipt.refund(reason="sold out"))

@@ -17,9 +17,9 @@ from tests.support.mcp_server import (
     ServerEnv,
     asked_in,
     attached,
+    caller_of,
     new_server,
     soon,
-    staged,
     text_of,
 )
 
@@ -70,8 +70,8 @@ async def opened(server: Any, library: str) -> AsyncGenerator[tuple[ServerEnv, C
     application = (
         server.http_app(path="/mcp") if library == "fastmcp" else server.streamable_http_app()
     )
-    async with attached(server, application, clock=clock) as stage:
-        yield stage, clock
+    async with attached(server, application, clock=clock) as env:
+        yield env, clock
 
 
 def given_again(result: Any) -> str:
@@ -87,67 +87,63 @@ def given_again(result: Any) -> str:
 
 @pytest.mark.every_way
 async def test_a_question_that_was_dismissed_beside_once_does_not_hold_its_result_up(
-    server: Any, library: str, revision: str
-) -> None:
+    server, library, revision
+):
     # finding: R2
     payment_env = PaymentEnv(server)
     fills: list[Any] = ["cancel", {"response": True}]
     async with (
-        opened(server, library) as (stage, clock),
-        stage.caller(revision, declares=FORM, fills=fills) as caller,
+        opened(server, library) as (env, clock),
+        env.caller(revision, declares=FORM, fills=fills) as caller,
     ):
-        first = await soon(caller.call("order_with_tip", what="tea"))
+        first = await caller.result("order_with_tip", what="tea")
         assert text_of(first) == "order 1 of tea, tip False"
-        again = await soon(caller.call("order_with_tip", what="tea"))
+        again = await caller.result("order_with_tip", what="tea")
         assert given_again(again) == "order 1 of tea, tip False"
         clock.tick(seconds=REPEATED_FOR.total_seconds())
-        other = await soon(caller.call("order_with_tip", what="tea"))
+        other = await caller.result("order_with_tip", what="tea")
         assert text_of(other).startswith("order 2 of tea")
         assert payment_env.orders == 2
 
 
 @pytest.mark.every_way
-async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(
-    server: Any, revision: str
-) -> None:
+async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(server, revision):
     # finding: R2
     payment_env = PaymentEnv(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        first = await soon(caller.call("order", what="tea"))
+    async with caller_of(server, revision) as (_, caller):
+        first = await caller.result("order", what="tea")
         assert text_of(first) == "order 1 of tea"
         assert "resultGivenAgain" not in (first.meta or {})
-        again = [await soon(caller.call("order", what="tea")) for _ in range(3)]
+        again = [await caller.result("order", what="tea") for _ in range(3)]
         assert [given_again(result) for result in again] == ["order 1 of tea"] * 3
         assert [result.structured_content for result in again] == [first.structured_content] * 3
         assert payment_env.orders == 1
 
 
-async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(
-    server: Any, library: str, revision: str
-) -> None:
+async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(server, library, revision):
     # finding: R2
     PaymentEnv(server)
-    async with opened(server, library) as (stage, clock), stage.caller(revision) as caller:
-        assert text_of(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
+    async with opened(server, library) as (env, clock), env.caller(revision) as caller:
+        assert await caller.text("order", what="tea") == "order 1 of tea"
         clock.tick(seconds=119)
-        again = await soon(caller.call("order", what="tea"))
+        again = await caller.result("order", what="tea")
         assert given_again(again) == "order 1 of tea"
         # From the first time that it went out: a call that was given it does not put that off.
         clock.tick(seconds=1)
-        assert text_of(await soon(caller.call("order", what="tea"))) == "order 2 of tea"
-        assert given_again(await soon(caller.call("order", what="tea"))) == "order 2 of tea"
+        assert await caller.text("order", what="tea") == "order 2 of tea"
+        assert given_again(await caller.result("order", what="tea")) == "order 2 of tea"
 
 
-async def test_other_arguments_and_other_clients_get_their_own(server: Any, revision: str) -> None:
+async def test_other_arguments_and_other_clients_get_their_own(server, revision):
     # finding: R2
     PaymentEnv(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert text_of(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
-        assert text_of(await soon(caller.call("order", what="rum"))) == "order 2 of rum"
-        async with stage.caller(revision, name="another") as other:
-            assert text_of(await soon(other.call("order", what="tea"))) == "order 3 of tea"
-        async with stage.caller(revision) as same:
-            assert given_again(await soon(same.call("order", what="tea"))) == "order 1 of tea"
+    async with caller_of(server, revision) as (env, caller):
+        assert await caller.text("order", what="tea") == "order 1 of tea"
+        assert await caller.text("order", what="rum") == "order 2 of rum"
+        async with env.caller(revision, name="another") as other:
+            assert await other.text("order", what="tea") == "order 3 of tea"
+        async with env.caller(revision) as same:
+            assert given_again(await same.result("order", what="tea")) == "order 1 of tea"
 
 
 @pytest.mark.parametrize(
@@ -157,39 +153,35 @@ async def test_other_arguments_and_other_clients_get_their_own(server: Any, revi
         ("order_twice", ["orders 1 and 2 of tea", "orders 3 and 4 of tea"]),
     ],
 )
-async def test_with_again_it_is_done_again_at_once(
-    server: Any, revision: str, tool: str, results: list[str]
-) -> None:
+async def test_with_again_it_is_done_again_at_once(server, revision, tool, results):
     # finding: R2
     PaymentEnv(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert [text_of(await soon(caller.call(tool, what="tea"))) for _ in results] == results
+    async with caller_of(server, revision) as (_, caller):
+        assert [await caller.text(tool, what="tea") for _ in results] == results
 
 
-async def test_an_error_is_never_given_again(server: Any, revision: str) -> None:
+async def test_an_error_is_never_given_again(server, revision):
     # finding: R2
     payment_env = PaymentEnv(server)
     payment_env.fails = True
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert (await soon(caller.call("order", what="tea"))).is_error
+    async with caller_of(server, revision) as (_, caller):
+        assert (await caller.result("order", what="tea")).is_error
         payment_env.fails = False
-        assert text_of(await soon(caller.call("order", what="tea"))).startswith("order ")
+        assert (await caller.text("order", what="tea")).startswith("order ")
 
 
-async def test_what_neither_bought_nor_did_anything_is_asked_anew(
-    server: Any, revision: str
-) -> None:
+async def test_what_neither_bought_nor_did_anything_is_asked_anew(server, revision):
     # finding: R2
     PaymentEnv(server)
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         for number in (1, 2):
             call = caller.call("ask", what="Sign in")
-            await stage.complete(await caller.link(), {"n": number})
+            await env.complete(await caller.link(), {"n": number})
             assert text_of(await soon(call)) == str({"n": number})
 
 
 @pytest.mark.every_way
-async def test_it_is_given_again_behind_the_gate_of_a_new_call(server: Any, revision: str) -> None:
+async def test_it_is_given_again_behind_the_gate_of_a_new_call(server, revision):
     # finding: R2
     orders: list[str] = []
 
@@ -202,21 +194,21 @@ async def test_it_is_given_again_behind_the_gate_of_a_new_call(server: Any, revi
     async def order(what: str) -> str:
         return f"order {await elicit.once('order', work)} of {what}"
 
-    async with staged(server) as stage, stage.caller(revision, fills=[{}, {}, "decline"]) as caller:
-        assert text_of(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
-        assert given_again(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
+    async with caller_of(server, revision, fills=[{}, {}, "decline"]) as (env, caller):
+        assert await caller.text("order", what="tea") == "order 1 of tea"
+        assert given_again(await caller.result("order", what="tea")) == "order 1 of tea"
         assert len(caller.forms) == 1, "the approval is good for it"
-        await stage.service.kinds.gates.approvals.clear()
-        assert given_again(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
+        await env.service.kinds.gates.approvals.clear()
+        assert given_again(await caller.result("order", what="tea")) == "order 1 of tea"
         assert len(caller.forms) == 2, "there was none any more"
-        await stage.service.kinds.gates.approvals.clear()
-        refused = await soon(caller.call("order", what="tea"))
+        await env.service.kinds.gates.approvals.clear()
+        refused = await caller.result("order", what="tea")
         assert refused.is_error
         assert "declined" in text_of(refused)
         assert orders == ["tea"]
 
 
-async def test_a_token_of_a_gated_call_gives_nothing_that_the_gate_keeps() -> None:
+async def test_a_token_of_a_gated_call_gives_nothing_that_the_gate_keeps():
     # finding: R2
     server = new_server("mcp")
 
@@ -228,9 +220,9 @@ async def test_a_token_of_a_gated_call_gives_nothing_that_the_gate_keeps() -> No
     async def _one() -> Json:
         return 1
 
-    async with staged(server) as stage, stage.caller(MODERN, fills=[{}]) as caller:
-        assert text_of(await soon(caller.call("order", what="tea"))) == "order 1 of tea"
-        await stage.service.kinds.gates.approvals.clear()
+    async with caller_of(server, MODERN, fills=[{}]) as (env, caller):
+        assert await caller.text("order", what="tea") == "order 1 of tea"
+        await env.service.kinds.gates.approvals.clear()
         asked = asked_in(await caller.leg("order", what="tea"))
         for _ in range(2):  # it says that it goes on, and answers nothing
             asked = asked_in(await caller.leg("order", after=_unanswered(asked), what="tea"))
@@ -240,5 +232,5 @@ def _unanswered(asked: Any) -> Any:
     return asked.model_copy(update={"input_requests": None})
 
 
-def test_two_minutes_are_what_the_readme_says() -> None:
+def test_two_minutes_are_what_the_readme_says():
     assert timedelta(minutes=2) == REPEATED_FOR

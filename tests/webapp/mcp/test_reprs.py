@@ -4,14 +4,14 @@ from flows import elicit
 from flows.elicitation.run import Run
 from flows.elicitation.states import Status
 from flows.question import Link, Outcome
-from tests.support.mcp_server import MODERN, RING, links_asked, new_server, staged
+from tests.support.mcp_server import MODERN, RING, caller_of, links_asked, new_server
 from webapp.calls.presenter import PresentedQuestion
 
 CARD = "4242424242424242"
 LOGIN = "https://example.org/login"
 
 
-async def test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token() -> None:
+async def test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token():
     server = new_server("mcp")
     given: list[Link] = []
 
@@ -24,10 +24,10 @@ async def test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token() -> 
         await elicit.url("Pay", address, origins=["https://example.org"])
         return CARD
 
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (env, caller):
         (url,) = links_asked(await caller.leg("pay"))
-        await stage.complete(url, {"card": CARD})
-        (row,) = await stage.elicitations()
+        await env.complete(url, {"card": CARD})
+        (row,) = await env.elicitations()
         assert row.content == {"card": CARD}
         run = Run(
             id="r",
@@ -42,8 +42,8 @@ async def test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token() -> 
         reprs = [
             repr(value)
             for value in (
-                stage.service,
-                stage.settings,
+                env.service,
+                env.settings,
                 row,
                 run,
                 Outcome(status=Status.ACCEPTED, content=CARD),
@@ -52,7 +52,7 @@ async def test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token() -> 
             )
         ]
         secrets = [CARD, url.rsplit("/", 1)[1], link.return_token, link.callback_url]
-        secrets += [repr(key) for key in stage.service.request_state_keys()]
+        secrets += [repr(key) for key in env.service.request_state_keys()]
         secrets += [repr(b"k" * 32), "k" * 32, repr(RING.derive(RING.newest, "csrf"))]
         shown = [(secret, text) for text in reprs for secret in secrets if secret in text]
         assert not shown

@@ -6,7 +6,7 @@ import pytest
 
 from flows import elicit
 from flows.elicitation.states import Json
-from tests.support.mcp_server import LEGACY, new_server, soon, staged, text_of
+from tests.support.mcp_server import LEGACY, caller_of, new_server, soon, text_of
 
 LOGIN = "https://example.org/login"
 KANA = "\u3042"
@@ -14,7 +14,7 @@ KANA = "\u3042"
 
 @pytest.mark.parametrize("length", [3_000, 7_000, 12_000, 30_000])
 @pytest.mark.parametrize("letter", ['"', KANA, "a"], ids=["quotes", "kana", "latin"])
-async def test_a_result_of_any_size_comes_back_from_one_body(letter: str, length: int) -> None:
+async def test_a_result_of_any_size_comes_back_from_one_body(letter: str, length: int):
     server = new_server("mcp")
     ran: list[str] = []
 
@@ -24,16 +24,16 @@ async def test_a_result_of_any_size_comes_back_from_one_body(letter: str, length
         ran.append("export")
         return letter * length
 
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("export")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         result = await soon(call)
         assert not result.is_error
         assert text_of(result) == letter * length
         assert len(ran) == 1
 
 
-async def test_a_large_result_is_delivered_on_each_way(server: Any, revision: str) -> None:
+async def test_a_large_result_is_delivered_on_each_way(server, revision):
     ran: list[str] = []
 
     @server.tool()
@@ -42,64 +42,62 @@ async def test_a_large_result_is_delivered_on_each_way(server: Any, revision: st
         ran.append("export")
         return '"' * 12_000
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("export")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         assert text_of(await soon(call)) == '"' * 12_000
         assert len(ran) == 1
 
 
-async def test_the_question_of_a_result_too_large_to_keep_is_used_up(
-    server: Any, revision: str
-) -> None:
+async def test_the_question_of_a_result_too_large_to_keep_is_used_up(server, revision):
     @server.tool()
     async def export() -> str:
         await elicit.url("Sign in", LOGIN)
         return '"' * 12_000
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         first = caller.call("export")
         used = await caller.link()
-        await stage.complete(used)
+        await env.complete(used)
         await soon(first)
         again = caller.call("export")
         link = await caller.link()
-        assert stage.id_of(link) != stage.id_of(used)
-        await stage.complete(link)
+        assert env.id_of(link) != env.id_of(used)
+        await env.complete(link)
         assert not (await soon(again)).is_error
 
 
 @pytest.mark.every_way
 async def test_an_address_from_an_argument_that_may_not_be_asked_reaches_the_model(
-    server: Any, revision: str
-) -> None:
+    server, revision
+):
     @server.tool()
     async def open_page(address: str) -> str:
         await elicit.url("Look at this", address)
         return "looked"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        result = await soon(caller.call("open_page", address="http://example.org/"))
+    async with caller_of(server, revision) as (env, caller):
+        result = await caller.result("open_page", address="http://example.org/")
         assert_is_invalid_input(result)
         assert "http" in text_of(result)
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
 @pytest.mark.every_way
-async def test_a_message_that_is_too_long_reaches_the_model(server: Any, revision: str) -> None:
+async def test_a_message_that_is_too_long_reaches_the_model(server, revision):
     @server.tool()
     async def ask(length: int) -> str:
         await elicit.url("m" * length, LOGIN)
         return "asked"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        result = await soon(caller.call("ask", length=3_000))
+    async with caller_of(server, revision) as (env, caller):
+        result = await caller.result("ask", length=3_000)
         assert_is_invalid_input(result)
         assert "2000 characters" in text_of(result)
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
-async def test_work_whose_result_is_no_json_reaches_the_model(server: Any, revision: str) -> None:
+async def test_work_whose_result_is_no_json_reaches_the_model(server, revision):
     @server.tool()
     async def order() -> str:
         async def work(_: str) -> Json:
@@ -107,13 +105,13 @@ async def test_work_whose_result_is_no_json_reaches_the_model(server: Any, revis
 
         return str(await elicit.once("order", work))
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        result = await soon(caller.call("order"))
+    async with caller_of(server, revision) as (_, caller):
+        result = await caller.result("order")
         assert "[ELICITATION_RESULT_NOT_KEPT]" in text_of(result)
         assert "once('order')" in text_of(result)
 
 
-async def test_once_without_a_name_reaches_the_model(server: Any, revision: str) -> None:
+async def test_once_without_a_name_reaches_the_model(server, revision):
     @server.tool()
     async def order(name: str) -> str:
         async def work(_: str) -> Json:
@@ -121,13 +119,11 @@ async def test_once_without_a_name_reaches_the_model(server: Any, revision: str)
 
         return str(await elicit.once(name, work))
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert_is_invalid_input(await soon(caller.call("order", name="")))
+    async with caller_of(server, revision) as (_, caller):
+        assert_is_invalid_input(await caller.result("order", name=""))
 
 
-async def test_content_that_is_too_large_reaches_the_model_of_the_completing_tool(
-    server: Any, revision: str
-) -> None:
+async def test_content_that_is_too_large_reaches_the_model_of_the_completing_tool(server, revision):
     @server.tool()
     async def sign_in() -> str:
         return str(dict(await elicit.url("Sign in", LOGIN, elicitation_id="order")))
@@ -136,11 +132,11 @@ async def test_content_that_is_too_large_reaches_the_model_of_the_completing_too
     async def complete(size: int) -> str:
         return await elicit.complete_elicitation("order", {"text": "x" * size})
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("sign_in")
         link = await caller.link()
-        assert_is_invalid_input(await soon(caller.call("complete", size=40_000)))
-        await stage.complete(link)
+        assert_is_invalid_input(await caller.result("complete", size=40_000))
+        await env.complete(link)
         await soon(call)
 
 

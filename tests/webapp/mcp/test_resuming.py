@@ -17,11 +17,12 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import (
     LEGACY,
     ServerEnv,
+    caller_of,
     cut,
     eventually,
     new_server,
+    server_env,
     soon,
-    staged,
     text_of,
 )
 from webapp.mcp.resuming import BYTES_AT_MOST, EVENTS_AT_MOST, Streams
@@ -90,8 +91,8 @@ class Reader:
                     return
 
 
-async def reader_on(stage: ServerEnv) -> Reader:
-    by_hand = await stage.cut_off_caller(LEGACY)
+async def reader_on(env: ServerEnv) -> Reader:
+    by_hand = await env.cut_off_caller(LEGACY)
     return Reader(by_hand.http, by_hand.url, by_hand.headers)
 
 
@@ -100,43 +101,41 @@ async def cut_off(library: str) -> AsyncIterator[tuple[ServerEnv, Reader, Work]]
     """A reader that left before the result was made."""
     server = new_server(library)
     work = Work(server)
-    async with staged(server) as stage:
-        reader = await reader_on(stage)
+    async with server_env(server) as env:
+        reader = await reader_on(env)
         await soon(reader.call(leaves_at=1))
         await soon(work.began.wait())
-        await stage.posts_are_over()
-        yield stage, reader, work
+        await env.posts_are_over()
+        yield env, reader, work
 
 
-async def results_are_noted(stage: ServerEnv) -> None:
-    (run,) = await stage.service.elicitations.all(Run)
+async def results_are_noted(env: ServerEnv) -> None:
+    (run,) = await env.service.elicitations.all(Run)
     while not run.is_delivered:
         await asyncio.sleep(0)
-        (run,) = await stage.service.elicitations.all(Run)
+        (run,) = await env.service.elicitations.all(Run)
 
 
-async def test_a_stream_that_was_cut_before_the_result_goes_on_with_it(library: str) -> None:
+async def test_a_stream_that_was_cut_before_the_result_goes_on_with_it(library):
     # finding: R2
-    async with cut_off(library) as (stage, reader, work):
+    async with cut_off(library) as (env, reader, work):
         resumed = asyncio.create_task(reader.resume(reader.seen[0]))
         work.gate.set()
         assert await soon(resumed) == 200
         assert reader.results == ["worked 1"]
         # It went out there, and was not only written: the same call is given it again as such.
-        await soon(results_are_noted(stage))
-        async with stage.caller(LEGACY) as caller:
+        await soon(results_are_noted(env))
+        async with env.caller(LEGACY) as caller:
             again = await soon(caller.call("work"))
             assert again.meta["resultGivenAgain"]
         assert work.runs == 1
 
 
-async def test_what_came_while_nobody_was_there_is_read_later_and_more_than_once(
-    library: str,
-) -> None:
+async def test_what_came_while_nobody_was_there_is_read_later_and_more_than_once(library):
     # finding: R2
-    async with cut_off(library) as (stage, reader, work):
+    async with cut_off(library) as (env, reader, work):
         work.gate.set()
-        await eventually(lambda: not len(stage.service.bodies))
+        await eventually(lambda: not len(env.service.bodies))
         for times in (1, 2):
             assert await soon(reader.resume(reader.seen[0])) == 200
             assert reader.results == ["worked 1"] * times
@@ -144,40 +143,37 @@ async def test_what_came_while_nobody_was_there_is_read_later_and_more_than_once
         assert reader.results == ["worked 1"] * 2
 
 
-async def test_a_result_that_arrived_can_be_read_again(library: str) -> None:
+async def test_a_result_that_arrived_can_be_read_again(server):
     # finding: R2
-    server = new_server(library)
     work = Work(server)
     work.gate.set()
-    async with staged(server) as stage:
-        reader = await reader_on(stage)
+    async with server_env(server) as env:
+        reader = await reader_on(env)
         await soon(reader.call(leaves_at=99))
         assert await soon(reader.resume(reader.seen[0])) == 200
         assert reader.results == ["worked 1"] * 2
 
 
 @pytest.mark.parametrize("id", ["another session's", "none of anybody's", "7", "_GET_stream"])
-async def test_an_event_that_is_not_this_sessions_is_refused(library: str, id: str) -> None:
+async def test_an_event_that_is_not_this_sessions_is_refused(server, id):
     # finding: R2
-    server = new_server(library)
     work = Work(server)
     work.gate.set()
-    async with staged(server) as stage:
-        reader = await reader_on(stage)
+    async with server_env(server) as env:
+        reader = await reader_on(env)
         await soon(reader.call(leaves_at=99))
-        thief = await reader_on(stage)
+        thief = await reader_on(env)
         for event in reader.seen if id == "another session's" else [id]:
             assert await soon(thief.resume(event)) == 400
         assert thief.results == []
 
 
-async def test_ids_of_events_are_not_to_be_guessed(library: str) -> None:
+async def test_ids_of_events_are_not_to_be_guessed(server):
     # finding: R2
-    server = new_server(library)
     work = Work(server)
     work.gate.set()
-    async with staged(server) as stage:
-        readers = [await reader_on(stage) for _ in range(2)]
+    async with server_env(server) as env:
+        readers = [await reader_on(env) for _ in range(2)]
         for reader in readers:
             await soon(reader.call(leaves_at=99))
         seen = [id for reader in readers for id in reader.seen]
@@ -185,7 +181,7 @@ async def test_ids_of_events_are_not_to_be_guessed(library: str) -> None:
         assert all(len(id) >= 22 for id in seen)
 
 
-async def test_a_newer_reader_of_a_stream_takes_it_over(library: str) -> None:
+async def test_a_newer_reader_of_a_stream_takes_it_over(library):
     # finding: R2
     async with cut_off(library) as (_, reader, work):
         older = Reader(reader.http, reader.url, reader.headers)
@@ -198,24 +194,22 @@ async def test_a_newer_reader_of_a_stream_takes_it_over(library: str) -> None:
         assert (older.results, reader.results) == ([], ["worked 1"])
 
 
-async def test_the_official_client_takes_its_stream_up_by_itself(library: str) -> None:
+async def test_the_official_client_takes_its_stream_up_by_itself(server):
     # finding: R2
-    server = new_server(library)
-
     @server.tool()
     async def ask() -> str:
         return str(dict(await elicit.url("Sign in", LOGIN)))
 
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("ask")
-        await stage.complete(await caller.link(), {"n": 1})
+        await env.complete(await caller.link(), {"n": 1})
         assert text_of(await soon(call)) == "{'n': 1}"
         gone = caller.call("ask")
         await caller.link()
         await cut(gone)
 
 
-async def test_events_are_bounded_in_number_bytes_and_time() -> None:
+async def test_events_are_bounded_in_number_bytes_and_time():
     # finding: R2
     import mcp_types as types
 

@@ -27,8 +27,8 @@ from tests.support.hand_loop import HandLoop
 from tests.support.mcp_server import (
     BOTH,
     URL,
+    caller_of,
     soon,
-    staged,
     text_of,
 )
 from tests.support.service_env import asked, process
@@ -67,18 +67,16 @@ def strings(content: Mapping[str, Json]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)
-async def test_the_page_says_it_beside_its_field_and_accepts_nothing(
-    server: Any, revision: str, kind: str
-) -> None:
+async def test_the_page_says_it_beside_its_field_and_accepts_nothing(server, revision, kind):
     # finding: A5
     @server.tool()
     async def book() -> str:
         stay: Stay = await QUESTIONS[kind]
         return f"{type(stay).__name__} {stay.first} to {stay.last} for {stay.name}"
 
-    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+    async with caller_of(server, revision, declares=URL) as (env, caller):
         call = caller.call("book")
-        link, person = await caller.link(), await stage.person()
+        link, person = await caller.link(), await env.person()
         page = await person.visit(link)
         for typed, said, place in [
             (WRONG, "The last day is before the first.", None),
@@ -88,28 +86,25 @@ async def test_the_page_says_it_beside_its_field_and_accepts_nothing(
             assert answer.status_code == 422
             assert said in answer.text
             assert ("aria-invalid" in answer.text) == (place is not None)
-            assert await stage.status(link) in ("pending", "opened")
+            assert await env.status(link) in ("pending", "opened")
         done = await person.browser.post(link, data={"csrf": page.csrf, **strings(RIGHT)})
         assert done.status_code == 303
         assert text_of(await soon(call)) == "Stay 2 to 3 for Ada"
 
 
-async def test_a_clients_own_form_hears_it_too(server: Any, revision: str) -> None:
+async def test_a_clients_own_form_hears_it_too(server, revision):
     # finding: A5
     @server.tool()
     async def book() -> str:
         stay = await QUESTIONS["form"]
         return f"{stay.first} to {stay.last}"
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=BOTH, fills=[WRONG, RIGHT]) as caller,
-    ):
-        result = await soon(caller.call("book"))
+    async with caller_of(server, revision, declares=BOTH, fills=[WRONG, RIGHT]) as (_, caller):
+        result = await caller.result("book")
         assert result.is_error
         assert "The last day is before the first." in text_of(result)
         assert result.meta["code"] == "INVALID_INPUT"
-        assert text_of(await soon(caller.call("book"))) == "2 to 3"
+        assert await caller.text("book") == "2 to 3"
 
 
 @dataclass
@@ -146,15 +141,15 @@ class Asking:
     [(RIGHT, []), (WRONG, [Fault(path="", message="The last day is before the first.")])],
 )
 async def test_the_process_that_asked_is_asked_by_the_one_that_serves_the_page(
-    kind: str, typed: dict[str, Json], said: list[Fault]
-) -> None:
+    kind, typed: dict[str, Json], said: list[Fault]
+):
     # finding: A5
     found, (check,) = await Asking(QUESTIONS[kind], Clock()).faults(typed)
     assert found == said
     assert check.content is None  # nothing that was typed stays
 
 
-def test_where_nobody_answers_nothing_is_accepted_and_the_person_may_try_again() -> None:
+def test_where_nobody_answers_nothing_is_accepted_and_the_person_may_try_again():
     # finding: A5
     clock = Clock()
     loop = HandLoop(clock)
@@ -175,7 +170,7 @@ class Broken(BaseModel):
         raise RuntimeError(name)
 
 
-async def test_a_validator_that_breaks_accepts_nothing_and_shows_nothing() -> None:
+async def test_a_validator_that_breaks_accepts_nothing_and_shows_nothing():
     found, _ = await Asking(elicit.form("Who?", Broken), Clock()).faults({"name": "Ada"})
     assert [fault.path for fault in found] == [""]
     assert "Ada" not in found[0].message
@@ -195,20 +190,18 @@ class Plain(BaseModel):
     is_gift: bool = False
 
 
-async def test_code_that_completes_a_form_by_its_name_hears_it_too(
-    server: Any, revision: str
-) -> None:
+async def test_code_that_completes_a_form_by_its_name_hears_it_too(server, revision):
     # finding: A5
     @server.tool()
     async def stay() -> str:
         return (await elicit.form("When?", Stay, elicitation_id="order-8")).name
 
-    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+    async with caller_of(server, revision, declares=URL) as (env, caller):
         call = caller.call("stay")
         await caller.link()
         with pytest.raises(InvalidAnswer, match="The last day is before the first"):
-            await stage.service.completing.complete("order-8", WRONG)
-        completed = await stage.service.completing.complete("order-8", RIGHT)
+            await env.service.completing.complete("order-8", WRONG)
+        completed = await env.service.completing.complete("order-8", RIGHT)
         assert completed is Completion.ACCEPTED
         assert text_of(await soon(call)) == "Ada"
 
@@ -264,6 +257,6 @@ class Lowered(BaseModel):
         ({"type": "object", "properties": {"name": {"type": "string"}}}, False),
     ],
 )
-def test_a_plain_model_needs_nobody_to_be_checked(asked_for: Any, has_rules: bool) -> None:
+def test_a_plain_model_needs_nobody_to_be_checked(asked_for, has_rules):
     # finding: A5
     assert schema_of(asked_for).has_rules is has_rules

@@ -13,11 +13,12 @@ from tests.support.mcp_server import (
     MODERN,
     answered_in,
     asked_in,
+    caller_of,
     link_in,
     links_asked,
     new_server,
+    server_env,
     soon,
-    staged,
     text_of,
 )
 
@@ -25,7 +26,7 @@ LOGIN = "https://example.org/login"
 
 
 @pytest.mark.every_way
-async def test_a_bare_except_does_not_swallow_the_question(server: Any, revision: str) -> None:
+async def test_a_bare_except_does_not_swallow_the_question(server, revision):
     @server.tool()
     async def careless() -> str:
         try:
@@ -33,15 +34,13 @@ async def test_a_bare_except_does_not_swallow_the_question(server: Any, revision
         except:  # noqa: E722 - what the test is about
             return "swallowed"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("careless")
-        await stage.complete(await caller.link(), {"name": "ann"})
+        await env.complete(await caller.link(), {"name": "ann"})
         assert text_of(await soon(call)) == "{'name': 'ann'}"
 
 
-async def test_an_except_exception_does_not_swallow_the_question(
-    server: Any, revision: str
-) -> None:
+async def test_an_except_exception_does_not_swallow_the_question(server, revision):
     @server.tool()
     async def careful() -> str:
         try:
@@ -49,13 +48,13 @@ async def test_an_except_exception_does_not_swallow_the_question(
         except Exception as error:  # noqa: BLE001 - what the test is about
             return f"handled {type(error).__name__}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("careful")
-        await stage.complete(await caller.link(), {"name": "ann"})
+        await env.complete(await caller.link(), {"name": "ann"})
         assert text_of(await soon(call)) == "{'name': 'ann'}"
 
 
-async def test_a_tool_may_handle_a_no_itself(server: Any, revision: str) -> None:
+async def test_a_tool_may_handle_a_no_itself(server, revision):
     @server.tool()
     async def polite() -> str:
         try:
@@ -64,13 +63,13 @@ async def test_a_tool_may_handle_a_no_itself(server: Any, revision: str) -> None
             return "as you wish"
         return "signed in"
 
-    async with staged(server) as stage, stage.caller(revision, answers=["decline"]) as caller:
-        result = await soon(caller.call("polite"))
+    async with caller_of(server, revision, answers=["decline"]) as (_, caller):
+        result = await caller.result("polite")
         assert (text_of(result), result.is_error) == ("as you wish", False)
 
 
 @pytest.mark.every_way
-async def test_gathered_questions_each_get_their_own_answer(server: Any, revision: str) -> None:
+async def test_gathered_questions_each_get_their_own_answer(server, revision):
     @server.tool()
     async def both() -> str:
         one, two = await asyncio.gather(
@@ -78,20 +77,18 @@ async def test_gathered_questions_each_get_their_own_answer(server: Any, revisio
         )
         return f"{one.content} {two.content}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("both")
         for _ in range(2):
             link = await caller.link()
-            elicitation = await stage.service.elicitations.get(stage.id_of(link))
+            elicitation = await env.service.elicitations.get(env.id_of(link))
             assert elicitation is not None
-            await stage.complete(link, {"is": elicitation.asked.message})
+            await env.complete(link, {"is": elicitation.asked.message})
         assert text_of(await soon(call)) == "{'is': 'One'} {'is': 'Two'}"
 
 
 @pytest.mark.every_way
-async def test_questions_of_a_task_group_each_get_their_own_answer(
-    server: Any, revision: str
-) -> None:
+async def test_questions_of_a_task_group_each_get_their_own_answer(server, revision):
     @server.tool()
     async def both() -> str:
         async def ask(message: str) -> str:
@@ -101,56 +98,49 @@ async def test_questions_of_a_task_group_each_get_their_own_answer(
             tasks = [group.create_task(ask(message)) for message in ("One", "Two")]
         return " ".join(task.result() for task in tasks)
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("both")
         for _ in range(2):
             link = await caller.link()
-            elicitation = await stage.service.elicitations.get(stage.id_of(link))
+            elicitation = await env.service.elicitations.get(env.id_of(link))
             assert elicitation is not None
-            await stage.complete(link, {"is": elicitation.asked.message})
+            await env.complete(link, {"is": elicitation.asked.message})
         assert text_of(await soon(call)) == "{'is': 'One'} {'is': 'Two'}"
 
 
-async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(library: str) -> None:
-    server = new_server(library)
+async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(server):
     add_both(server)
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (env, caller):
         first = asked_in(await caller.leg("both"))
         second = asked_in(await caller.leg("both", after=first))
         assert len({*links_asked(first), *links_asked(second)}) == 2
-        is_quiet = not len(stage.service.elicitations.waiters)
+        is_quiet = not len(env.service.elicitations.waiters)
         for link in (*links_asked(first), *links_asked(second)):
-            await stage.complete(link)
+            await env.complete(link)
         assert is_quiet  # nobody is being served, so nobody may be handed an answer
 
 
-async def test_an_answer_between_two_legs_of_a_gather_is_there_for_the_next_leg(
-    library: str,
-) -> None:
-    server = new_server(library)
+async def test_an_answer_between_two_legs_of_a_gather_is_there_for_the_next_leg(server):
     add_both(server)
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (env, caller):
         first = asked_in(await caller.leg("both"))
         second = asked_in(await caller.leg("both", after=first))
         for link in (*links_asked(first), *links_asked(second)):
-            await stage.complete(link)
-        takes = [elicitation.take for elicitation in await stage.elicitations()]
+            await env.complete(link)
+        takes = [elicitation.take for elicitation in await env.elicitations()]
         assert takes == [None, None]  # or the next leg waits until the lease is out
         assert text_of(answered_in(await caller.leg("both", after=second))) == "done"
 
 
-async def test_a_no_to_one_of_two_gathered_questions_ends_the_wait_for_the_other(
-    library: str,
-) -> None:
-    server = new_server(library)
+async def test_a_no_to_one_of_two_gathered_questions_ends_the_wait_for_the_other(server):
     add_both(server)
-    async with staged(server) as stage, stage.caller(LEGACY) as caller:
+    async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("both")
         links = [await caller.link() for _ in range(2)]
-        await (await stage.person()).decline(links[0])
+        await (await env.person()).decline(links[0])
         assert "[ELICITATION_DECLINED]" in text_of(await soon(call))
-        is_quiet = not len(stage.service.elicitations.waiters)
-        assert await stage.complete(links[1]) == "accepted"
+        is_quiet = not len(env.service.elicitations.waiters)
+        assert await env.complete(links[1]) == "accepted"
         assert is_quiet
 
 
@@ -165,7 +155,7 @@ async def _answer(message: str) -> Json:
     return dict(await elicit.url(message, LOGIN))
 
 
-async def test_a_verb_after_the_call_is_over_says_so(server: Any, revision: str) -> None:
+async def test_a_verb_after_the_call_is_over_says_so(server, revision):
     later: list[asyncio.Task[object]] = []
     gate = asyncio.Event()
 
@@ -178,24 +168,23 @@ async def test_a_verb_after_the_call_is_over_says_so(server: Any, revision: str)
         later.append(asyncio.create_task(linger()))
         return "left"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert text_of(await soon(caller.call("leave"))) == "left"
+    async with caller_of(server, revision) as (env, caller):
+        assert await caller.text("leave") == "left"
         gate.set()
         with pytest.raises(CallOver):
             await later[0]
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
-async def test_a_verb_outside_of_any_call_has_nobody_to_ask(server: Any) -> None:
+async def test_a_verb_outside_of_any_call_has_nobody_to_ask(server):
     with pytest.raises(NoAsker):
         await elicit.url("Anybody?", LOGIN)
-    async with staged(server):
+    async with server_env(server):
         with pytest.raises(NoAsker):
             await elicit.url("Anybody?", LOGIN)
 
 
-async def test_a_question_that_changes_between_two_legs_is_an_error(library: str) -> None:
-    server = new_server(library)
+async def test_a_question_that_changes_between_two_legs_is_an_error(server):
     prices = iter((9, 90))
 
     @server.tool()
@@ -203,9 +192,9 @@ async def test_a_question_that_changes_between_two_legs_is_an_error(library: str
         await elicit.url(f"Pay {next(prices)} EUR", LOGIN)
         return "paid"
 
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (env, caller):
         asked = asked_in(await caller.leg("pay"))
-        await stage.complete(links_asked(asked)[0])
+        await env.complete(links_asked(asked)[0])
         result = answered_in(await caller.leg("pay", after=asked))
         assert result.is_error
         assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
@@ -239,28 +228,28 @@ def add_own_state(server: Any, library: str, *, asks_first: bool) -> list[str | 
 
 
 @pytest.mark.parametrize("state", ["mine", "elicit-url:forged:x", "elicit-url:", "{}"])
-async def test_a_tools_own_state_comes_back_to_it_unchanged(library: str, state: str) -> None:
+async def test_a_tools_own_state_comes_back_to_it_unchanged(library, state):
     server = new_server(library)
     seen = add_own_state(server, library, asks_first=False)
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
-        assert text_of(await soon(caller.call("own", state=state))) == f"{state} True"
+    async with caller_of(server, MODERN) as (_, caller):
+        assert await caller.text("own", state=state) == f"{state} True"
         assert seen == [None, state]
 
 
 @pytest.mark.parametrize("state", ["mine", "elicit-url:forged:x"])
-async def test_a_tools_own_state_travels_with_ours(library: str, state: str) -> None:
+async def test_a_tools_own_state_travels_with_ours(library, state):
     server = new_server(library)
     seen = add_own_state(server, library, asks_first=True)
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (env, caller):
         call = caller.call("own", state=state)
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         assert text_of(await soon(call)) == f"{state} True"
         assert seen == [None, None, state]
-        assert [row.delivered_at is not None for row in await stage.elicitations()] == [True]
+        assert [row.delivered_at is not None for row in await env.elicitations()] == [True]
 
 
 @pytest.mark.every_way
-async def test_once_does_its_work_once_across_legs(server: Any, revision: str) -> None:
+async def test_once_does_its_work_once_across_legs(server, revision):
     keys: list[str] = []
 
     async def reserve(key: str) -> Json:
@@ -279,11 +268,11 @@ async def test_once_does_its_work_once_across_legs(server: Any, revision: str) -
         await elicit.url("Sign", LOGIN)
         return f"{seat} {shipped}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         for number in (1, 2):
             call = caller.call("buy")
             for _ in range(2):
-                await stage.complete(await caller.link())
+                await env.complete(await caller.link())
             result = text_of(await soon(call))
             assert len(set(keys)) == len(keys)
             first = 2 * number - 1
@@ -291,9 +280,7 @@ async def test_once_does_its_work_once_across_legs(server: Any, revision: str) -
 
 
 @pytest.mark.parametrize("turns", ["in a row", "at once", "after an answer", "by a bad key"])
-async def test_a_name_that_is_used_again_does_nothing_and_says_so(
-    server: Any, revision: str, turns: str
-) -> None:
+async def test_a_name_that_is_used_again_does_nothing_and_says_so(server, revision, turns):
     # finding: R13
     done: list[str] = []
 
@@ -318,10 +305,10 @@ async def test_a_name_that_is_used_again_does_nothing_and_says_so(
                 return str(await elicit.once("pay", pay, key=1))
         return str(await elicit.once("pay", pay, key=1.5))  # type: ignore[arg-type]
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("pay_all")
         if turns == "after an answer":
-            await stage.complete(await caller.link())
+            await env.complete(await caller.link())
         result = await soon(call)
         assert result.is_error
         assert "[INVALID_INPUT]" in text_of(result)
@@ -330,7 +317,7 @@ async def test_a_name_that_is_used_again_does_nothing_and_says_so(
 
 
 @pytest.mark.every_way
-async def test_each_turn_of_a_loop_has_a_key_and_is_done_once(server: Any, revision: str) -> None:
+async def test_each_turn_of_a_loop_has_a_key_and_is_done_once(server, revision):
     # finding: R13
     done: list[str] = []
     fails = [True]
@@ -355,14 +342,14 @@ async def test_each_turn_of_a_loop_has_a_key_and_is_done_once(server: Any, revis
         await elicit.url("Sign", LOGIN)
         return str(paid)
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("pay_all")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         assert text_of(await soon(call)) == "['tea 1', 'milk 2', '3 3']"
         assert len(set(done)) == len(done) == 3
 
 
-async def test_what_an_inner_call_does_once_is_its_own(revision: str) -> None:
+async def test_what_an_inner_call_does_once_is_its_own(revision):
     # finding: R13
     server = new_server("fastmcp")
     done: list[str] = []
@@ -384,14 +371,14 @@ async def test_what_an_inner_call_does_once_is_its_own(revision: str) -> None:
         await elicit.url("Sign", LOGIN)
         return str(paid)
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("pay_all")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         assert text_of(await soon(call)) == "['tea 1', 'milk 2', 'tea 3']"
         assert len(set(done)) == len(done) == 3
 
 
-async def test_work_that_is_no_coroutine_is_done_once_too(server: Any, revision: str) -> None:
+async def test_work_that_is_no_coroutine_is_done_once_too(server, revision):
     # finding: A10
     done: list[str] = []
 
@@ -405,9 +392,9 @@ async def test_work_that_is_no_coroutine_is_done_once_too(server: Any, revision:
         await elicit.url("Sign", LOGIN)
         return f"number {number}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("count")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         assert text_of(await soon(call)) == "number 1"
         assert len(done) == 1
 
@@ -425,7 +412,7 @@ class Odd(dict[str, Any]):
     [40, 65_747, 1024 * 1024, 1024 * 1024 + 1, None, Odd(a=1)],
     ids=lambda gives: f"{gives!r:.9}",
 )
-async def test_work_is_done_once_whatever_it_gives(server: Any, revision: str, gives: Any) -> None:
+async def test_work_is_done_once_whatever_it_gives(server, revision, gives):
     # finding: R12
     done: list[str] = []
 
@@ -439,47 +426,43 @@ async def test_work_is_done_once_whatever_it_gives(server: Any, revision: str, g
         await elicit.url("Sign", LOGIN)
         return f"{len(text)} {text[:12]}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         if isinstance(gives, int) and gives <= 1024 * 1024:
             call = caller.call("report")
-            await stage.complete(await caller.link())
+            await env.complete(await caller.link())
             assert text_of(await soon(call)) == f"{gives - 11} " + '"' * 9 + "xxx"
             assert len(done) == 1
             return
         for _ in range(3):
-            result = await soon(caller.call("report"))
+            result = await caller.result("report")
             assert result.is_error
             assert "[ELICITATION_RESULT_NOT_KEPT]" in text_of(result)
             assert "is done" in text_of(result)
         assert len(set(done)) == 1
 
 
-async def test_a_client_does_not_choke_on_a_link_where_a_list_was_promised(
-    server: Any, revision: str
-) -> None:
+async def test_a_client_does_not_choke_on_a_link_where_a_list_was_promised(server, revision):
     @server.tool()
     async def repositories() -> list[str]:
         await elicit.url("Connect", LOGIN)
         return ["a", "b"]
 
-    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
-        link = link_in(await soon(caller.call("repositories")))
-        await stage.complete(link)
-        result = await soon(caller.call("repositories"))
+    async with caller_of(server, revision, declares=None) as (env, caller):
+        link = link_in(await caller.result("repositories"))
+        await env.complete(link)
+        result = await caller.result("repositories")
         assert result.structured_content == {"result": ["a", "b"]}
 
 
-async def test_an_error_of_the_tools_own_after_an_answer_stays_the_tools_own(
-    server: Any, revision: str
-) -> None:
+async def test_an_error_of_the_tools_own_after_an_answer_stays_the_tools_own(server, revision):
     @server.tool()
     async def break_down() -> str:
         await elicit.url("Sign in", LOGIN)
         raise RuntimeError("the printer is on fire")
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("break_down")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         result = await soon(call)
         assert result.is_error
         assert "break_down" in text_of(result)
@@ -487,7 +470,7 @@ async def test_an_error_of_the_tools_own_after_an_answer_stays_the_tools_own(
 
 
 @pytest.mark.every_way
-async def test_an_error_that_replaced_ours_is_not_told_as_ours(server: Any, revision: str) -> None:
+async def test_an_error_that_replaced_ours_is_not_told_as_ours(server, revision):
     @server.tool()
     async def translate() -> str:
         try:
@@ -501,20 +484,15 @@ async def test_an_error_that_replaced_ours_is_not_told_as_ours(server: Any, revi
         await elicit.url("Sign in", LOGIN).or_none()
         raise RuntimeError("something else")
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, answers=["decline", "decline"]) as caller,
-    ):
+    async with caller_of(server, revision, answers=["decline", "decline"]) as (_, caller):
         for tool in ("translate", "forget"):
-            result = await soon(caller.call(tool))
+            result = await caller.result(tool)
             assert result.is_error
             assert "ELICITATION" not in text_of(result)
             assert "declined" not in text_of(result)
 
 
-async def test_an_error_of_ours_that_is_raised_again_is_told_as_ours(
-    server: Any, revision: str
-) -> None:
+async def test_an_error_of_ours_that_is_raised_again_is_told_as_ours(server, revision):
     @server.tool()
     async def tidy() -> str:
         try:
@@ -524,49 +502,47 @@ async def test_an_error_of_ours_that_is_raised_again_is_told_as_ours(
             raise
         return "signed in"
 
-    async with staged(server) as stage, stage.caller(revision, answers=["decline"]) as caller:
-        assert "[ELICITATION_DECLINED]" in text_of(await soon(caller.call("tidy")))
+    async with caller_of(server, revision, answers=["decline"]) as (_, caller):
+        assert "[ELICITATION_DECLINED]" in await caller.text("tidy")
 
 
-async def test_a_question_that_is_wrong_is_told_as_a_sentence(server: Any, revision: str) -> None:
+async def test_a_question_that_is_wrong_is_told_as_a_sentence(server, revision):
     @server.tool()
     async def wander() -> str:
         await elicit.url("Go", lambda _: "https://evil.example/", origins=["https://example.org"])
         return "gone"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        result = await soon(caller.call("wander"))
+    async with caller_of(server, revision) as (env, caller):
+        result = await caller.result("wander")
         assert result.is_error
         assert "evil.example" in text_of(result)
         assert "[INVALID_INPUT]" in text_of(result)
-        assert all(row.status.is_final for row in await stage.elicitations())
+        assert all(row.status.is_final for row in await env.elicitations())
 
 
-async def test_a_tool_may_ask_what_the_client_can(server: Any, revision: str) -> None:
+async def test_a_tool_may_ask_what_the_client_can(server, revision):
     @server.tool()
     async def modes() -> str:
         return " ".join(mode for mode in ("form", "url") if elicit.can(mode))
 
-    async with staged(server) as stage:
+    async with server_env(server) as env:
         for declares, expected in (
             ("all", "form url"),
             (types.ElicitationCapability(), "form"),
             (None, ""),
         ):
-            async with stage.caller(revision, declares=declares) as caller:
-                assert text_of(await soon(caller.call("modes"))) == expected
+            async with env.caller(revision, declares=declares) as caller:
+                assert await caller.text("modes") == expected
 
 
-async def test_the_same_question_twice_in_one_call_is_two_questions(
-    server: Any, revision: str
-) -> None:
+async def test_the_same_question_twice_in_one_call_is_two_questions(server, revision):
     @server.tool()
     async def twice() -> str:
         answers = [await elicit.url("Again", LOGIN) for _ in range(2)]
         return " ".join(str(answer["n"]) for answer in answers)
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         call = caller.call("twice")
         for number in (1, 2):
-            assert await stage.complete(await caller.link(), {"n": number}) == "accepted"
+            assert await env.complete(await caller.link(), {"n": number}) == "accepted"
         assert text_of(await soon(call)) == "1 2"

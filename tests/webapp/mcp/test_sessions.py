@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
-from tests.support.mcp_server import staged
+from tests.support.mcp_server import server_env
 from tests.support.serving import serving
 from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
@@ -73,7 +73,7 @@ def person(number: int) -> Sender:
     return Sender(key=f"{number}/client", share=str(number))
 
 
-async def test_those_without_a_name_leave_room_for_everybody_else() -> None:
+async def test_those_without_a_name_leave_room_for_everybody_else():
     # finding: S10
     library = Library()
     statuses = [(await library.send(nameless(1)))[0] for _ in range(5)]
@@ -88,7 +88,7 @@ async def test_those_without_a_name_leave_room_for_everybody_else() -> None:
     assert len(library.open) == len(library.layer) == 12
 
 
-async def test_a_persons_longest_unused_session_makes_room_for_their_next() -> None:
+async def test_a_persons_longest_unused_session_makes_room_for_their_next():
     # finding: S10
     library = Library()
     ids: list[str] = []
@@ -106,7 +106,7 @@ async def test_a_persons_longest_unused_session_makes_room_for_their_next() -> N
     await listening
 
 
-async def test_a_session_without_a_call_ends_sooner_than_one_that_is_used() -> None:
+async def test_a_session_without_a_call_ends_sooner_than_one_that_is_used():
     # finding: S10
     library = Library()
     used, unused, heard = [(await library.send(nameless(1)))[1] for _ in range(3)]
@@ -128,7 +128,7 @@ async def test_a_session_without_a_call_ends_sooner_than_one_that_is_used() -> N
     assert used not in library.open
 
 
-async def test_what_opened_nothing_takes_no_room() -> None:
+async def test_what_opened_nothing_takes_no_room():
     library = Library()
 
     async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,14 +142,14 @@ async def test_what_opened_nothing_takes_no_room() -> None:
 
 
 @AS_ROOT
-async def test_a_flood_of_sessions_keeps_the_owner_out_of_nothing(server: Any) -> None:
+async def test_a_flood_of_sessions_keeps_the_owner_out_of_nothing(server):
     # finding: S10
     @server.tool()
     async def plain() -> str:
         return "plain"
 
-    async with staged(server) as stage:
-        url = stage.mcp_url
+    async with server_env(server) as env:
+        url = env.mcp_url
         for _ in range(SessionRoom().for_address):
             await opened_session(url, uid=NOBODY)
         opening: dict[str, Any] = {"id": 0, "method": "initialize", "params": {}}
@@ -160,7 +160,7 @@ async def test_a_flood_of_sessions_keeps_the_owner_out_of_nothing(server: Any) -
         assert "plain" in (await answered(url, message=calling("plain"), headers=session)).body
 
 
-async def test_a_session_that_made_room_is_over_at_the_library_too(server: Any) -> None:
+async def test_a_session_that_made_room_is_over_at_the_library_too(server):
     # finding: S10
     inner: list[ASGIApp] = []
 

@@ -13,8 +13,8 @@ from tests.support.mcp_server import (
     URL,
     answered_in,
     asked_in,
+    caller_of,
     soon,
-    staged,
     text_of,
 )
 
@@ -44,47 +44,42 @@ def server(server: Any) -> Any:
 @pytest.mark.parametrize("declares", [FORM, BOTH], ids=["form", "both"])
 @pytest.mark.parametrize("tool", ["gated", "confirmed"])
 async def test_an_accept_of_a_link_is_no_yes_in_a_later_leg_that_declares_forms(
-    server: Any, tool: str, declares: Any
-) -> None:
+    server, tool, declares
+):
     # finding: S2
     async with (
-        staged(server) as stage,
-        stage.caller(MODERN, declares=URL) as links,
-        stage.caller(MODERN, declares=declares) as forms,
+        caller_of(server, MODERN, declares=URL) as (env, links),
+        env.caller(MODERN, declares=declares) as forms,
     ):
         asked = asked_in(await links.leg(tool))
         ((_, request),) = (asked.input_requests or {}).items()
         link: str = request.params.url  # type: ignore[union-attr]
         leg = forms.call_leg(tool, after=asked)
-        (row,) = await stage.pending()
+        (row,) = await env.pending()
         assert not row.status.is_final
         assert not RAN, "nobody opened the page"
-        await (await stage.person()).press(link)
+        await (await env.person()).press(link)
         assert text_of(answered_in(await soon(leg))) == "done"
         assert [tool] == RAN
 
 
 @pytest.mark.parametrize("tool", ["gated", "confirmed"])
-async def test_an_answer_to_a_form_is_one_in_a_later_leg_that_declares_links_alone(
-    server: Any, tool: str
-) -> None:
+async def test_an_answer_to_a_form_is_one_in_a_later_leg_that_declares_links_alone(server, tool):
     # finding: S2
     async with (
-        staged(server) as stage,
-        stage.caller(MODERN, declares=BOTH) as forms,
-        stage.caller(MODERN, declares=URL) as links,
+        caller_of(server, MODERN, declares=BOTH) as (env, forms),
+        env.caller(MODERN, declares=URL) as links,
     ):
         asked = asked_in(await forms.leg(tool))
         assert text_of(answered_in(await soon(links.leg(tool, after=asked)))) == "done"
         assert [tool] == RAN
 
 
-async def test_a_form_that_nobody_answered_is_shown_again_as_the_leg_can(server: Any) -> None:
+async def test_a_form_that_nobody_answered_is_shown_again_as_the_leg_can(server):
     # finding: S2
     async with (
-        staged(server) as stage,
-        stage.caller(MODERN, declares=BOTH) as forms,
-        stage.caller(MODERN, declares=URL) as links,
+        caller_of(server, MODERN, declares=BOTH) as (env, forms),
+        env.caller(MODERN, declares=URL) as links,
     ):
         asked = asked_in(await forms.leg("gated"))
         unanswered = asked.model_copy(update={"input_requests": {}})
@@ -92,25 +87,22 @@ async def test_a_form_that_nobody_answered_is_shown_again_as_the_leg_can(server:
         ((_, request),) = (again.input_requests or {}).items()
         assert request.params.mode == "url"  # type: ignore[union-attr]
         leg = forms.call_leg("gated", after=again)
-        await stage.pending()
+        await env.pending()
         assert not RAN, "the accept was the link's"
-        await (await stage.person()).decline(request.params.url)  # type: ignore[union-attr]
+        await (await env.person()).decline(request.params.url)  # type: ignore[union-attr]
         assert answered_in(await soon(leg)).is_error
 
 
 @pytest.mark.parametrize("tool", ["gated", "confirmed"])
-async def test_a_session_that_accepted_a_link_says_nothing_for_one_that_shows_a_form(
-    server: Any, tool: str
-) -> None:
+async def test_a_session_that_accepted_a_link_says_nothing_for_one_that_shows_a_form(server, tool):
     # finding: S2
     async with (
-        staged(server) as stage,
-        stage.caller(LEGACY, declares=URL) as links,
-        stage.caller(LEGACY, declares=FORM, fills=["decline"]) as forms,
+        caller_of(server, LEGACY, declares=URL) as (env, links),
+        env.caller(LEGACY, declares=FORM, fills=["decline"]) as forms,
     ):
         links.begin(tool)
         await links.link()
-        await stage.pending()
-        result = await soon(forms.call(tool))
+        await env.pending()
+        result = await forms.result(tool)
         assert (result.is_error, text_of(result) == "no") in [(True, False), (False, True)]
         assert not RAN

@@ -1,7 +1,6 @@
 """Attached to a server that its own library serves: without a session, without a stream back."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,8 +19,8 @@ from tests.support.mcp_server import (
     link_in,
     links_asked,
     new_server,
+    server_env,
     soon,
-    staged,
     text_of,
 )
 from tests.support.standing_alone import application_of
@@ -37,73 +36,67 @@ def add_sign_in(server: Any) -> None:
         return f"signed in: {(await elicit.url('Sign in', LOGIN))['name']}"
 
 
-async def test_without_a_stream_back_the_client_gets_the_link_in_an_error(library: str) -> None:
+async def test_without_a_stream_back_the_client_gets_the_link_in_an_error(library):
     server = new_server(library)
     add_sign_in(server)
     application = application_of(server, library, json_response=True)
-    async with attached(server, application) as stage, stage.caller(LEGACY) as caller:
+    async with attached(server, application) as env, env.caller(LEGACY) as caller:
         with pytest.raises(MCPError) as required:
-            await soon(caller.call("sign_in"))
+            await caller.result("sign_in")
         assert required.value.error.code == -32042
         (asked,) = required.value.error.data["elicitations"]
         assert (asked["mode"], asked["message"]) == ("url", "Sign in")
-        assert asked["elicitationId"] == stage.id_of(asked["url"])
-        assert await stage.complete(asked["url"], {"name": "ann"}) == "accepted"
-        assert text_of(await soon(caller.call("sign_in"))) == "signed in: ann"
+        assert asked["elicitationId"] == env.id_of(asked["url"])
+        assert await env.complete(asked["url"], {"name": "ann"}) == "accepted"
+        assert await caller.text("sign_in") == "signed in: ann"
         assert not caller.has_links_left
 
 
-async def test_without_a_session_nothing_is_declared_so_the_link_is_in_the_result(
-    library: str,
-) -> None:
+async def test_without_a_session_nothing_is_declared_so_the_link_is_in_the_result(library):
     """Each request stands alone there: what the client said when it began is forgotten."""
     server = new_server(library)
     add_sign_in(server)
     application = application_of(server, library, stateless_http=True)
-    async with attached(server, application) as stage, stage.caller(LEGACY) as caller:
-        link = link_in(await soon(caller.call("sign_in")))
-        assert await stage.complete(link, {"name": "ann"}) == "accepted"
-        assert text_of(await soon(caller.call("sign_in"))) == "signed in: ann"
+    async with attached(server, application) as env, env.caller(LEGACY) as caller:
+        link = link_in(await caller.result("sign_in"))
+        assert await env.complete(link, {"name": "ann"}) == "accepted"
+        assert await caller.text("sign_in") == "signed in: ann"
         assert not caller.has_links_left
 
 
 @pytest.mark.parametrize("option", [None, "stateless_http", "json_response"])
-async def test_on_the_newer_revision_any_way_of_serving_will_do(
-    library: str, option: str | None
-) -> None:
+async def test_on_the_newer_revision_any_way_of_serving_will_do(library, option):
     server = new_server(library)
     add_sign_in(server)
     application = application_of(server, library, **({option: True} if option else {}))
-    async with attached(server, application) as stage, stage.caller(MODERN) as caller:
+    async with attached(server, application) as env, env.caller(MODERN) as caller:
         call = caller.call("sign_in")
         link = await caller.link()
-        await stage.waited_for_by_another(link, None)
-        await stage.complete(link, {"name": "ann"})
+        await env.waited_for_by_another(link, None)
+        await env.complete(link, {"name": "ann"})
         assert text_of(await soon(call)) == "signed in: ann"
 
 
-async def test_attached_to_a_session_the_call_is_held(library: str) -> None:
+async def test_attached_to_a_session_the_call_is_held(library):
     server = new_server(library)
     add_sign_in(server)
     application = application_of(server, library)
-    async with attached(server, application) as stage, stage.caller(LEGACY) as caller:
+    async with attached(server, application) as env, env.caller(LEGACY) as caller:
         call = caller.call("sign_in")
         link = await caller.link()
-        await stage.complete(link, {"name": "ann"})
+        await env.complete(link, {"name": "ann"})
         assert text_of(await soon(call)) == "signed in: ann"
-        assert caller.completed == [stage.id_of(link)]
+        assert caller.completed == [env.id_of(link)]
 
 
-async def test_a_leg_may_reach_another_process_than_the_one_before(
-    library: str, tmp_path: Path
-) -> None:
+async def test_a_leg_may_reach_another_process_than_the_one_before(library, tmp_path):
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     servers = [new_server(library) for _ in range(2)]
     for server in servers:
         add_sign_in(server)
     async with (
-        staged(servers[0], store=store) as one,
-        staged(servers[1], store=store, public_url=one.url) as two,
+        server_env(servers[0], store=store) as one,
+        server_env(servers[1], store=store, public_url=one.url) as two,
         one.caller(MODERN) as here,
         two.caller(MODERN, headers={"host": urlsplit(one.url).netloc}) as there,
     ):
@@ -138,7 +131,7 @@ class LateNews(MemoryStore):
         super().tell(tuple(self._kept_back))
 
 
-async def test_a_leg_that_hears_late_of_its_runs_result_gets_it_all_the_same() -> None:
+async def test_a_leg_that_hears_late_of_its_runs_result_gets_it_all_the_same():
     gate, bodies = asyncio.Event(), list[int]()
     servers = [new_server("mcp") for _ in range(2)]
     for server in servers:
@@ -153,8 +146,8 @@ async def test_a_leg_that_hears_late_of_its_runs_result_gets_it_all_the_same() -
     store = MemoryStore()
     late = LateNews(store)
     async with (
-        staged(servers[0], store=store) as one,
-        staged(servers[1], store=late, public_url=one.url) as two,
+        server_env(servers[0], store=store) as one,
+        server_env(servers[1], store=late, public_url=one.url) as two,
         one.caller(MODERN) as here,
         two.caller(MODERN, headers={"host": urlsplit(one.url).netloc}) as there,
     ):

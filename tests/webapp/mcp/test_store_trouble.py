@@ -1,7 +1,6 @@
 """A store that is full, locked or gone: the model reads what to do, and `/ready` says it."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +9,7 @@ from mcp.shared.exceptions import MCPError
 
 from flows import elicit
 from flows.errors import StoreUnavailable
-from tests.support.mcp_server import soon, staged, text_of
+from tests.support.mcp_server import caller_of, server_env, soon, text_of
 from tests.support.shop_env import FrailStore
 from webapp.elicitations.readiness import Readiness
 
@@ -30,15 +29,13 @@ def asking_for_a_name(server: Any) -> list[str]:
 
 
 @pytest.mark.every_way
-async def test_the_model_reads_that_nothing_can_be_kept_and_to_try_again(
-    server: Any, revision: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_model_reads_that_nothing_can_be_kept_and_to_try_again(server, revision, caplog):
     # finding: R6
     asking_for_a_name(server)
     store = FrailStore()
-    async with staged(server, store=store) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision, store=store) as (env, caller):
         store.troubles.append(FULL)
-        refused = await soon(caller.call("greet"))
+        refused = await caller.result("greet")
         assert refused.is_error
         assert "Try again in a minute" in text_of(refused)
         assert "[STORE_UNAVAILABLE]" in text_of(refused)
@@ -47,14 +44,12 @@ async def test_the_model_reads_that_nothing_can_be_kept_and_to_try_again(
         assert FULL in [vars(each).get("why") for each in caplog.records]
         store.troubles.clear()
         again = caller.call("greet")
-        await stage.complete(await caller.link(), {"name": "ann"})
+        await env.complete(await caller.link(), {"name": "ann"})
         assert text_of(await soon(again)) == "hello {'name': 'ann'}"
 
 
 @pytest.mark.every_way
-async def test_a_store_that_fails_at_the_end_of_a_call_is_told_like_any(
-    server: Any, revision: str
-) -> None:
+async def test_a_store_that_fails_at_the_end_of_a_call_is_told_like_any(server, revision):
     store = FrailStore()
 
     @server.tool()
@@ -63,15 +58,15 @@ async def test_a_store_that_fails_at_the_end_of_a_call_is_told_like_any(
         store.troubles.append(FULL)
         return f"hello {answer}"
 
-    async with staged(server, store=store) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision, store=store) as (env, caller):
         call = caller.call("greet")
-        await stage.complete(await caller.link(), {})
+        await env.complete(await caller.link(), {})
         assert "[STORE_UNAVAILABLE]" in text_of(await soon(call))
         store.troubles.clear()
 
 
 @pytest.mark.every_way
-async def test_what_is_no_call_is_refused_with_a_code(server: Any, revision: str) -> None:
+async def test_what_is_no_call_is_refused_with_a_code(server, revision):
     class Unreadable(FrailStore):
         async def read(self, owner: str, kind: str, id: str) -> Any:
             await self.check()
@@ -83,7 +78,7 @@ async def test_what_is_no_call_is_refused_with_a_code(server: Any, revision: str
         return "done"
 
     store = Unreadable()
-    async with staged(server, store=store) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision, store=store) as (_, caller):
         store.troubles.append(FULL)
         with pytest.raises(MCPError, match="Try again in a minute") as refused:
             await caller.client.session.list_tools()
@@ -92,14 +87,14 @@ async def test_what_is_no_call_is_refused_with_a_code(server: Any, revision: str
 
 
 @pytest.mark.parametrize("path", ["/ready", "/health"])
-async def test_what_cannot_be_written_is_not_ready_and_still_alive(path: str) -> None:
+async def test_what_cannot_be_written_is_not_ready_and_still_alive(path):
     # finding: R6
     from mcp.server.mcpserver import MCPServer
 
     store = FrailStore([])
     async with (
-        staged(MCPServer("shop"), store=store) as stage,
-        httpx.AsyncClient(base_url=stage.url) as anybody,
+        server_env(MCPServer("shop"), store=store) as env,
+        httpx.AsyncClient(base_url=env.url) as anybody,
     ):
         store.troubles.append(FULL)
         answer = await anybody.get(path)
@@ -109,9 +104,7 @@ async def test_what_cannot_be_written_is_not_ready_and_still_alive(path: str) ->
         store.troubles.clear()
 
 
-async def test_a_file_that_is_deleted_under_the_server_makes_it_unready_at_once(
-    tmp_path: Path,
-) -> None:
+async def test_a_file_that_is_deleted_under_the_server_makes_it_unready_at_once(tmp_path):
     # finding: R6
     from mcp.server.mcpserver import MCPServer
 
@@ -119,24 +112,22 @@ async def test_a_file_that_is_deleted_under_the_server_makes_it_unready_at_once(
     server = MCPServer("shop")
     begun = asking_for_a_name(server)
     async with (
-        staged(server, store=f"sqlite:///{path}") as stage,
-        httpx.AsyncClient(base_url=stage.url) as anybody,
-        stage.caller("legacy") as caller,
+        server_env(server, store=f"sqlite:///{path}") as env,
+        httpx.AsyncClient(base_url=env.url) as anybody,
+        env.caller("legacy") as caller,
     ):
         path.rename(tmp_path / "aside.db")
         assert (await anybody.get("/ready")).status_code == 503
-        assert "[STORE_UNAVAILABLE]" in text_of(await soon(caller.call("greet")))
+        assert "[STORE_UNAVAILABLE]" in await caller.text("greet")
         page = await anybody.get("/connections")
         assert (page.status_code, page.headers["retry-after"]) == (503, "30")
         assert "nothing is lost" in page.text
         (tmp_path / "aside.db").rename(path)
-        assert await stage.elicitations() == []
+        assert await env.elicitations() == []
     assert len(begun) <= 1
 
 
-async def test_there_is_one_look_a_second_however_many_ask(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_there_is_one_look_a_second_however_many_ask(caplog):
     class Counting(FrailStore):
         looks = 0
 
@@ -160,7 +151,7 @@ async def test_there_is_one_look_a_second_however_many_ask(
     assert store.looks == 3
 
 
-async def test_a_call_that_met_no_store_says_so_by_an_error_of_the_tree() -> None:
+async def test_a_call_that_met_no_store_says_so_by_an_error_of_the_tree():
     error = StoreUnavailable(FULL)
     assert (error.name, error.code, error.http_status) == ("STORE_UNAVAILABLE", -32000, 503)
     assert (FULL in str(error), error.why) == (False, FULL)

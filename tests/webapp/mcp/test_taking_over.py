@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flows import CallOver, elicit
-from tests.support.mcp_server import LEGACY, cut, eventually, soon, staged, text_of
+from tests.support.mcp_server import LEGACY, caller_of, cut, eventually, soon, text_of
 
 LOGIN = "https://example.org/login"
 
@@ -29,78 +29,65 @@ class Shop:
 
 @pytest.mark.every_way
 async def test_a_new_call_takes_the_second_question_over_from_the_one_that_was_left(
-    server: Any, revision: str
-) -> None:
+    server, revision
+):
     shop = Shop(server)
-    async with (
-        staged(server) as stage,
-        stage.caller(revision) as caller,
-        stage.caller(revision) as other,
-    ):
+    async with caller_of(server, revision) as (env, caller), env.caller(revision) as other:
         left = caller.call("buy")
-        await stage.complete(await caller.link(), {"name": "ann"})
+        await env.complete(await caller.link(), {"name": "ann"})
         second = await caller.link()
-        await stage.waited_for_by_another(second, None)
+        await env.waited_for_by_another(second, None)
         await cut(left)
         again = other.call("buy")
         shown = await other.link()
-        assert stage.id_of(shown) == stage.id_of(second)
-        await eventually(lambda: len(stage.service.bodies) <= 1)
+        assert env.id_of(shown) == env.id_of(second)
+        await eventually(lambda: len(env.service.bodies) <= 1)
         assert not shop.acted
-        await stage.complete(second, {"paid": True})
+        await env.complete(second, {"paid": True})
         assert text_of(await soon(again)) == "{'name': 'ann'} {'paid': True}"
         assert len(shop.acted) == 1
-        assert len(await stage.elicitations()) == 2
+        assert len(await env.elicitations()) == 2
         assert not other.has_links_left
 
 
-async def test_whoever_was_taken_over_is_not_told_that_it_is_complete(server: Any) -> None:
+async def test_whoever_was_taken_over_is_not_told_that_it_is_complete(server):
     # finding: T4
     Shop(server)
-    async with (
-        staged(server) as stage,
-        stage.caller(LEGACY) as caller,
-        stage.caller(LEGACY) as other,
-    ):
+    async with caller_of(server, LEGACY) as (env, caller), env.caller(LEGACY) as other:
         left = caller.call("buy")
         first = await caller.link()
         again = other.call("buy")
         await other.link()
         assert "Another call is waiting" in text_of(await soon(left))
         assert caller.completed == []
-        await stage.complete(first, {})
+        await env.complete(first, {})
         second = await other.link()
-        await stage.complete(second, {})
+        await env.complete(second, {})
         await soon(again)
-        assert other.completed == [stage.id_of(first), stage.id_of(second)]
+        assert other.completed == [env.id_of(first), env.id_of(second)]
         assert caller.completed == []
 
 
 @pytest.mark.every_way
-async def test_a_cancel_at_the_second_question_does_not_use_up_the_first(
-    server: Any, revision: str
-) -> None:
+async def test_a_cancel_at_the_second_question_does_not_use_up_the_first(server, revision):
     shop = Shop(server)
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, answers=["accept", "cancel"]) as caller,
-    ):
+    async with caller_of(server, revision, answers=["accept", "cancel"]) as (env, caller):
         call = caller.call("buy")
-        await stage.complete(await caller.link(), {"name": "ann"})
+        await env.complete(await caller.link(), {"name": "ann"})
         second = await caller.link()
         assert "[ELICITATION_CANCELLED]" in text_of(await soon(call))
         again = caller.call("buy")
-        assert stage.id_of(await caller.link()) == stage.id_of(second)
-        await stage.complete(second, {"paid": True})
+        assert env.id_of(await caller.link()) == env.id_of(second)
+        await env.complete(second, {"paid": True})
         assert text_of(await soon(again)) == "{'name': 'ann'} {'paid': True}"
         assert len(shop.acted) == 1
-        assert len(await stage.elicitations()) == 2
+        assert len(await env.elicitations()) == 2
 
 
 @pytest.mark.every_way
 async def test_a_tool_that_asks_for_ever_when_its_call_is_over_lets_the_others_run(
-    server: Any, revision: str
-) -> None:
+    server, revision
+):
     tries: list[str] = []
     others = asyncio.Event()
 
@@ -120,8 +107,8 @@ async def test_a_tool_that_asks_for_ever_when_its_call_is_over_lets_the_others_r
 
     later: list[asyncio.Task[None]] = []
     gate = asyncio.Event()
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert text_of(await soon(caller.call("leave"))) == "left"
+    async with caller_of(server, revision) as (_, caller):
+        assert await caller.text("leave") == "left"
         gate.set()
         await later[0]
         assert 0 < len(tries) < 1_000

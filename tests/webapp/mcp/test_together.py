@@ -14,7 +14,7 @@ from flows.crypto.tokens import MAXIMUM_TEXT_BYTES
 from flows.elicitation.run import Run
 from flows.elicitation.states import Status
 from flows.providers import github
-from tests.support.mcp_sandbox import sandbox_env
+from tests.support.mcp_sandbox import caller_at_sandbox
 from tests.support.mcp_server import (
     BOTH,
     FORM,
@@ -26,10 +26,10 @@ from tests.support.mcp_server import (
     answered_in,
     asked_in,
     attached,
+    caller_of,
     eventually,
     new_server,
     soon,
-    staged,
     text_of,
 )
 from tests.support.standing_alone import application_of
@@ -121,12 +121,12 @@ async def go_on(
     )
 
 
-async def statuses(stage: ServerEnv) -> dict[str, Status]:
-    return {row.asked.message: row.status for row in await stage.elicitations()}
+async def statuses(env: ServerEnv) -> dict[str, Status]:
+    return {row.asked.message: row.status for row in await env.elicitations()}
 
 
 @pytest.mark.every_way
-async def test_all_are_answered_and_the_tuple_is_in_order(library: str, revision: str) -> None:
+async def test_all_are_answered_and_the_tuple_is_in_order(library, revision):
     built = new_server(library)
 
     @built.tool()
@@ -136,33 +136,27 @@ async def test_all_are_answered_and_the_tuple_is_in_order(library: str, revision
         )
         return f"{dict(paid)} {name}"
 
-    async with (
-        staged(built) as stage,
-        stage.caller(revision, declares=BOTH, fills=[NAME]) as caller,
-    ):
+    async with caller_of(built, revision, declares=BOTH, fills=[NAME]) as (env, caller):
         call = caller.call("order")
-        await stage.complete(await caller.link(), {"sum": 9})
+        await env.complete(await caller.link(), {"sum": 9})
         assert text_of(await soon(call)) == "{'sum': 9} Ada"
-        assert len(await stage.elicitations()) == 2
+        assert len(await env.elicitations()) == 2
 
 
-async def test_one_round_carries_every_request(server: Any) -> None:
-    async with staged(server) as stage, stage.caller(MODERN, declares=BOTH) as caller:
+async def test_one_round_carries_every_request(server):
+    async with caller_of(server, MODERN, declares=BOTH) as (env, caller):
         first = asked_in(await caller.leg("order"))
         asked = asked_by(first)
         assert list(asked) == ["Who are you?", "Sure?", "Pay here"]
         assert [one.mode for one in asked.values()] == ["form", "form", "url"]
-        await stage.complete(asked["Pay here"].url, {"sum": 9})
+        await env.complete(asked["Pay here"].url, {"sum": 9})
         answers = {"Who are you?": NAME, "Sure?": {}, "Pay here": "accept"}
         done = answered_in(await go_on(caller, "order", first, answers))
         assert text_of(done) == "Ada True {'sum': 9}"
 
 
-async def test_what_is_answered_is_not_shown_again(server: Any) -> None:
-    async with (
-        staged(server, limits=SHORT) as stage,
-        stage.caller(MODERN, declares=BOTH) as caller,
-    ):
+async def test_what_is_answered_is_not_shown_again(server):
+    async with caller_of(server, MODERN, limits=SHORT, declares=BOTH) as (env, caller):
         first = asked_in(await caller.leg("order"))
         link = asked_by(first)["Pay here"].url
         # A form without an answer is shown again at once, while the link waits for the person.
@@ -172,122 +166,112 @@ async def test_what_is_answered_is_not_shown_again(server: Any) -> None:
         assert list(asked_by(second)) == ["Sure?"]
         third = asked_in(await go_on(caller, "order", second, {"Sure?": {}}))
         assert not third.input_requests
-        assert await statuses(stage) == {
+        assert await statuses(env) == {
             "Who are you?": Status.ACCEPTED,
             "Sure?": Status.ACCEPTED,
             "Pay here": Status.PENDING,
         }
-        await stage.complete(link)
+        await env.complete(link)
         done = answered_in(await go_on(caller, "order", third, {}))
         assert text_of(done) == "Ada True {}"
-        assert len(await stage.elicitations()) == 3
+        assert len(await env.elicitations()) == 3
 
 
-async def test_a_form_that_must_be_shown_again_does_not_wait_for_the_others(server: Any) -> None:
+async def test_a_form_that_must_be_shown_again_does_not_wait_for_the_others(server):
     """With the usual limits a link alone would be held for 40 seconds, longer than this test."""
-    async with staged(server) as stage, stage.caller(MODERN, declares=BOTH) as caller:
+    async with caller_of(server, MODERN, declares=BOTH) as (env, caller):
         first = asked_in(await caller.leg("order"))
         answers = {"Who are you?": NAME, "Pay here": "accept"}
         second = await go_on(caller, "order", first, answers)
         assert list(asked_by(second)) == ["Sure?"]
-        assert (await statuses(stage))["Pay here"] is Status.PENDING
+        assert (await statuses(env))["Pay here"] is Status.PENDING
 
 
-async def test_in_a_session_they_are_shown_at_the_same_time(server: Any) -> None:
-    async with staged(server) as stage, stage.caller(LEGACY, declares=URL) as caller:
+async def test_in_a_session_they_are_shown_at_the_same_time(server):
+    async with caller_of(server, LEGACY, declares=URL) as (env, caller):
         call = caller.call("visit_both")
         links = [await caller.link(), await caller.link()]
         assert not call.done()
         for number, link in reversed(list(enumerate(links, 1))):
-            await stage.complete(link, {"n": number})
+            await env.complete(link, {"n": number})
         assert text_of(await soon(call)) == "{'n': 1} {'n': 2}"
-        assert sorted(caller.completed) == sorted(map(stage.id_of, links))
+        assert sorted(caller.completed) == sorted(map(env.id_of, links))
 
 
-async def test_a_client_with_links_only_gets_pages_for_the_forms(
-    server: Any, revision: str
-) -> None:
-    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+async def test_a_client_with_links_only_gets_pages_for_the_forms(server, revision):
+    async with caller_of(server, revision, declares=URL) as (env, caller):
         call = caller.call("order")
-        links = {await kind_of(stage, link): link for link in [await caller.link() for _ in "123"]}
-        person = await stage.person()
+        links = {await kind_of(env, link): link for link in [await caller.link() for _ in "123"]}
+        person = await env.person()
         page = await person.visit(links["form"])
         fields = {"csrf": page.csrf, "answer.response": "Ada"}
         await person.browser.post(links["form"], data=fields)
         await person.press(links["confirm"])
-        await stage.complete(links["url"])
+        await env.complete(links["url"])
         assert text_of(await soon(call)) == "Ada True {}"
 
 
-async def kind_of(stage: ServerEnv, link: str) -> str:
-    found = await stage.service.elicitations.get(stage.id_of(link))
+async def kind_of(env: ServerEnv, link: str) -> str:
+    found = await env.service.elicitations.get(env.id_of(link))
     assert found is not None
     return found.kind
 
 
-async def test_without_elicitation_one_result_has_all_links(server: Any, revision: str) -> None:
+async def test_without_elicitation_one_result_has_all_links(server, revision):
     # parity: F12
-    async with (
-        staged(server, limits=AT_ONCE) as stage,
-        stage.caller(revision, declares=None) as caller,
-    ):
-        shown = await soon(caller.call("visit_both"))
+    async with caller_of(server, revision, limits=AT_ONCE, declares=None) as (env, caller):
+        shown = await caller.result("visit_both")
         assert text_of(shown).startswith("This tool requires user input to continue")
         links = links_in(shown)
         assert list(links) == ["The first", "The second"]
-        await stage.complete(links["The second"], {"n": 2})
-        still = await soon(caller.call("visit_both"))
+        await env.complete(links["The second"], {"n": 2})
+        still = await caller.result("visit_both")
         assert text_of(still).startswith("Still waiting")
         assert list(links_in(still)) == ["The first"]
-        await stage.complete(links["The first"], {"n": 1})
-        assert text_of(await soon(caller.call("visit_both"))) == "{'n': 1} {'n': 2}"
-        assert len(await stage.elicitations()) == 2
+        await env.complete(links["The first"], {"n": 1})
+        assert await caller.text("visit_both") == "{'n': 1} {'n': 2}"
+        assert len(await env.elicitations()) == 2
 
 
-async def test_each_of_them_is_declined_by_its_own_id(server: Any, revision: str) -> None:
+async def test_each_of_them_is_declined_by_its_own_id(server, revision):
     # parity: F12
-    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
-        shown = await soon(caller.call("visit_both"))
+    async with caller_of(server, revision, declares=None) as (env, caller):
+        shown = await caller.result("visit_both")
         second = shown.meta["elicitationsPending"][1]
-        told = await soon(
-            caller.call("elicitation_result", elicitId=second["elicitId"], action="decline")
+        told = await caller.result(
+            "elicitation_result", elicitId=second["elicitId"], action="decline"
         )
         assert "The person declined: 'The second'" in text_of(told)
-        assert await statuses(stage) == {
+        assert await statuses(env) == {
             "The first": Status.PENDING,
             "The second": Status.DECLINED,
         }
 
 
-async def test_waiting_for_one_of_them_waits_for_all(server: Any, revision: str) -> None:
-    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
-        shown = await soon(caller.call("visit_both"))
+async def test_waiting_for_one_of_them_waits_for_all(server, revision):
+    async with caller_of(server, revision, declares=None) as (env, caller):
+        shown = await caller.result("visit_both")
         links = links_in(shown)
         first = shown.meta["elicitationsPending"][0]["elicitId"]
         waiting = caller.call("elicitation_result", elicitId=first)
-        await stage.pending(2)
-        await stage.complete(links["The first"])
-        await stage.complete(links["The second"])
+        await env.pending(2)
+        await env.complete(links["The first"])
+        await env.complete(links["The second"])
         assert text_of(await soon(waiting)) == "{} {}"
 
 
-async def test_with_forms_only_the_form_is_first_and_then_the_links(
-    server: Any, revision: str
-) -> None:
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=[NAME, {}]) as caller,
-    ):
-        shown = await soon(caller.call("order"))
+async def test_with_forms_only_the_form_is_first_and_then_the_links(server, revision):
+    async with caller_of(server, revision, declares=FORM, fills=[NAME, {}]) as (env, caller):
+        shown = await caller.result("order")
         assert [form.message for form in caller.forms] == ["Who are you?", "Sure?"]
         links = links_in(shown)
         assert list(links) == ["Pay here"]
-        await stage.complete(links["Pay here"])
-        assert text_of(await soon(caller.call("order"))) == "Ada True {}"
+        await env.complete(links["Pay here"])
+        assert await caller.text("order") == "Ada True {}"
         assert len(caller.forms) == 2
 
 
-async def test_without_a_stream_back_the_error_has_all_links(library: str) -> None:
+async def test_without_a_stream_back_the_error_has_all_links(library):
     server = new_server(library)
 
     @server.tool()
@@ -299,83 +283,73 @@ async def test_without_a_stream_back_the_error_has_all_links(library: str) -> No
         return "done"
 
     application = application_of(server, library, json_response=True)
-    async with attached(server, application) as stage, stage.caller(LEGACY) as caller:
+    async with attached(server, application) as env, env.caller(LEGACY) as caller:
         with pytest.raises(MCPError) as required:
-            await soon(caller.call("visit_both"))
+            await caller.result("visit_both")
         assert required.value.error.code == -32042
         asked = required.value.error.data["elicitations"]
         assert [one["message"] for one in asked] == ["The first", "The second"]
         for one in asked:
-            await stage.complete(one["url"])
-        assert text_of(await soon(caller.call("visit_both"))) == "done"
+            await env.complete(one["url"])
+        assert await caller.text("visit_both") == "done"
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
-async def test_the_first_no_is_raised_and_nobody_waits_for_the_rest(
-    server: Any, revision: str, no: str
-) -> None:
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=BOTH, fills=[no, {}]) as caller,
-    ):
-        result = await soon(caller.call("order"))
+async def test_the_first_no_is_raised_and_nobody_waits_for_the_rest(server, revision, no):
+    async with caller_of(server, revision, declares=BOTH, fills=[no, {}]) as (env, caller):
+        result = await caller.result("order")
         assert result.is_error
         assert "Who are you?" in text_of(result)
         assert result.meta["code"] in ("ELICITATION_DECLINED", "ELICITATION_CANCELLED")
-        assert (await statuses(stage))["Pay here"] is Status.PENDING
+        assert (await statuses(env))["Pay here"] is Status.PENDING
 
 
-async def test_a_confirmation_among_them_is_false_for_a_no(server: Any, revision: str) -> None:
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=BOTH, fills=[NAME, "decline"]) as caller,
+async def test_a_confirmation_among_them_is_false_for_a_no(server, revision):
+    async with caller_of(server, revision, declares=BOTH, fills=[NAME, "decline"]) as (
+        env,
+        caller,
     ):
         call = caller.call("order")
-        await stage.complete(await caller.link())
+        await env.complete(await caller.link())
         assert text_of(await soon(call)) == "Ada False {}"
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
-async def test_the_outcomes_are_waited_for_whatever_they_are(
-    server: Any, revision: str, no: str
-) -> None:
+async def test_the_outcomes_are_waited_for_whatever_they_are(server, revision, no):
     """A dismissed form is not shown again in the later legs of the same call."""
-    async with (
-        staged(server, limits=SHORT) as stage,
-        stage.caller(revision, declares=BOTH, fills=[no]) as caller,
+    async with caller_of(server, revision, limits=SHORT, declares=BOTH, fills=[no]) as (
+        env,
+        caller,
     ):
         call = caller.call("outcomes")
         link = await caller.link()
         await eventually(lambda: caller.forms)
-        await stage.complete(link)
+        await env.complete(link)
         expected = "declined" if no == "decline" else "cancelled"
         assert text_of(await soon(call)) == f"{expected} accepted"
         assert len(caller.forms) == 1
 
 
-async def test_equal_questions_have_places_of_their_own(server: Any, revision: str) -> None:
+async def test_equal_questions_have_places_of_their_own(server, revision):
     fills = [{"response": "one"}, {"response": "two"}]
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=BOTH, fills=fills) as caller,
-    ):
-        told = text_of(await soon(caller.call("same_twice")))
+    async with caller_of(server, revision, declares=BOTH, fills=fills) as (env, caller):
+        told = await caller.text("same_twice")
         assert sorted(told.split()) == ["one", "two"]
         if revision == MODERN:  # where they are shown at once, a client may answer in any order
             assert told == "one two"
-        assert len(await stage.elicitations()) == 2
+        assert len(await env.elicitations()) == 2
 
 
-async def test_their_places_are_in_the_order_of_the_questions(server: Any, revision: str) -> None:
-    async with staged(server) as stage, stage.caller(revision, declares=None) as caller:
-        await soon(caller.call("order"))
-        (run,) = await stage.service.elicitations.all(Run)
+async def test_their_places_are_in_the_order_of_the_questions(server, revision):
+    async with caller_of(server, revision, declares=None) as (env, caller):
+        await caller.result("order")
+        (run,) = await env.service.elicitations.all(Run)
         assert [asking.says for asking in run.asked] == ["Who are you?", "Sure?", "Pay here"]
         assert all(asking.is_ordered for asking in run.asked)
         assert [asking.place.nth for asking in run.asked] == [0, 0, 0]
 
 
-async def test_a_tool_that_asks_others_together_than_before_is_told(server: Any) -> None:
+async def test_a_tool_that_asks_others_together_than_before_is_told(server):
     turns = iter([("The first", "The second"), ("A third", "The second")])
 
     @server.tool()
@@ -384,30 +358,27 @@ async def test_a_tool_that_asks_others_together_than_before_is_told(server: Any)
         await elicit.together(*pages)
         return "done"
 
-    async with staged(server) as stage, stage.caller(MODERN, declares=URL) as caller:
+    async with caller_of(server, MODERN, declares=URL) as (_, caller):
         first = asked_in(await caller.leg("fickle"))
         result = answered_in(await caller.leg("fickle", after=first))
         assert result.is_error
         assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
 
 
-async def test_the_last_round_that_a_client_affords_has_all_links(server: Any) -> None:
+async def test_the_last_round_that_a_client_affords_has_all_links(server):
     limits = CallLimits(rounds=1, leg=timedelta(), leg_at_least=timedelta())
-    async with (
-        staged(server, limits=limits) as stage,
-        stage.caller(MODERN, declares=URL) as caller,
-    ):
+    async with caller_of(server, MODERN, limits=limits, declares=URL) as (env, caller):
         first = asked_in(await caller.leg("visit_both"))
         last = answered_in(await caller.leg("visit_both", after=first))
         assert text_of(last).startswith("Still waiting")
         links = links_in(last)
         assert list(links) == ["The first", "The second"]
         for link in links.values():
-            await stage.complete(link)
+            await env.complete(link)
         assert text_of(answered_in(await caller.leg("visit_both"))) == "{} {}"
 
 
-async def test_a_tool_cannot_swallow_the_suspension_of_several(server: Any) -> None:
+async def test_a_tool_cannot_swallow_the_suspension_of_several(server):
     @server.tool()
     async def stubborn() -> str:
         with_errors: list[str] = []
@@ -420,14 +391,14 @@ async def test_a_tool_cannot_swallow_the_suspension_of_several(server: Any) -> N
             with_errors.append(type(error).__name__)
         return f"done {with_errors}"
 
-    async with staged(server) as stage, stage.caller(MODERN, declares=URL) as caller:
+    async with caller_of(server, MODERN, declares=URL) as (env, caller):
         first = asked_in(await caller.leg("stubborn"))
         for asked in asked_by(first).values():
-            await stage.complete(asked.url)
+            await env.complete(asked.url)
         assert text_of(answered_in(await caller.leg("stubborn", after=first))) == "done []"
 
 
-async def test_groups_within_a_gather_come_in_more_rounds(server: Any, revision: str) -> None:
+async def test_groups_within_a_gather_come_in_more_rounds(server, revision):
     @server.tool()
     async def gathered() -> str:
         pairs = await asyncio.gather(
@@ -441,28 +412,28 @@ async def test_groups_within_a_gather_come_in_more_rounds(server: Any, revision:
         )
         return " ".join(str(bool(outcome)) for pair in pairs for outcome in pair)
 
-    async with staged(server) as stage, stage.caller(revision, declares=URL) as caller:
+    async with caller_of(server, revision, declares=URL) as (env, caller):
         call = caller.call("gathered")
         for _ in range(4):
-            await stage.complete(await caller.link())
+            await env.complete(await caller.link())
         assert text_of(await soon(call)) == "True True True True"
-        assert len(await stage.elicitations()) == 4
+        assert len(await env.elicitations()) == 4
 
 
-async def test_a_call_that_is_given_up_leaves_nobody_waiting(server: Any, revision: str) -> None:
-    async with staged(server) as stage, stage.caller(revision, declares=BOTH) as caller:
+async def test_a_call_that_is_given_up_leaves_nobody_waiting(server, revision):
+    async with caller_of(server, revision, declares=BOTH) as (env, caller):
         call = caller.call("visit_both")
         links = [await caller.link(), await caller.link()]
-        await stage.pending(2)
+        await env.pending(2)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        await eventually(lambda: not len(stage.service.elicitations.waiters))
+        await eventually(lambda: not len(env.service.elicitations.waiters))
         for link in links:
-            await stage.complete(link)
-        assert text_of(await soon(caller.call("visit_both"))) == "{} {}"
+            await env.complete(link)
+        assert await caller.text("visit_both") == "{} {}"
 
 
-async def test_an_account_and_a_payment_are_asked_for_together(server: Any, revision: str) -> None:
+async def test_an_account_and_a_payment_are_asked_for_together(server, revision):
     @server.tool()
     async def both() -> str:
         account, receipt = await elicit.together(
@@ -470,23 +441,22 @@ async def test_an_account_and_a_payment_are_asked_for_together(server: Any, revi
         )
         return f"{account.label} {receipt.price}"
 
-    async with sandbox_env(server) as at, at.stage.caller(revision) as caller:
-        guest = await at.guest()
+    async with caller_at_sandbox(server, revision) as (at, caller):
         call = caller.call("both")
         links = [await caller.link(), await caller.link()]
-        acts = {"oauth": guest.connect, "payment": guest.pay}
+        acts = {"oauth": at.guest.connect, "payment": at.guest.pay}
         for link in links:
-            await acts[await kind_of(at.stage, link)](link)
+            await acts[await kind_of(at.env, link)](link)
         assert text_of(await soon(call)) == "octocat 9.00 EUR"
         assert [payment.status for payment in await at.payments()] == ["spent"]
         # The account is known from now on; nothing but the payment is asked.
         again = caller.call("both")
-        await guest.pay(await caller.link())
+        await at.guest.pay(await caller.link())
         assert text_of(await soon(again)) == "octocat 9.00 EUR"
         assert not caller.has_links_left
 
 
-async def test_a_hundred_questions_of_a_run_leave_its_state_readable(server: Any) -> None:
+async def test_a_hundred_questions_of_a_run_leave_its_state_readable(server):
     @server.tool()
     async def many() -> str:
         for part in range(2):
@@ -494,7 +464,7 @@ async def test_a_hundred_questions_of_a_run_leave_its_state_readable(server: Any
             await elicit.together(*questions).outcomes()
         return "all"
 
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (_, caller):
         first = asked_in(await caller.leg("many"))
         second = asked_in(await caller.leg("many", after=first))
         assert second.request_state is not None

@@ -11,7 +11,7 @@ from tests.support import by_code
 from tests.support import signed_in_people as who_is_who
 from tests.support.callers import sent_out
 from tests.support.issuer import sign_in
-from tests.support.mcp_server import MODERN, new_server, staged
+from tests.support.mcp_server import MODERN, caller_of, new_server
 from tests.support.oauth_env import oauth_env, parameter
 
 _OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime"}
@@ -35,13 +35,11 @@ def is_silent_about(caplog: pytest.LogCaptureFixture, *secrets: str) -> bool:
     return all(secrets) and not any(secret in said for secret in secrets for said in heard)
 
 
-async def test_a_link_that_was_passed_on_to_another_person(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_link_that_was_passed_on_to_another_person(caplog):
     caplog.set_level(logging.DEBUG)
     async with who_is_who.oauth_env() as here:
-        alice, mallory = await here.stage.person(), await here.stage.person()
-        async with here.stage.caller(MODERN, headers=here.bearer("alice")) as caller:
+        alice, mallory = await here.env.person(), await here.env.person()
+        async with here.env.caller(MODERN, headers=here.bearer("alice")) as caller:
             caller.begin("visit")
             link = await caller.link()
             # Somebody who may still turn out to be her has not been refused.
@@ -49,7 +47,7 @@ async def test_a_link_that_was_passed_on_to_another_person(
             first = await mallory.visit(link)
             assert refusals(caplog) == []
             assert (await sign_in(mallory, first, "mallory")).status == 403
-            id = here.stage.id_of(link)
+            id = here.env.id_of(link)
             told = ("WARNING", "opener.refused", {"id": id, "way": "other person"})
             assert refusals(caplog) == [told]
             cookies = [*mallory.browser.cookies.values(), *alice.browser.cookies.values()]
@@ -57,9 +55,7 @@ async def test_a_link_that_was_passed_on_to_another_person(
             assert is_silent_about(caplog, "mallory", "alice", who_is_who.HER_WORDS)
 
 
-async def test_a_link_that_was_passed_on_from_this_machine(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_link_that_was_passed_on_from_this_machine(caplog):
     caplog.set_level(logging.DEBUG)
     async with oauth_env() as here:
         stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
@@ -70,32 +66,33 @@ async def test_a_link_that_was_passed_on_from_this_machine(
         assert is_silent_about(caplog, link.rpartition("/")[2])
 
 
-async def test_a_link_by_code_in_another_browser(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_link_by_code_in_another_browser(caplog):
     caplog.set_level(logging.DEBUG)
     typed = asyncio.Queue[str]()
-    async with (
-        staged(by_code.shop(new_server("mcp")), who=by_code.ANONYMOUS) as stage,
-        stage.caller(MODERN, headers=by_code.FROM_AFAR, typed=typed) as caller,
-    ):
+    async with caller_of(
+        by_code.shop(new_server("mcp")),
+        MODERN,
+        who=by_code.ANONYMOUS,
+        headers=by_code.FROM_AFAR,
+        typed=typed,
+    ) as (env, caller):
         caller.begin("visit")
         link = await caller.link()
-        person, other = await stage.person(), await stage.person()
+        person, other = await env.person(), await env.person()
         letters = await by_code.letters_for(person, link)
         typed.put_nowait(letters)
-        await by_code.confirmed(stage, link)
+        await by_code.confirmed(env, link)
         assert (await person.visit(link)).status == 200
         assert refusals(caplog) == []
         assert (await other.visit(link)).status == 403
-        id = stage.id_of(link)
+        id = env.id_of(link)
         told = ("WARNING", "opener.refused", {"id": id, "way": "other browser"})
         assert refusals(caplog) == [told]
         cookies = [*person.browser.cookies.values(), *other.browser.cookies.values()]
         assert is_silent_about(caplog, link.rpartition("/")[2], letters, *cookies)
 
 
-async def test_a_callback_that_comes_in_another_browser(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_callback_that_comes_in_another_browser(caplog):
     caplog.set_level(logging.DEBUG)
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)

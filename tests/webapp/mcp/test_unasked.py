@@ -15,9 +15,8 @@ from tests.support.mcp_server import (
     LEGACY,
     MODERN,
     asked_in,
+    caller_of,
     new_server,
-    soon,
-    staged,
     text_of,
 )
 
@@ -42,9 +41,7 @@ def assert_is_withheld(result: Any, *marks: str) -> None:
 
 
 @pytest.mark.every_way
-async def test_a_question_that_nobody_was_asked_gives_nothing_away(
-    server: Any, revision: str
-) -> None:
+async def test_a_question_that_nobody_was_asked_gives_nothing_away(server, revision):
     # finding: A1
     @server.tool()
     async def buy() -> str:
@@ -61,26 +58,26 @@ async def test_a_question_that_nobody_was_asked_gives_nothing_away(
         elicit.together(elicit.confirm("Sure?"), elicit.form("Who?"))  # type: ignore[unused-awaitable]  # forgot both
         return "the goods"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert_is_withheld(await soon(caller.call("buy")), "forgot to pay")
-        assert_is_withheld(await soon(caller.call("visit")), "forgot to visit")
-        assert_is_withheld(await soon(caller.call("both")), "forgot both")
-        assert not await stage.elicitations()
+    async with caller_of(server, revision) as (env, caller):
+        assert_is_withheld(await caller.result("buy"), "forgot to pay")
+        assert_is_withheld(await caller.result("visit"), "forgot to visit")
+        assert_is_withheld(await caller.result("both"), "forgot both")
+        assert not await env.elicitations()
 
 
 @pytest.mark.every_way
-async def test_of_two_equal_questions_each_is_asked(server: Any, revision: str) -> None:
+async def test_of_two_equal_questions_each_is_asked(server, revision):
     @server.tool()
     async def buy() -> str:
         first, second = elicit.form("Who?"), elicit.form("Who?")
         assert first == second
         return f"the goods for {await first}"
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=[{"response": "Ada"}]) as caller,
+    async with caller_of(server, revision, declares=FORM, fills=[{"response": "Ada"}]) as (
+        _,
+        caller,
     ):
-        assert_is_withheld(await soon(caller.call("buy")))
+        assert_is_withheld(await caller.result("buy"))
         assert len(caller.forms) == 1
 
 
@@ -131,21 +128,21 @@ async def _marked(question: Question[str]) -> None:
     ids=lambda ask: ask.__name__,
 )
 async def test_each_way_to_ask_counts(
-    server: Any, revision: str, ask: Callable[[Question[str]], Awaitable[None]]
-) -> None:
+    server, revision, ask: Callable[[Question[str]], Awaitable[None]]
+):
     @server.tool()
     async def buy() -> str:
         await ask(elicit.form("Who?"))
         return "the goods"
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=[{"response": "Ada"}]) as caller,
+    async with caller_of(server, revision, declares=FORM, fills=[{"response": "Ada"}]) as (
+        _,
+        caller,
     ):
-        assert text_of(await soon(caller.call("buy"))) == "the goods"
+        assert await caller.text("buy") == "the goods"
 
 
-async def test_a_task_that_has_not_begun_counts_as_one_that_asks() -> None:
+async def test_a_task_that_has_not_begun_counts_as_one_that_asks():
     server, tasks = new_server("mcp"), list[asyncio.Task[Any]]()
 
     @server.tool()
@@ -153,13 +150,13 @@ async def test_a_task_that_has_not_begun_counts_as_one_that_asks() -> None:
         tasks.append(asyncio.create_task(elicit.form("Who?").outcome()))
         return "done"
 
-    async with staged(server) as stage, stage.caller(LEGACY, declares=FORM) as caller:
-        assert text_of(await soon(caller.call("buy"))) == "done"
+    async with caller_of(server, LEGACY, declares=FORM) as (_, caller):
+        assert await caller.text("buy") == "done"
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.every_way
-async def test_what_a_body_raised_is_what_is_told(server: Any, revision: str) -> None:
+async def test_what_a_body_raised_is_what_is_told(server, revision):
     from fastmcp.exceptions import ToolError as FastError
     from mcp.server.mcpserver.exceptions import ToolError
 
@@ -170,30 +167,25 @@ async def test_what_a_body_raised_is_what_is_told(server: Any, revision: str) ->
         elicit.form("Who?")  # type: ignore[unused-awaitable]
         raise kind("sold out")
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        result = await soon(caller.call("buy"))
+    async with caller_of(server, revision) as (_, caller):
+        result = await caller.result("buy")
         assert result.is_error
         assert "sold out" in text_of(result)
 
 
 @pytest.mark.every_way
-async def test_a_question_that_waits_for_another_leg_is_not_forgotten(
-    server: Any, revision: str
-) -> None:
+async def test_a_question_that_waits_for_another_leg_is_not_forgotten(server, revision):
     @server.tool()
     async def buy() -> str:
         second = elicit.form("What?")
         return f"{await elicit.form('Who?')} {await second}"
 
     fills = [{"response": "Ada"}, {"response": "tea"}]
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=fills) as caller,
-    ):
-        assert text_of(await soon(caller.call("buy"))) == "Ada tea"
+    async with caller_of(server, revision, declares=FORM, fills=fills) as (_, caller):
+        assert await caller.text("buy") == "Ada tea"
 
 
-async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(library: str) -> None:
+async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(library):
     from tests.support.own_requests import size_form
 
     if library == "fastmcp":
@@ -210,15 +202,13 @@ async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(libra
         name.discard()
         return "done"
 
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with caller_of(server, MODERN) as (_, caller):
         asked = asked_in(await caller.leg("buy"))
         assert text_of(await caller.leg("buy", after=asked)) == "done"  # type: ignore[arg-type]
 
 
 @pytest.mark.every_way
-async def test_nothing_is_done_or_asked_after_a_payment_that_was_forgotten(
-    server: Any, revision: str
-) -> None:
+async def test_nothing_is_done_or_asked_after_a_payment_that_was_forgotten(server, revision):
     done = list[str]()
 
     async def deliver(_: str) -> str:
@@ -240,14 +230,14 @@ async def test_nothing_is_done_or_asked_after_a_payment_that_was_forgotten(
             case _:
                 return (await elicit.complete_elicitation("x", {})).value
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
+    async with caller_of(server, revision) as (env, caller):
         for what in ("once", "form", "together", "forget", "complete"):
-            assert_is_withheld(await soon(caller.call("buy", what=what)), "stops")
+            assert_is_withheld(await caller.result("buy", what=what), "stops")
         assert done == []
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
-async def test_what_is_caught_is_withheld_all_the_same(server: Any, revision: str) -> None:
+async def test_what_is_caught_is_withheld_all_the_same(server, revision):
     @server.tool()
     async def buy() -> str:
         elicit.confirm("Sure?")  # type: ignore[unused-awaitable]  # caught
@@ -255,29 +245,22 @@ async def test_what_is_caught_is_withheld_all_the_same(server: Any, revision: st
             await elicit.form("Who?")
         return "the goods"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert_is_withheld(await soon(caller.call("buy")), "caught")
+    async with caller_of(server, revision) as (_, caller):
+        assert_is_withheld(await caller.result("buy"), "caught")
 
 
 @pytest.mark.every_way
-async def test_what_is_asked_at_once_may_be_gathered_in_any_order(
-    server: Any, revision: str
-) -> None:
+async def test_what_is_asked_at_once_may_be_gathered_in_any_order(server, revision):
     @server.tool()
     async def order() -> str:
         first, second = elicit.confirm("Sure?"), elicit.confirm("Really?")
         return f"{await asyncio.gather(second, first)}"
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=[{}, {}]) as caller,
-    ):
-        assert text_of(await soon(caller.call("order"))) == "[True, True]"
+    async with caller_of(server, revision, declares=FORM, fills=[{}, {}]) as (_, caller):
+        assert await caller.text("order") == "[True, True]"
 
 
-async def test_what_a_module_makes_belongs_to_no_call(
-    server: Any, revision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_module_makes_belongs_to_no_call(server, revision, tmp_path, monkeypatch):
     (tmp_path / "made_late.py").write_text(
         "from flows import elicit\nSURE = elicit.confirm('Sure?')\n"
         "class Shop:\n    OPEN = elicit.confirm('Open?')\n"
@@ -292,13 +275,13 @@ async def test_what_a_module_makes_belongs_to_no_call(
         return "done"
 
     try:
-        async with staged(server) as stage, stage.caller(revision) as caller:
-            assert text_of(await soon(caller.call("buy"))) == "done"
+        async with caller_of(server, revision) as (_, caller):
+            assert await caller.text("buy") == "done"
     finally:
         sys.modules.pop("made_late", None)
 
 
-async def test_a_tool_that_another_calls_fails_for_what_it_forgot_itself(revision: str) -> None:
+async def test_a_tool_that_another_calls_fails_for_what_it_forgot_itself(revision):
     from fastmcp import Context, FastMCP
 
     server = FastMCP("shop")
@@ -327,12 +310,12 @@ async def test_a_tool_that_another_calls_fails_for_what_it_forgot_itself(revisio
                 said.append(type(error).__name__)
         return f"nothing: {len(said)}"
 
-    async with staged(server) as stage, stage.caller(revision) as caller:
-        assert_is_withheld(await soon(caller.call("sell")), "inner")
-        assert text_of(await soon(caller.call("try_to_sell"))) == "nothing: 2"
+    async with caller_of(server, revision) as (_, caller):
+        assert_is_withheld(await caller.result("sell"), "inner")
+        assert await caller.text("try_to_sell") == "nothing: 2"
 
 
-async def test_a_tool_is_not_blamed_for_what_its_sibling_is_about_to_ask(revision: str) -> None:
+async def test_a_tool_is_not_blamed_for_what_its_sibling_is_about_to_ask(revision):
     from fastmcp import Context, FastMCP
 
     server, made, over = FastMCP("shop"), asyncio.Event(), asyncio.Event()
@@ -356,11 +339,8 @@ async def test_a_tool_is_not_blamed_for_what_its_sibling_is_about_to_ask(revisio
         results = await asyncio.gather(ctx.fastmcp.call_tool("slow", {}), quick)
         return f"{len(results)} done"
 
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=[{}, {}]) as caller,
-    ):
-        assert text_of(await soon(caller.call("both"))) == "2 done"
+    async with caller_of(server, revision, declares=FORM, fills=[{}, {}]) as (_, caller):
+        assert await caller.text("both") == "2 done"
 
 
 async def _work(_: str) -> str:

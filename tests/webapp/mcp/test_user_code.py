@@ -1,7 +1,6 @@
 """The code from the page to the chat, where people cannot sign in."""
 
 import asyncio
-from typing import Any
 
 import mcp_types as types
 import pytest
@@ -20,11 +19,11 @@ from tests.support.by_code import (
 )
 from tests.support.guarded_server import TOKEN, new_guarded_server
 from tests.support.mcp_server import (
+    caller_of,
     eventually,
     link_in,
     new_server,
     soon,
-    staged,
     text_of,
 )
 from webapp.settings.identity import IdentitySettings
@@ -37,32 +36,30 @@ def wrong(letters: str) -> str:
 
 
 @pytest.mark.every_way
-async def test_letters_in_the_chat_open_the_page(library: str, revision: str) -> None:
+async def test_letters_in_the_chat_open_the_page(library, revision):
     typed = asyncio.Queue[str]()
-    async with (
-        staged(shop(new_server(library)), who=ANONYMOUS) as stage,
-        stage.caller(revision, headers=FROM_AFAR, typed=typed) as caller,
-    ):
+    async with caller_of(
+        shop(new_server(library)), revision, who=ANONYMOUS, headers=FROM_AFAR, typed=typed
+    ) as (env, caller):
         call = caller.call("visit")
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         typed.put_nowait(await letters_for(person, link))
-        await confirmed(stage, link)
+        await confirmed(env, link)
         assert WORDS in (await person.visit(link)).text
         assert await person.go_on(link) == "https://shop.example/terms"
-        await stage.complete(link)
+        await env.complete(link)
         assert text_of(await soon(call)) == "done"
 
 
-async def test_wrong_letters_open_nothing_and_are_asked_for_again(revision: str) -> None:
+async def test_wrong_letters_open_nothing_and_are_asked_for_again(revision):
     typed = asyncio.Queue[str]()
-    async with (
-        staged(shop(new_server("mcp")), who=ANONYMOUS) as stage,
-        stage.caller(revision, headers=FROM_AFAR, typed=typed) as caller,
-    ):
+    async with caller_of(
+        shop(new_server("mcp")), revision, who=ANONYMOUS, headers=FROM_AFAR, typed=typed
+    ) as (env, caller):
         call = caller.call("visit")
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         letters = await letters_for(person, link)
         for _ in range(5):
             typed.put_nowait(wrong(letters))
@@ -73,152 +70,146 @@ async def test_wrong_letters_open_nothing_and_are_asked_for_again(revision: str)
         fresh = letters_on(await person.visit(link))
         assert fresh != letters
         typed.put_nowait(fresh)
-        await confirmed(stage, link)
-        await stage.complete(link)
+        await confirmed(env, link)
+        await env.complete(link)
         assert text_of(await soon(call)) == "done"
 
 
-async def test_letters_that_nobody_was_shown_open_nothing(revision: str) -> None:
+async def test_letters_that_nobody_was_shown_open_nothing(revision):
     typed = asyncio.Queue[str]()
-    async with (
-        staged(shop(new_server("mcp")), who=ANONYMOUS) as stage,
-        stage.caller(revision, headers=FROM_AFAR, typed=typed) as caller,
-    ):
+    async with caller_of(
+        shop(new_server("mcp")), revision, who=ANONYMOUS, headers=FROM_AFAR, typed=typed
+    ) as (env, caller):
         caller.begin("visit")
         link = await caller.link()
         typed.put_nowait("BCDF-GHJK")
         await eventually(lambda: len(caller.told) == 2)
         assert "Nobody has opened the link yet" in caller.told[1]
-        assert await stage.status(link) is Status.PENDING
+        assert await env.status(link) is Status.PENDING
 
 
-async def test_letters_in_another_browser_leave_the_askers_right(revision: str) -> None:
+async def test_letters_in_another_browser_leave_the_askers_right(revision):
     # finding: S21
     typed = asyncio.Queue[str]()
-    async with (
-        staged(shop(new_server("mcp")), who=ANONYMOUS) as stage,
-        stage.caller(revision, headers=FROM_AFAR, typed=typed) as caller,
-    ):
+    async with caller_of(
+        shop(new_server("mcp")), revision, who=ANONYMOUS, headers=FROM_AFAR, typed=typed
+    ) as (env, caller):
         caller.begin("visit")
         link = await caller.link()
-        person, other = await stage.person(), await stage.person()
+        person, other = await env.person(), await env.person()
         letters = await letters_for(person, link)
         assert await letters_for(other, link) != letters
         assert letters_on(await person.visit(link)) == letters
         typed.put_nowait(letters)
-        await confirmed(stage, link)
+        await confirmed(env, link)
         assert WORDS in (await person.visit(link)).text
         refused = await other.visit(link)
         assert (refused.status, refused.heading) == (403, "This link was opened in another browser")
         assert await person.go_on(link) == "https://shop.example/terms"
-        row = await stage.service.elicitations.get(stage.id_of(link))
+        row = await env.service.elicitations.get(env.id_of(link))
         assert row is not None
         assert row.binding is not None
         assert row.binding.wrong == 0
 
 
-async def test_whoever_has_no_name_is_not_asked_for_what_is_kept_for_a_person(
-    revision: str,
-) -> None:
-    async with (
-        staged(shop(new_server("mcp")), who=ANONYMOUS) as stage,
-        stage.caller(revision, headers=FROM_AFAR) as caller,
+async def test_whoever_has_no_name_is_not_asked_for_what_is_kept_for_a_person(revision):
+    async with caller_of(shop(new_server("mcp")), revision, who=ANONYMOUS, headers=FROM_AFAR) as (
+        env,
+        caller,
     ):
-        result = await soon(caller.call("key"))
+        result = await caller.result("key")
         assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
-async def test_two_callers_without_a_name_share_nothing(revision: str) -> None:
+async def test_two_callers_without_a_name_share_nothing(revision):
     typed = asyncio.Queue[str]()
     async with (
-        staged(shop(new_server("mcp")), who=ANONYMOUS) as stage,
-        stage.caller(revision, headers=FROM_AFAR, typed=typed) as one,
-        stage.caller(revision, headers=FROM_AFAR, typed=typed) as other,
+        caller_of(
+            shop(new_server("mcp")), revision, who=ANONYMOUS, headers=FROM_AFAR, typed=typed
+        ) as (env, one),
+        env.caller(revision, headers=FROM_AFAR, typed=typed) as other,
     ):
         one.begin("visit")
         other.begin("visit")
-        ids = {stage.id_of(await caller.link()) for caller in (one, other)}
+        ids = {env.id_of(await caller.link()) for caller in (one, other)}
         assert len({id[:20] for id in ids}) == 2
 
 
-async def test_a_client_without_forms_and_a_name_cannot_have_anybody_asked(revision: str) -> None:
+async def test_a_client_without_forms_and_a_name_cannot_have_anybody_asked(revision):
     url_only = types.ElicitationCapability(url=types.UrlElicitationCapability())
-    async with (
-        staged(shop(new_server("mcp")), who=ANONYMOUS) as stage,
-        stage.caller(revision, headers=FROM_AFAR, declares=url_only) as caller,
-    ):
-        result = await soon(caller.call("visit"))
+    async with caller_of(
+        shop(new_server("mcp")), revision, who=ANONYMOUS, headers=FROM_AFAR, declares=url_only
+    ) as (env, caller):
+        result = await caller.result("visit")
         assert "url and form" in text_of(result)
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
 
 
 @pytest.mark.every_way
-async def test_a_token_of_an_issuer_without_sign_in_goes_by_code(
-    library: str, revision: str
-) -> None:
+async def test_a_token_of_an_issuer_without_sign_in_goes_by_code(library, revision):
     typed = asyncio.Queue[str]()
     server = shop(new_guarded_server(library, subject="ann"))
-    async with (
-        staged(server, who=BY_CODE) as stage,
-        stage.caller(revision, headers=TOKEN, typed=typed) as caller,
+    async with caller_of(server, revision, who=BY_CODE, headers=TOKEN, typed=typed) as (
+        env,
+        caller,
     ):
         call = caller.call("visit")
         link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         assert WORDS not in (await person.visit(link)).text
         typed.put_nowait(await letters_for(person, link))
-        await confirmed(stage, link)
+        await confirmed(env, link)
         assert await person.go_on(link) == "https://shop.example/terms"
-        await stage.complete(link)
+        await env.complete(link)
         assert text_of(await soon(call)) == "done"
 
 
-async def test_without_forms_the_letters_come_by_a_tool_of_ours(revision: str) -> None:
+async def test_without_forms_the_letters_come_by_a_tool_of_ours(revision):
     server = shop(new_guarded_server("mcp", subject="ann"))
-    async with (
-        staged(server, who=BY_CODE) as stage,
-        stage.caller(revision, headers=TOKEN, declares=None) as caller,
+    async with caller_of(server, revision, who=BY_CODE, headers=TOKEN, declares=None) as (
+        env,
+        caller,
     ):
         listed = {tool.name for tool in (await caller.client.list_tools()).tools}
         assert "elicitation_result" in listed
-        shown = await soon(caller.call("visit"))
+        shown = await caller.result("visit")
         assert "eight letters" in text_of(shown)
         link = link_in(shown)
-        person = await stage.person()
+        person = await env.person()
         letters = await letters_for(person, link)
-        pass_on = {"elicitId": stage.id_of(link)}
-        told = await soon(caller.call("elicitation_result", code=wrong(letters), **pass_on))
+        pass_on = {"elicitId": env.id_of(link)}
+        told = await caller.result("elicitation_result", code=wrong(letters), **pass_on)
         assert told.is_error
         assert WORDS not in (await person.visit(link)).text
-        told = await soon(caller.call("elicitation_result", code=letters, **pass_on))
+        told = await caller.result("elicitation_result", code=letters, **pass_on)
         assert not told.is_error
         assert await person.go_on(link) == "https://shop.example/terms"
-        await stage.complete(link)
-        assert text_of(await soon(caller.call("visit"))) == "done"
+        await env.complete(link)
+        assert await caller.text("visit") == "done"
 
 
-async def test_the_tool_of_ours_is_listed_for_those_only_who_need_it(revision: str) -> None:
-    async with (
-        staged(shop(new_guarded_server("mcp", subject="ann")), who=BY_CODE) as stage,
-        stage.caller(revision, headers=TOKEN) as caller,
-    ):
+async def test_the_tool_of_ours_is_listed_for_those_only_who_need_it(revision):
+    async with caller_of(
+        shop(new_guarded_server("mcp", subject="ann")), revision, who=BY_CODE, headers=TOKEN
+    ) as (_, caller):
         listed = {tool.name for tool in (await caller.client.list_tools()).tools}
         assert listed == {"visit", "key"}
 
 
 @pytest.mark.parametrize("tries", [{"elicitId": 3, "code": "x"}, {"elicitId": "no", "code": "x"}])
-async def test_the_tool_of_ours_takes_any_input(revision: str, tries: dict[str, Any]) -> None:
-    async with (
-        staged(shop(new_guarded_server("mcp", subject="ann")), who=BY_CODE) as stage,
-        stage.caller(revision, headers=TOKEN, declares=None) as caller,
-    ):
-        assert (await soon(caller.call("elicitation_result", **tries))).is_error
+async def test_the_tool_of_ours_takes_any_input(revision, tries):
+    async with caller_of(
+        shop(new_guarded_server("mcp", subject="ann")),
+        revision,
+        who=BY_CODE,
+        headers=TOKEN,
+        declares=None,
+    ) as (_, caller):
+        assert (await caller.result("elicitation_result", **tries)).is_error
 
 
-async def test_what_is_done_once_for_somebody_without_a_name_is_not_kept(
-    library: str, revision: str
-) -> None:
+async def test_what_is_done_once_for_somebody_without_a_name_is_not_kept(library, revision):
     server = shop(new_server(library))
     keys: list[str] = []
 
@@ -230,10 +221,7 @@ async def test_what_is_done_once_for_somebody_without_a_name_is_not_kept(
 
         return str(await elicit.once("order", work))
 
-    async with (
-        staged(server, who=ANONYMOUS) as stage,
-        stage.caller(revision, headers=FROM_AFAR) as caller,
-    ):
+    async with caller_of(server, revision, who=ANONYMOUS, headers=FROM_AFAR) as (_, caller):
         for _ in range(2):
-            assert text_of(await soon(caller.call("order"))) == "{'seats': [1, 2]}"
+            assert await caller.text("order") == "{'seats': [1, 2]}"
     assert len(set(keys)) == 2

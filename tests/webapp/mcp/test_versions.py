@@ -9,7 +9,7 @@ import pytest
 from flows import elicit
 from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Status
-from tests.support.mcp_server import FORM, Caller, soon, staged, text_of
+from tests.support.mcp_server import FORM, Caller, caller_of, soon, text_of
 from webapp.mcp.results import RESULT_TOOL
 
 DESTRUCTIVE = types.ToolAnnotations(destructive_hint=True)
@@ -66,13 +66,11 @@ class Shop:
         return pending
 
 
-async def test_a_yes_is_for_one_version_whether_it_is_named_or_not(
-    revision: str, *, is_mounted: bool
-) -> None:
+async def test_a_yes_is_for_one_version_whether_it_is_named_or_not(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
-    async with (
-        staged(shop.server) as stage,
-        stage.caller(revision, declares=FORM, fills=[{}, "decline"]) as caller,
+    async with caller_of(shop.server, revision, declares=FORM, fills=[{}, "decline"]) as (
+        _,
+        caller,
     ):
         assert text_of(await shop.call(caller, "wipe")) == "2.0 wiped"
         assert text_of(await shop.call(caller, "wipe", version="2.0")) == "2.0 wiped"
@@ -82,51 +80,47 @@ async def test_a_yes_is_for_one_version_whether_it_is_named_or_not(
         assert shop.ran == ["2.0", "2.0"]
 
 
-async def test_a_wide_yes_is_for_one_version_too(revision: str, *, is_mounted: bool) -> None:
+async def test_a_wide_yes_is_for_one_version_too(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
-    async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
+    async with caller_of(shop.server, revision, declares=None) as (env, caller):
         await shop.ask(caller, "wipe")
-        (asked,) = await stage.elicitations()
-        await stage.service.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"})
+        (asked,) = await env.elicitations()
+        await env.service.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"})
         assert text_of(await shop.call(caller, "wipe")) == "2.0 wiped"
         await shop.ask(caller, "wipe", version="1.0")
         assert shop.ran == ["2.0"]
-        (given,) = await stage.service.kinds.gates.approvals.all()
+        (given,) = await env.service.kinds.gates.approvals.all()
         assert given.about == "version 2.0, whatever it is given"
 
 
-async def test_a_call_of_another_version_joins_no_run_that_waits(
-    revision: str, *, is_mounted: bool
-) -> None:
+async def test_a_call_of_another_version_joins_no_run_that_waits(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
-    async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
+    async with caller_of(shop.server, revision, declares=None) as (env, caller):
         newer = await shop.ask(caller, "wipe")
-        await (await stage.person()).press(newer["url"])
+        await (await env.person()).press(newer["url"])
         older = await shop.ask(caller, "wipe", version="1.0")
         assert older["elicitId"] != newer["elicitId"]
         assert shop.ran == []
         assert text_of(await shop.call(caller, "wipe")) == "2.0 wiped"
 
 
-async def test_a_key_never_joins_calls_of_two_versions(revision: str, *, is_mounted: bool) -> None:
+async def test_a_key_never_joins_calls_of_two_versions(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
-    async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
+    async with caller_of(shop.server, revision, declares=None) as (env, caller):
         newer = await shop.ask(caller, "sign_in")
         older = await shop.ask(caller, "sign_in", version="1.0")
         assert older["elicitId"] != newer["elicitId"]
-        await stage.complete(newer["url"], {"name": "ann"})
+        await env.complete(newer["url"], {"name": "ann"})
         assert text_of(await shop.call(caller, "sign_in")) == "2.0 {'name': 'ann'}"
-        assert await stage.status(older["url"]) is Status.PENDING
+        assert await env.status(older["url"]) is Status.PENDING
 
 
 @pytest.mark.parametrize("version", [None, "1.0", "2.0"])
-async def test_the_version_that_was_called_is_gone_on_with(
-    revision: str, version: str | None, *, is_mounted: bool
-) -> None:
+async def test_the_version_that_was_called_is_gone_on_with(revision, version, is_mounted):
     shop = Shop(is_mounted=is_mounted)
-    async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
+    async with caller_of(shop.server, revision, declares=None) as (env, caller):
         pending = await shop.ask(caller, "wipe", version=version)
-        await (await stage.person()).press(pending["url"])
+        await (await env.person()).press(pending["url"])
         # A version named beside the id is that of our tool, which has none.
         beside: Any = {"fastmcp": {"version": "2.0" if version == "1.0" else "1.0"}}
         told = await soon(
@@ -137,30 +131,26 @@ async def test_the_version_that_was_called_is_gone_on_with(
         assert shop.ran == [ran]
 
 
-async def test_a_version_that_is_no_more_is_not_replaced_by_another(
-    revision: str, *, is_mounted: bool
-) -> None:
+async def test_a_version_that_is_no_more_is_not_replaced_by_another(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
-    async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
+    async with caller_of(shop.server, revision, declares=None) as (env, caller):
         pending = await shop.ask(caller, "wipe")
-        await (await stage.person()).press(pending["url"])
+        await (await env.person()).press(pending["url"])
         shop.remove("wipe", version="2.0")
-        told = await soon(caller.call(RESULT_TOOL, elicitId=pending["elicitId"]))
+        told = await caller.result(RESULT_TOOL, elicitId=pending["elicitId"])
         assert told.is_error
         assert shop.ran == []
 
 
-async def test_a_version_that_came_since_does_not_run_in_its_place(
-    revision: str, *, is_mounted: bool
-) -> None:
+async def test_a_version_that_came_since_does_not_run_in_its_place(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted, versions=[None])
-    async with staged(shop.server) as stage, stage.caller(revision, declares=None) as caller:
+    async with caller_of(shop.server, revision, declares=None) as (env, caller):
         pending = await shop.ask(caller, "wipe")
-        await (await stage.person()).press(pending["url"])
+        await (await env.person()).press(pending["url"])
         shop.remove("wipe")
         shop.remove("sign_in")
         shop.add("1.0")
-        told = await soon(caller.call(RESULT_TOOL, elicitId=pending["elicitId"]))
+        told = await caller.result(RESULT_TOOL, elicitId=pending["elicitId"])
         assert "or it is over" in text_of(told)
         assert shop.ran == []
-        assert len(await stage.elicitations()) == 1
+        assert len(await env.elicitations()) == 1

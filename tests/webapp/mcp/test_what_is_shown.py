@@ -26,9 +26,10 @@ from tests.support.mcp_server import (
     MODERN,
     URL,
     CutOffCaller,
+    caller_of,
     new_server,
+    server_env,
     soon,
-    staged,
     text_of,
 )
 from webapp.mcp.received import as_json, received
@@ -96,32 +97,24 @@ def with_tools(server: Any) -> Any:
 @pytest.mark.every_way
 @pytest.mark.parametrize("declares", [BOTH, FORM, URL, None])
 async def test_what_a_tool_does_not_declare_refuses_the_call_before_anybody_is_asked(
-    server: Any, revision: str, declares: Any
-) -> None:
+    server, revision, declares
+):
     # finding: S8
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=declares, fills=[{}]) as caller,
-    ):
-        refused = await soon(caller.call("run", **PADDING, command="rm -rf ~"))
+    async with caller_of(server, revision, declares=declares, fills=[{}]) as (env, caller):
+        refused = await caller.result("run", **PADDING, command="rm -rf ~")
         assert refused.is_error
         assert refused.meta["code"] == "ELICITATION_INVALID_ARGUMENTS"
         assert 'It takes "command", "again", "at"' in text_of(refused)
         assert not caller.forms
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
         assert not RAN
 
 
 @pytest.mark.every_way
-async def test_defaults_and_what_is_coerced_are_shown_as_the_body_gets_them(
-    server: Any, revision: str
-) -> None:
+async def test_defaults_and_what_is_coerced_are_shown_as_the_body_gets_them(server, revision):
     # finding: S8
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=BOTH, fills=[{}]) as caller,
-    ):
-        assert text_of(await soon(caller.call("run", command="ls", at="2031-05-28"))) == "done"
+    async with caller_of(server, revision, declares=BOTH, fills=[{}]) as (_, caller):
+        assert await caller.text("run", command="ls", at="2031-05-28") == "done"
         assert [form.message for form in caller.forms] == [
             "Run run?\ncommand: ls\nagain: 2\nat: 2031-05-28T00:00:00"
         ]
@@ -130,22 +123,17 @@ async def test_defaults_and_what_is_coerced_are_shown_as_the_body_gets_them(
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("declares", [BOTH, FORM, URL])
-async def test_what_a_form_cannot_show_whole_is_shown_on_the_page(
-    server: Any, revision: str, declares: Any
-) -> None:
+async def test_what_a_form_cannot_show_whole_is_shown_on_the_page(server, revision, declares):
     # finding: S8
     command = "ls" + " " * 420 + "; rm -rf ~"
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=declares, fills=[{}]) as caller,
-    ):
+    async with caller_of(server, revision, declares=declares, fills=[{}]) as (env, caller):
         call = caller.call("run", command=command)
         if declares is FORM:
             first = await soon(call)
             link = text_of(first).split("unchanged: ")[1].split("\n")[0]
         else:
             link = await caller.link()
-        person = await stage.person()
+        person = await env.person()
         assert command in (await person.visit(link)).text
         assert not RAN
         await person.press(link)
@@ -169,16 +157,14 @@ async def test_what_a_form_cannot_show_whole_is_shown_on_the_page(
         ("run", '{"command": "ls", "...": "x"}'),
     ],
 )
-async def test_what_no_page_shows_as_it_is_refuses_the_call(
-    server: Any, revision: str, tool: str, arguments: str
-) -> None:
+async def test_what_no_page_shows_as_it_is_refuses_the_call(server, revision, tool, arguments):
     # finding: S8
     # finding: S27
-    async with staged(server) as stage:
-        caller = await stage.cut_off_caller(revision)
+    async with server_env(server) as env:
+        caller = await env.cut_off_caller(revision)
         answer = await soon(_call_raw(caller, tool, arguments))
         assert re.search('"isError": ?true|"error": ?{', answer)
-        assert not await stage.elicitations()
+        assert not await env.elicitations()
         assert not RAN
 
 
@@ -203,14 +189,14 @@ async def _call_raw(caller: CutOffCaller, tool: str, arguments: str) -> str:
     return await caller.post_raw(body, headers)
 
 
-def test_a_schema_that_admits_others_shows_them_after_its_own() -> None:
+def test_a_schema_that_admits_others_shows_them_after_its_own():
     # finding: S8
     schema = {"properties": {"z": {}, "b": {"default": 3}}, "additionalProperties": True}
     shown = received({"a": 1, "z": 2}, tool="t", schema=schema, validate=None)
     assert list(shown.items()) == [("z", 2), ("b", 3), ("a", 1)]
 
 
-def test_what_is_made_anew_each_time_is_said_to_be() -> None:
+def test_what_is_made_anew_each_time_is_said_to_be():
     # finding: S8
     made = iter(range(100))
     shown = received(
@@ -258,7 +244,7 @@ class Errand(BaseModel):
 
 
 @pytest.mark.parametrize("kind", [Job, Errand])
-def test_what_a_type_keeps_beside_its_fields_is_shown_as_it_was_sent(kind: type) -> None:
+def test_what_a_type_keeps_beside_its_fields_is_shown_as_it_was_sent(kind):
     # finding: S8
     sent = {"label": "list", "command": "rm -rf ~"}
     adapter = TypeAdapter[Any](kind)
@@ -272,7 +258,7 @@ def test_what_a_type_keeps_beside_its_fields_is_shown_as_it_was_sent(kind: type)
     assert shown == {"job": both}
 
 
-def test_a_part_that_only_its_author_can_read_hides_no_other_part() -> None:
+def test_a_part_that_only_its_author_can_read_hides_no_other_part():
     # finding: S8
     adapter = TypeAdapter[Any](Parcel)
     sent = {"box": "a", "cuont": 1}
@@ -286,25 +272,22 @@ def test_a_part_that_only_its_author_can_read_hides_no_other_part() -> None:
 
 
 @pytest.mark.every_way
-async def test_two_orders_within_an_argument_are_two_calls(server: Any, revision: str) -> None:
+async def test_two_orders_within_an_argument_are_two_calls(server, revision):
     # finding: S8
     one = {"1": "5 EUR to alice", "01": "9 EUR to mallory"}
     fills: list[Any] = [{}, "decline"]
-    async with (
-        staged(server) as stage,
-        stage.caller(revision, declares=FORM, fills=fills) as caller,
-    ):
-        await soon(caller.call("pay", amounts=one, by="rail"))
+    async with caller_of(server, revision, declares=FORM, fills=fills) as (_, caller):
+        await caller.result("pay", amounts=one, by="rail")
         (ran,) = RAN
         assert ran == {"amounts": {1: "9 EUR to mallory"}, "by": "rail"}
         assert json.dumps(ran["amounts"]) in caller.forms[0].message
         other = dict(reversed(one.items()))
-        assert (await soon(caller.call("pay", by="rail", amounts=other))).is_error
+        assert (await caller.result("pay", by="rail", amounts=other)).is_error
         assert len(caller.forms) == 2, "it is asked anew"
         assert len(RAN) == 1
 
 
-def test_more_than_can_be_shown_is_refused() -> None:
+def test_more_than_can_be_shown_is_refused():
     # finding: S8
     with pytest.raises(InvalidArguments, match="Call it with less at once"):
         received({"a": "x" * 60_000}, tool="t", schema=None, validate=None)
@@ -321,7 +304,7 @@ JSON = st.recursive(
 
 @settings(deadline=None)
 @given(one=JSON, other=JSON)
-def test_two_values_that_differ_are_never_shown_alike(one: Any, other: Any) -> None:
+def test_two_values_that_differ_are_never_shown_alike(one, other):
     # finding: S8
     for in_a_line in (False, True):
         first, second = (
@@ -366,7 +349,7 @@ TOOLS = {library: _tool(library) for library in LIBRARIES}
 @pytest.mark.parametrize("name", LIBRARIES)
 @settings(deadline=None)
 @given(given_=TRAVELS)
-def test_what_is_shown_is_what_the_body_gets(name: str, given_: dict[str, Any]) -> None:
+def test_what_is_shown_is_what_the_body_gets(name, given_):
     # finding: S8
     server, tool = TOOLS[name]
     shown = received(given_, tool="travel", schema=tool.schema, validate=tool.validate)

@@ -367,7 +367,7 @@ async def test_a_transfer_on_its_way_is_told_to_the_model_and_the_operator(
     # finding: M5
     shop.limits = CallLimits(link=timedelta())
     await shop.restart()
-    async with shop.stage.caller(revision, declares=None) as caller:
+    async with shop.env.caller(revision, declares=None) as caller:
         link = link_in(await soon(caller.call("report")))
         person = await shop.person()
         await person.press_there(await person.go_on(link), "bank")

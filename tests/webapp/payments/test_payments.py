@@ -683,7 +683,7 @@ async def test_what_is_not_bought_for_good_is_asked_for_at_the_next_call(shop: S
         await buy.result()
         shop.clock.tick(minutes=2)
         link = await buy.is_asked_again()
-        assert shop.stage.id_of(link) != shop.stage.id_of(buy.link)
+        assert shop.env.id_of(link) != shop.env.id_of(buy.link)
 
 
 # The receipt.
@@ -706,7 +706,7 @@ async def test_a_call_that_is_given_up_after_the_payment_delivers_it_once(
         await shop.tell_all()
         await eventually(lambda: shop.bodies)
         await cut(buy.call)
-        await shop.stage.posts_are_over()
+        await shop.env.posts_are_over()
         if revision == LEGACY:  # told to cancel; on the other a cut looks the same
             await bodies_are_over(shop)
         gate.set()
@@ -786,7 +786,7 @@ async def test_a_body_that_dies_after_it_spent_is_run_again_with_the_same_receip
             await asyncio.sleep(0)
         await shop.restart()
     shop.clock.tick(seconds=31)
-    async with shop.stage.caller(LEGACY) as caller:
+    async with shop.env.caller(LEGACY) as caller:
         assert text_of(await soon(caller.call("report"))) == "spent spent"
         assert not caller.has_links_left
         assert len(await shop.payments()) == 1
@@ -882,7 +882,7 @@ async def test_a_receipt_that_was_given_back_before_a_crash_does_not_block_its_q
             await asyncio.sleep(0)
         await shop.restart()
     shop.clock.tick(seconds=31)
-    async with shop.stage.caller(LEGACY) as caller:
+    async with shop.env.caller(LEGACY) as caller:
         assert "given back" in text_of(await soon(caller.call("report")))
         call = caller.call("report")
         await (await shop.person()).pay(await caller.link())
@@ -915,7 +915,7 @@ async def test_a_crash_between_the_checkout_and_its_record_is_reconciled(shop: S
     assert (await shop.statuses(), await shop.ledger()) == (["accepted"], ["open"])
     assert [hook.status for hook in await shop.hooks()] == ["applied"]
     assert len(set(shop.line.keys)) == 1, "the same key made the same session"
-    async with shop.stage.caller(LEGACY) as caller:
+    async with shop.env.caller(LEGACY) as caller:
         assert text_of(await soon(caller.call("report"))) == "paid 9.00 EUR"
         assert not caller.has_links_left
 
@@ -929,14 +929,14 @@ async def test_a_restart_in_the_middle_of_a_payment_loses_nothing(shop: Shop) ->
     await shop.tell_all()
     assert (await person.come_back(back)).heading == "Paid 9.00 €"
     shop.clock.tick(seconds=31)
-    async with shop.stage.caller(LEGACY) as caller:
+    async with shop.env.caller(LEGACY) as caller:
         assert text_of(await soon(caller.call("report"))) == "paid 9.00 EUR"
         assert not caller.has_links_left
 
 
 async def test_a_missing_key_is_named_where_the_tool_awaits(shop: Shop) -> None:
     await shop.restart(sellers={})
-    async with shop.stage.caller(LEGACY) as caller:
+    async with shop.env.caller(LEGACY) as caller:
         text = text_of(await soon(caller.call("report")))
         assert "ELICITATION_NOT_CONFIGURED" in text
         assert "ELICIT_STRIPE_KEY" in text
@@ -981,7 +981,7 @@ async def test_the_way_back_to_a_seller_that_is_gone_is_no_accident(shop: Shop) 
 async def test_trusted_code_cannot_say_that_something_was_paid(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.person.go_on(buy.link)
-        assert await shop.stage.complete(buy.link, {"payment": "p"}) == "unknown"
+        assert await shop.env.complete(buy.link, {"payment": "p"}) == "unknown"
         assert (await shop.statuses(), await shop.ledger()) == (["opened"], [])
 
 
@@ -999,17 +999,17 @@ async def test_a_failure_that_is_told_twice_as_the_line_was_cut_leaves_the_recei
 
     shop.body = fail_once
     person = await shop.person()
-    first = (await shop.stage.cut_off_caller(LEGACY)).call("report")
+    first = (await shop.env.cut_off_caller(LEGACY)).call("report")
     await eventually(lambda: len(shop.service.elicitations.waiters))
     (asked,) = await shop.asked()
-    await person.pay(shop.stage.link_of(asked))
+    await person.pay(shop.env.link_of(asked))
     await shop.tell_all()
     await eventually(lambda: shop.bodies)
     await cut(first)
-    await shop.stage.posts_are_over()
+    await shop.env.posts_are_over()
     gate.set()
     await bodies_are_over(shop)
-    async with shop.stage.caller(LEGACY) as caller:
+    async with shop.env.caller(LEGACY) as caller:
         assert "out of paper" in text_of(await soon(caller.call("report")))
         assert shop.bodies == 1  # it was kept, and is told again
         assert text_of(await soon(caller.call("report"))) == "report"

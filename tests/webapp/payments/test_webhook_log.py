@@ -273,7 +273,7 @@ async def test_a_call_after_all_that_still_gets_what_was_paid(shop: Shop) -> Non
         await give_up(shop, buy)
         await shop.tell(await paid_event(shop, buy))
         await replayed(shop, await only(shop, "applied"))
-    async with shop.stage.caller(LEGACY) as caller:
+    async with shop.env.caller(LEGACY) as caller:
         call = caller.call("report")
         await eventually(lambda: call.done() or caller.has_links_left)
         assert text_of(await soon(call)) == "paid 9.00 EUR"

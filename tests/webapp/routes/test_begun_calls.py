@@ -12,7 +12,7 @@ from flows import elicit
 from flows.elicitation.states import Elicitation
 from flows.oauth.connection import allow, lapse
 from flows.providers import github
-from tests.support.callers import staged_caller
+from tests.support.callers import caller_at
 from tests.support.connections_page import connect_as, press, tail
 from tests.support.mcp_server import (
     MODERN,
@@ -89,7 +89,7 @@ async def shop(*meanwhile: Said) -> AsyncIterator[Shop]:
         await elicit.url("Sign the deletion", "https://shop.example/sign")
         return f"deleted at {account.label}"
 
-    async with oauth_env(server=server) as here, staged_caller(here, MODERN) as caller:
+    async with oauth_env(server=server) as here, caller_at(here, MODERN) as caller:
         await connect_as(here, "hubot", tool="other")
         at = Shop(here=here, caller=caller, person=await here.person(), got=got)
         yield at
@@ -205,7 +205,7 @@ class TestAnAccountThatNobodyWasAskedFor:
                 await at.lapse("octocat")
             return (await elicit.oauth(github, scopes=["repo"])).label
 
-        async with oauth_env(server=server) as here, staged_caller(here, MODERN) as caller:
+        async with oauth_env(server=server) as here, caller_at(here, MODERN) as caller:
             if is_at_hand:
                 await connect_as(here, "octocat", tool="clean")
             at = Shop(here=here, caller=caller, person=await here.person(), got=got)
@@ -267,7 +267,7 @@ def asks_for_a_size() -> tuple[MCPServer[Any], list[str]]:
 @asynccontextmanager
 async def octocat_in_use(server: MCPServer[Any], got: list[str]) -> AsyncIterator[Shop]:
     """It is shared with the tool `clean`, and hubot with another one."""
-    async with oauth_env(server=server) as here, staged_caller(here, MODERN) as caller:
+    async with oauth_env(server=server) as here, caller_at(here, MODERN) as caller:
         await connect_as(here, "hubot", tool="other")
         await connect_as(here, "octocat", tool="clean")
         yield Shop(here=here, caller=caller, person=await here.person(), got=got)

@@ -703,11 +703,11 @@ async def test_the_model_is_told_what_the_server_lacks() -> None:
         return (await elicit.oauth(github)).label
 
     async with oauth_env(server=server, played=False) as here:
-        stage = ServerEnv(
+        env = ServerEnv(
             url=here.url, service=here.service, settings=here.settings, posts=_Posts(here.gate)
         )
         for revision in (LEGACY, MODERN):
-            async with stage.caller(revision) as caller:
+            async with env.caller(revision) as caller:
                 result = await soon(caller.call("show"))
                 assert result.is_error
                 assert "ELICIT_GITHUB_CLIENT_ID" in text_of(result)
@@ -735,10 +735,10 @@ async def test_a_call_whose_time_ends_during_the_exchange_waits_quietly() -> Non
 
     limits = CallLimits(call=timedelta(hours=1))
     async with oauth_env(server=server, store=store, limits=limits) as here:
-        stage = ServerEnv(
+        env = ServerEnv(
             url=here.url, service=here.service, settings=here.settings, posts=_Posts(here.gate)
         )
-        async with stage.caller(LEGACY) as caller:
+        async with env.caller(LEGACY) as caller:
             call, person = caller.call("show"), await here.person()
             callback = await approve(person, await person.go_on(await caller.link()))
             await here.plan("slow")

@@ -3,7 +3,7 @@
 import pytest
 
 from flows import elicit
-from tests.support.mcp_server import MODERN, Page, links_asked, new_server, staged
+from tests.support.mcp_server import MODERN, Page, links_asked, new_server, server_env
 
 LOGIN = "https://example.org/login"
 FORMS = {
@@ -25,9 +25,9 @@ async def test_a_form_that_is_not_ours_is_refused_with_a_page(button: str, form:
     async def sign_in() -> str:
         return str(dict(await elicit.url("Sign in", LOGIN)))
 
-    async with staged(server) as stage, stage.caller(MODERN) as caller:
+    async with server_env(server) as env, env.caller(MODERN) as caller:
         (link,) = links_asked(await caller.leg("sign_in"))
-        person = await stage.person()
+        person = await env.person()
         assert (await person.visit(link)).csrf is not None
         answer = await person.browser.post(
             link + button,
@@ -38,5 +38,5 @@ async def test_a_form_that_is_not_ours_is_refused_with_a_page(button: str, form:
         assert page.status == 403
         assert answer.headers["content-type"].startswith("text/html")
         assert page.heading
-        assert await stage.status(link) == "pending"
+        assert await env.status(link) == "pending"
         assert await person.go_on(link) == LOGIN

@@ -144,7 +144,7 @@ async def test_an_event_that_nobody_here_waits_for_is_acknowledged(shop: Shop) -
 
 async def test_an_unknown_id_is_acknowledged_and_changes_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
-        id = shop.stage.id_of(buy.link)
+        id = shop.env.id_of(buy.link)
         for reference in (id + "_", id[:20], "x" * 200, "-", "service" * 4):
             about = await a_session(shop, client_reference_id=reference)
             assert (await shop.tell(told(COMPLETED, about))).status_code == 200
