@@ -27,7 +27,7 @@ foreign_address = Attack(
     who="somebody who sends people to the sandbox",
     how="has the code sent to a foreign address",
     stopped="the address is the registered one, letter by letter, or nothing is redirected",
-    where=("webapp/sandbox/authorization_requests.py",),
+    where=("webapp/sandbox/authorization/requests.py",),
 )
 another_host = Attack(
     who="another machine, another site",
@@ -48,7 +48,7 @@ stolen_code = Attack(
         "as at a strict provider: once, with the client's password and the verifier, and a "
         "replay ends the family"
     ),
-    where=("webapp/sandbox/authorization_grants.py",),
+    where=("webapp/sandbox/authorization/granted.py",),
 )
 markup = Attack(
     who="a stranger",
