@@ -77,21 +77,10 @@ class Sale:
 
 P = TypeVar("P", bound=Sale)
 Own_contra = TypeVar("Own_contra", bound=Sale, contravariant=True)
+CANCEL = "cancel"
 _TAKEN = (SaleState.AWAITED, SaleState.PAID)
 # What a button does; the sales and the one of them are of one provider.
 Act: TypeAlias = Callable[["Sales[Any]", Any], object]
-
-
-def back(sale: Sale) -> str | None:
-    return sale.back_url
-
-
-def cancelled(sale: Sale) -> str | None:
-    return sale.cancel_url
-
-
-def stays(sale: Sale) -> None:
-    """On the page."""
 
 
 def is_open(sale: Sale) -> bool:
@@ -100,7 +89,7 @@ def is_open(sale: Sale) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Button:
-    """`when` it can be pressed; `leads` says where the browser goes, None: it stays.
+    """Something to press `when` that is possible; the browser goes back then, unless it `stays`.
 
     One without a label stands on the page in words of the page's own, or is not shown.
     """
@@ -110,7 +99,7 @@ class Button:
     label: str = ""
     look: str = ""
     when: Callable[[Any], bool] = is_open
-    leads: Callable[[Any], str | None] = back
+    stays: bool = False
 
 
 class Vendor(Protocol[Own_contra]):
@@ -207,7 +196,8 @@ class Sales(Generic[P]):
         for button in self.vendor.buttons:
             if button.name == name and button.when(sale):
                 button.act(self, sale)
-                return button.leads(sale)
+                url = sale.cancel_url if name == CANCEL else sale.back_url
+                return None if button.stays else url
         return None
 
 
@@ -218,15 +208,19 @@ def becomes(state: SaleState) -> Act:
     return act
 
 
-def disputed(dispute: Dispute) -> Act:
+def dispute_button(
+    name: str, *, label: str, dispute: Dispute, when: Callable[[Any], bool]
+) -> Button:
+    """What a bank does about a payment, or what comes of that."""
+
     def act(sales: Sales[Any], sale: Any) -> None:
         at = sale.disputed_at or sales.clock()
         sales.keep(replace(sale, dispute=dispute, disputed_at=at))
 
-    return act
+    return Button(name=name, label=label, act=act, when=when, stays=True)
 
 
-def nothing(sales: Sales[Any], sale: Any) -> None:
+def _nothing(sales: Sales[Any], sale: Any) -> None:
     """Leave it as it is."""
 
 
@@ -239,7 +233,7 @@ def give_half_back(of: Callable[[Any], int], *, when: Callable[[Any], bool] = is
         sales.refund(sale, min(max(of(sale) // 2, 1), sale.left), {})
 
     label = "Give a part back"
-    return Button(name="part", label=label, act=act, when=when, leads=stays)
+    return Button(name="part", label=label, act=act, when=when, stays=True)
 
 
 def _is_awaited(sale: Sale) -> bool:
@@ -250,3 +244,4 @@ TRANSFER = tuple(
     Button(name=name, act=becomes(state), when=_is_awaited)
     for name, state in (("arrive", SaleState.PAID), ("fail", SaleState.FAILED))
 )
+GO_BACK = Button(name=CANCEL, act=_nothing)

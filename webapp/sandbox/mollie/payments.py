@@ -13,6 +13,7 @@ from flows.payments.money import Money
 from flows.payments.receipt import Dispute
 from webapp.sandbox.checkout.deliveries import SandboxEvent
 from webapp.sandbox.checkout.sales import (
+    CANCEL,
     TRANSFER,
     Act,
     Button,
@@ -21,10 +22,8 @@ from webapp.sandbox.checkout.sales import (
     Sales,
     SaleState,
     becomes,
-    cancelled,
-    disputed,
+    dispute_button,
     give_half_back,
-    stays,
 )
 
 ID_BYTES = 10
@@ -168,22 +167,17 @@ _BUTTONS = (
         when=_is_new,
     ),
     Button(name="expired", label="Expired", act=becomes(SaleState.OVER)),
-    Button(name="cancel", act=cancel, leads=cancelled),
+    Button(name=CANCEL, act=cancel),
     *TRANSFER,
     give_half_back(lambda payment: payment.price.minor_units),
-    Button(
-        name="chargeback",
+    dispute_button(
+        "chargeback",
         label="Let the bank take it back",
-        act=disputed(Dispute.LOST),
+        dispute=Dispute.LOST,
         when=_can_be_charged_back,
-        leads=stays,
     ),
-    Button(
-        name="won",
-        label="Get it again from the bank",
-        act=disputed(Dispute.WON),
-        when=_is_charged_back,
-        leads=stays,
+    dispute_button(
+        "won", label="Get it again from the bank", dispute=Dispute.WON, when=_is_charged_back
     ),
 )
 

@@ -50,7 +50,10 @@ from webapp.sandbox.paypal.certificates import (
 )
 from webapp.sandbox.paypal.orders import (
     Order,
+    PayPalAmount,
+    PayPalUnit,
     PayPalVendor,
+    Words,
     amount_of,
     new_id,
     refund_as_json,
@@ -65,7 +68,6 @@ _ORDER_KEYS_KEPT = timedelta(hours=6)
 _REFUND_KEYS_KEPT = timedelta(days=45)
 _KEY_AT_MOST = 108
 _TOKEN_LIFE = timedelta(hours=9)
-_Words = Annotated[str, Meta(min_length=1, max_length=127)]
 _Address = Annotated[str, Meta(pattern=r"^https?://[!-~]{1,2000}\Z")]
 T = TypeVar("T")
 # What a route does; what comes back tells how it stands, now and later.
@@ -95,33 +97,6 @@ class PayPalTokenError(PayPalError):
         return {"error": self.message, "error_description": "The sandbox's PayPal says so."}
 
 
-class PayPalAmount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    currency_code: Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")]
-    value: str
-
-    @property
-    def price(self) -> Money:
-        """Raises PayPalError."""
-        if self.currency_code not in CURRENCIES:
-            raise PayPalError("CURRENCY_NOT_SUPPORTED")
-        try:
-            price = Money.from_minor_units(
-                minor_units(self.value, self.currency_code), self.currency_code
-            )
-            amount_of(price)
-        except (Malformed, InvalidQuestion):
-            raise PayPalError("INVALID_PARAMETER_VALUE", status=400) from None
-        return price
-
-
-class _Unit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    amount: PayPalAmount
-    reference_id: _Words = "default"
-    custom_id: _Words | None = None
-    invoice_id: _Words | None = None
-    description: _Words | None = None
-
-
 class _Context(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     return_url: _Address
     cancel_url: _Address
@@ -139,13 +114,13 @@ class _Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class OrderWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     intent: Literal["CAPTURE"]
-    purchase_units: Annotated[tuple[_Unit, ...], Meta(min_length=1, max_length=1)]
+    purchase_units: Annotated[tuple[PayPalUnit, ...], Meta(min_length=1, max_length=1)]
     payment_source: _Source
 
 
 class PayPalRefundWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     amount: PayPalAmount | None = None
-    custom_id: _Words | None = None
+    custom_id: Words | None = None
 
 
 def paypal_api(sandbox: Sandbox, outside: Outside) -> "PayPalApi":
@@ -231,11 +206,9 @@ class PayPalApi:
                 id=id,
                 page=f"{self.url}/pay/{id}",
                 api=f"{self.url}/paypal/v2/checkout/orders/{id}",
-                price=unit.amount.price,
+                price=_price(unit.amount),
                 what=(unit.description,) if unit.description else (),
-                reference_id=unit.reference_id,
-                custom_id=unit.custom_id,
-                invoice_id=unit.invoice_id,
+                asked=unit,
                 back_url=with_parameters(context.return_url, token=id, PayerID=_PAYER),
                 cancel_url=with_parameters(context.cancel_url, token=id),
                 made_at=now,
@@ -255,7 +228,7 @@ class PayPalApi:
             raise PayPalError("ORDER_ALREADY_CAPTURED")
         if order.state is not SaleState.AGREED:
             raise PayPalError("ORDER_NOT_APPROVED")
-        self._require_unpaid(order.invoice_id)
+        self._require_unpaid(order.asked.invoice_id)
         if order.funding == "declined":
             self.sales.become(replace(order, was_declined=True), SaleState.OPEN)
             raise PayPalError("INSTRUMENT_DECLINED")
@@ -276,7 +249,7 @@ class PayPalApi:
             raise PayPalError("REFUND_NOT_ALLOWED")
         if order.left == 0:
             raise PayPalError("CAPTURE_FULLY_REFUNDED")
-        price = wish.amount.price if wish.amount else order.price
+        price = _price(wish.amount) if wish.amount else order.price
         if price.currency != order.price.currency:
             raise PayPalError("REFUND_CAPTURE_CURRENCY_MISMATCH")
         units = price.minor_units if wish.amount else order.left
@@ -300,7 +273,7 @@ class PayPalApi:
         raise _not_found()
 
     def _require_unpaid(self, invoice: str | None) -> None:
-        paid = [one.invoice_id for one in self.sales.all() if one.is_captured]
+        paid = [one.asked.invoice_id for one in self.sales.all() if one.is_captured]
         if invoice is not None and invoice in paid:
             raise PayPalError("DUPLICATE_INVOICE_ID")
 
@@ -361,6 +334,18 @@ def _read(body: bytes, shape: type[T]) -> T:
         return msgspec.json.decode(body, type=shape)
     except (ValueError, RecursionError):
         raise PayPalError("MALFORMED_REQUEST", status=400, name="INVALID_REQUEST") from None
+
+
+def _price(amount: PayPalAmount) -> Money:
+    currency = amount.currency_code
+    if currency not in CURRENCIES:
+        raise PayPalError("CURRENCY_NOT_SUPPORTED")
+    try:
+        price = Money.from_minor_units(minor_units(amount.value, currency), currency)
+        amount_of(price)
+    except (Malformed, InvalidQuestion):
+        raise PayPalError("INVALID_PARAMETER_VALUE", status=400) from None
+    return price
 
 
 def _not_found() -> PayPalError:

@@ -4,9 +4,11 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Annotated
 from urllib.parse import urlencode
 
 import msgspec
+from msgspec import Meta, Struct
 
 from flows.elicitation.states import Json
 from flows.payments.money import Money
@@ -16,6 +18,7 @@ from flows.payments.responses import written
 from flows.webhooks.certificates import sign_certified
 from webapp.sandbox.checkout.deliveries import SandboxEvent
 from webapp.sandbox.checkout.sales import (
+    GO_BACK,
     TRANSFER,
     Act,
     Button,
@@ -23,15 +26,13 @@ from webapp.sandbox.checkout.sales import (
     SaleRefund,
     Sales,
     SaleState,
-    cancelled,
-    disputed,
+    dispute_button,
     give_half_back,
     is_left,
-    nothing,
-    stays,
 )
 from webapp.sandbox.paypal.certificates import CERTIFICATE_ID, CertificateAuthority
 
+Words = Annotated[str, Meta(min_length=1, max_length=127)]
 _MERCHANT = "SANDBOXMERCHANT"
 _ID_ALPHABET = "0123456789ABCDEFGHJKLMNPQRSTUVWXYZ"
 _STATUS = {
@@ -50,15 +51,26 @@ _CAPTURED = {
 }
 
 
+class PayPalAmount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    currency_code: Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")]
+    value: str
+
+
+class PayPalUnit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    amount: PayPalAmount
+    reference_id: Words = "default"
+    custom_id: Words | None = None
+    invoice_id: Words | None = None
+    description: Words | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Sale):
     """One order of one unit; `funding` is how the person agreed to pay."""
 
     page: str
     api: str
-    reference_id: str
-    custom_id: str | None
-    invoice_id: str | None
+    asked: PayPalUnit
     funding: str = ""
     capture: str
 
@@ -68,10 +80,9 @@ class Order(Sale):
 
     def as_json(self) -> dict[str, Json]:
         unit: dict[str, Json] = {
-            "reference_id": self.reference_id,
-            "description": self.what[0] if self.what else None,
+            **msgspec.to_builtins(self.asked),
+            "amount": amount_of(self.price),
             "payee": {"merchant_id": _MERCHANT},
-            **self._about(),
         }
         if self.is_captured:
             refunds = [refund_as_json(one) for one in self.refunds]
@@ -104,14 +115,9 @@ class Order(Sale):
             "final_capture": True,
             "supplementary_data": {"related_ids": {"order_id": self.id}},
             "create_time": _time(self.taken_at),
-            **self._about(),
-        }
-
-    def _about(self) -> dict[str, Json]:
-        return {
             "amount": amount_of(self.price),
-            "custom_id": self.custom_id,
-            "invoice_id": self.invoice_id,
+            "custom_id": self.asked.custom_id,
+            "invoice_id": self.asked.invoice_id,
         }
 
 
@@ -130,23 +136,14 @@ def _is_left(order: Order) -> bool:
 
 _BUTTONS = (
     Button(
-        name="balance",
-        label="Pay from a test balance",
-        look="primary",
-        act=_approves("balance"),
+        name="balance", label="Pay from a test balance", look="primary", act=_approves("balance")
     ),
     Button(name="declined", label="Card that is declined", act=_approves("declined")),
     Button(name="bank", label="Pay by bank, arrives later", act=_approves("bank")),
-    Button(name="cancel", act=nothing, leads=cancelled),
+    GO_BACK,
     *TRANSFER,
     give_half_back(lambda order: order.left, when=_is_left),
-    Button(
-        name="reverse",
-        label="Lose a dispute about it",
-        act=disputed(Dispute.LOST),
-        when=_is_left,
-        leads=stays,
-    ),
+    dispute_button("reverse", label="Lose a dispute about it", dispute=Dispute.LOST, when=_is_left),
 )
 
 

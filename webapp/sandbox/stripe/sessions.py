@@ -18,6 +18,7 @@ from flows.payments.stripe.account import charged
 from webapp.sandbox import signing
 from webapp.sandbox.checkout.deliveries import SandboxEvent
 from webapp.sandbox.checkout.sales import (
+    GO_BACK,
     TRANSFER,
     Button,
     Sale,
@@ -25,11 +26,8 @@ from webapp.sandbox.checkout.sales import (
     Sales,
     SaleState,
     becomes,
-    cancelled,
-    disputed,
+    dispute_button,
     give_half_back,
-    nothing,
-    stays,
 )
 
 API_VERSION = "2026-10-28.endive"
@@ -177,36 +175,18 @@ def _can_be_won(session: StripeSession) -> bool:
 
 
 _BUTTONS = (
+    Button(name="card", label="Pay with a test card", look="primary", act=becomes(SaleState.PAID)),
+    Button(name="declined", label="Card that is declined", act=_decline, stays=True),
     Button(
-        name="card",
-        label="Pay with a test card",
-        look="primary",
-        act=becomes(SaleState.PAID),
+        name="bank", label="Pay by bank, arrives later", act=becomes(SaleState.AWAITED), stays=True
     ),
-    Button(name="declined", label="Card that is declined", act=_decline, leads=stays),
-    Button(
-        name="bank",
-        label="Pay by bank, arrives later",
-        act=becomes(SaleState.AWAITED),
-        leads=stays,
-    ),
-    Button(name="cancel", act=nothing, leads=cancelled),
+    GO_BACK,
     *TRANSFER,
     give_half_back(lambda session: session.left),
-    Button(
-        name="claim",
-        label="Let the bank claim it back",
-        act=disputed(Dispute.OPEN),
-        when=_can_be_claimed,
-        leads=stays,
+    dispute_button(
+        "claim", label="Let the bank claim it back", dispute=Dispute.OPEN, when=_can_be_claimed
     ),
-    Button(
-        name="won",
-        label="Win against the bank",
-        act=disputed(Dispute.WON),
-        when=_can_be_won,
-        leads=stays,
-    ),
+    dispute_button("won", label="Win against the bank", dispute=Dispute.WON, when=_can_be_won),
 )
 
 
