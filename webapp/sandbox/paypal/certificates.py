@@ -55,7 +55,7 @@ def signers_key() -> rsa.RSAPrivateKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Issued:
+class IssuedCertificates:
     """What to trust, and the signer's certificate; both in PEM."""
 
     root: bytes
@@ -75,7 +75,7 @@ class CertificateAuthority:
         return signers_key()
 
     @cached_property
-    def issued(self) -> "Issued":
+    def issued(self) -> "IssuedCertificates":
         its_own = ec.generate_private_key(ec.SECP256R1())
         here = Name([NameAttribute(NameOID.ORGANIZATION_NAME, self.scheme.authority)])
         identifier = SubjectKeyIdentifier.from_public_key(its_own.public_key())
@@ -100,7 +100,7 @@ class CertificateAuthority:
             .add_extension(issuer, critical=False)
             .sign(its_own, SHA256())
         )
-        return Issued(root=_pem(root), certificate=_pem(signer))
+        return IssuedCertificates(root=_pem(root), certificate=_pem(signer))
 
     def _builder(self, issuer: Name) -> CertificateBuilder:
         now = self._clock()
