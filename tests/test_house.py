@@ -47,7 +47,11 @@ ROOMS = (
 # A vendor's name stands in these alone, and in what is written for people.
 VENDORS_ROOMS = (
     *(f"flows/payments/{room}/" for room in ("stripe", "paypal", "mollie", "declared/catalog")),
-    *("flows/providers/", "webapp/sandbox/", "webapp/demo/"),
+    *(f"webapp/sandbox/{room}/" for room in ("authorization", "stripe", "paypal", "mollie")),
+    *("flows/providers/", "webapp/demo/"),
+    "webapp/sandbox/app.py",  # whom it plays
+    "webapp/sandbox/settings.py",  # each one's own secrets
+    "webapp/sandbox/signing.py",  # how each one signs
     "flows/payments/registry.py",  # which gateway is whose
     "webapp/settings/payments.py",  # each one's own settings
     "webapp/settings/config_file.py",  # an older word of elicit.toml

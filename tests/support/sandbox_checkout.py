@@ -17,7 +17,7 @@ import stripe
 from tests.support.clock import Clock
 from tests.support.serving import transport_to
 from webapp.sandbox.app import SandboxApp
-from webapp.sandbox.deliveries import Deliver
+from webapp.sandbox.checkout.deliveries import Deliver
 from webapp.sandbox.settings import Sandbox, new_sandbox
 
 URL = "http://127.0.0.1:8766"

@@ -6,37 +6,36 @@ loopback.
 """
 
 import asyncio
-import json
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from http import HTTPStatus
 from typing import Any
 
-import httpx
+import msgspec
 from litestar import Litestar, Response, Router, get, post
 from litestar.di import NamedDependency
-from litestar.exceptions import HTTPException, NotFoundException
-from litestar.params import FromPath, RawBody
+from litestar.exceptions import HTTPException
+from litestar.params import RawBody
 
-from webapp.http.browser import Browser
 from webapp.http.connection import Receive, Scope, Send
 from webapp.http.guard import Guard
 from webapp.http.parts import AnyRequest, bring, nothing_to_begin, part, provided
 from webapp.http.requests import Bounded
-from webapp.sandbox.authorization import authorization_parts, authorization_routes
-from webapp.sandbox.authorization_client import bearer_of
-from webapp.sandbox.authorization_faults import Faults, PlayedFault
-from webapp.sandbox.checkout import checkout_parts, checkout_routes
-from webapp.sandbox.deliveries import Pause
+from webapp.sandbox.authorization.client import bearer_of
+from webapp.sandbox.authorization.faults import Faults, PlayedFault
+from webapp.sandbox.authorization.server import authorization_parts, authorization_routes
+from webapp.sandbox.checkout.answers import BODY_BYTES_AT_MOST, ProviderApi, SandboxAnswers
+from webapp.sandbox.checkout.deliveries import Deliver, Outside, Pause
+from webapp.sandbox.checkout.pages import Checkout, checkout_routes
+from webapp.sandbox.mollie.api import mollie_api, mollie_routes
 from webapp.sandbox.pages import NO_STORE, SandboxPages, assets
-from webapp.sandbox.people import person_of
+from webapp.sandbox.paypal.api import paypal_api, paypal_routes
 from webapp.sandbox.settings import Sandbox, require_loopback
+from webapp.sandbox.stripe.api import stripe_api, stripe_routes
 
-BODY_BYTES_AT_MOST = 64 * 1024
-_CSRF_KEY_BYTES = 32
 _log = logging.getLogger(__name__)
 
 
@@ -52,24 +51,32 @@ class SandboxApp:
         sandbox: Sandbox,
         *,
         clock: Callable[[], datetime],
-        deliver: Callable[[httpx.Request], Awaitable[httpx.Response]],
+        deliver: Deliver,
         pause: Pause = asyncio.sleep,
     ) -> None:
         for url in (sandbox.url, *sandbox.redirect_origins):
             require_loopback(url)
         require_loopback(_origin(sandbox.webhook_url))
         self._faults = faults = Faults()
-        pages = SandboxPages(form_targets=sandbox.redirect_origins)
-        csrf_key = secrets.token_bytes(_CSRF_KEY_BYTES)
-        browser = Browser(public_url=sandbox.url, csrf_keys=lambda: [csrf_key])
+        pages = SandboxPages(url=sandbox.url, form_targets=sandbox.redirect_origins)
+        outside = Outside(clock=clock, deliver=deliver, pause=pause)
+        apis: dict[str, ProviderApi] = {
+            "stripe": stripe_api(sandbox, outside),
+            "paypal": paypal_api(sandbox, outside),
+            "mollie": mollie_api(sandbox, outside),
+        }
+        checkout = Checkout(
+            sales=tuple(api.sales for api in apis.values()),
+            # A shop's addresses come with each sale, from whoever has the key.
+            pages=SandboxPages(url=sandbox.url, form_targets=("http:", "https:")),
+        )
         self._parts: dict[str, Any] = {
             "sandbox": sandbox,
             "faults": faults,
             "pages": pages,
-            **authorization_parts(
-                sandbox, clock=clock, faults=faults, pages=pages, browser=browser
-            ),
-            **checkout_parts(sandbox, clock=clock, deliver=deliver, pause=pause),
+            **authorization_parts(sandbox, clock=clock, faults=faults, pages=pages),
+            **{name: SandboxAnswers(api) for name, api in apis.items()},
+            "checkout": checkout,
         }
         # Around the routing too: a middleware would not see a path that nobody has.
         self._guarded = Guard(Bounded(_routes()), public_url=sandbox.url)
@@ -88,10 +95,13 @@ def _routes() -> Litestar:
     return Litestar(
         [
             *authorization_routes(),
-            *checkout_routes(),
+            stripe_routes(),
+            paypal_routes(),
+            mollie_routes(),
+            checkout_routes(),
             Router(
                 "/",
-                route_handlers=[style, icon, picture, control],
+                route_handlers=[asset, control],
                 dependencies=provided(sandbox="sandbox", faults="faults"),
             ),
         ],
@@ -102,22 +112,21 @@ def _routes() -> Litestar:
     )
 
 
-@get("/sandbox.css", sync_to_thread=False)
-def style() -> Response[Any]:
-    return _asset("sandbox.css")
+@get(list(assets()), sync_to_thread=False)
+def asset(request: AnyRequest) -> Response[Any]:
+    """What anybody may load, and keep for an hour."""
+    content, media_type = assets()[request.scope["path"]]
+    headers = {
+        "cache-control": "max-age=3600",
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    }
+    return Response(content, media_type=media_type, headers=headers)
 
 
-@get("/sandbox.svg", sync_to_thread=False)
-def icon() -> Response[Any]:
-    return _asset("sandbox.svg")
-
-
-@get("/people/{name:str}", sync_to_thread=False)
-def picture(name: FromPath[str]) -> Response[Any]:
-    person = person_of(name.removesuffix(".png"))
-    if person is None:
-        raise NotFoundException
-    return _public(person.picture, media_type="image/png")
+class FaultWish(msgspec.Struct):
+    next: PlayedFault | msgspec.UnsetType = msgspec.UNSET
+    release: bool = False
 
 
 @post("/control", status_code=HTTPStatus.OK, sync_to_thread=False)
@@ -133,15 +142,13 @@ def control(
     if not secrets.compare_digest(key, sandbox.client_secret.encode()):
         return _problem(HTTPStatus.UNAUTHORIZED, "The bearer must be the client's password.")
     try:
-        wish = json.loads(body)
-        fault = PlayedFault(wish["next"]) if "next" in wish else None
-        is_released = wish.get("release", False) is True
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        wish = msgspec.json.decode(body, type=FaultWish)
+    except msgspec.DecodeError:
         known = ", ".join(PlayedFault)
         return _problem(HTTPStatus.BAD_REQUEST, f'Say "next" with one of {known}.')
-    if fault is not None:
-        faults.plan(fault)
-    if is_released:
+    if wish.next is not msgspec.UNSET:
+        faults.plan(wish.next)
+    if wish.release:
         faults.release()
     return Response({"next": faults.planned}, headers=NO_STORE)
 
@@ -167,20 +174,6 @@ def _problem(status: HTTPStatus, detail: str) -> Response[Any]:
     return Response(
         problem, status_code=status, media_type="application/problem+json", headers=NO_STORE
     )
-
-
-def _asset(name: str) -> Response[Any]:
-    content, media_type = assets()[name]
-    return _public(content, media_type=media_type)
-
-
-def _public(content: bytes, *, media_type: str) -> Response[Any]:
-    headers = {
-        "cache-control": "max-age=3600",
-        "x-content-type-options": "nosniff",
-        "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-    }
-    return Response(content, media_type=media_type, headers=headers)
 
 
 def _origin(url: str) -> str:

@@ -1,6 +1,11 @@
-"""The sandbox's pages and the headers that go with everything it answers."""
+"""The sandbox's pages and the headers that go with everything it answers.
 
-from collections.abc import Mapping, Sequence
+What could go wrong: a page elsewhere that presses a button in somebody's name. Each form carries a
+field that only this page, in this browser and for this very subject, was given.
+"""
+
+import secrets
+from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -9,38 +14,51 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import MediaType, Response
 
-from webapp.http.browser import Reply, page_headers
+from webapp.http.browser import Browser, Reply, page_headers
+from webapp.http.parts import AnyRequest
+from webapp.http.requests import cookies_of
 
 NO_STORE: Mapping[str, str] = {
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+_CSRF_KEY_BYTES = 32
 _FOLDER = Path(__file__).resolve().parent
 
 
 class SandboxPages:
     """Renders the sandbox's templates; `form_targets` are origins where its forms may lead."""
 
-    def __init__(self, *, form_targets: tuple[str, ...]) -> None:
+    def __init__(self, *, url: str, form_targets: tuple[str, ...]) -> None:
         # Browsers hold every redirect after a form to form-action.
         self._headers = page_headers(form_targets=form_targets)
+        csrf_key = secrets.token_bytes(_CSRF_KEY_BYTES)
+        self._browser = Browser(public_url=url, csrf_keys=lambda: [csrf_key])
 
     def page(
-        self,
-        template: str,
-        values: Mapping[str, Any],
-        *,
-        status: HTTPStatus = HTTPStatus.OK,
-        sets: Sequence[str] = (),
-    ) -> Response[Any]:
+        self, template: str, values: Mapping[str, Any], *, status: HTTPStatus = HTTPStatus.OK
+    ) -> Reply:
         return Reply(
             _environment().get_template(template).render(values),
-            sets=sets,
             status_code=status,
             media_type=MediaType.HTML,
             headers=self._headers,
         )
+
+    def form(
+        self, template: str, values: Mapping[str, Any], *, request: AnyRequest, subject: str
+    ) -> Response[Any]:
+        """A page with forms about the subject, for this browser alone."""
+        known = self._browser.cookie_of(cookies_of(request))
+        cookie = known or self._browser.fresh()
+        page = self.page(template, {**values, "csrf": self._browser.csrf(cookie, subject=subject)})
+        page.sets = self._browser.set_cookies(cookie) if known is None else ()
+        return page
+
+    def is_ours(self, csrf: str | None, *, request: AnyRequest, subject: str) -> bool:
+        """Whether a form came from that page in this browser."""
+        return self._browser.is_csrf(csrf or "", cookies_of(request), subject=subject)
 
     def trouble(
         self, title: str, detail: str, *, status: HTTPStatus = HTTPStatus.BAD_REQUEST
@@ -64,10 +82,10 @@ def _environment() -> Environment:
 
 @cache
 def assets() -> dict[str, tuple[bytes, str]]:
-    """What the pages load, by name: the bytes and their media type."""
-    types = {".css": "text/css", ".svg": "image/svg+xml"}
+    """What the pages load, by path: the bytes and their media type."""
+    types = {".css": "text/css", ".svg": "image/svg+xml", ".png": "image/png"}
     return {
-        path.name: (path.read_bytes(), types[path.suffix])
-        for path in _FOLDER.iterdir()
+        f"/{path.relative_to(_FOLDER).as_posix()}": (path.read_bytes(), types[path.suffix])
+        for path in (*_FOLDER.iterdir(), *(_FOLDER / "people").iterdir())
         if path.suffix in types
     }

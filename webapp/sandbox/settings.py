@@ -14,7 +14,7 @@ from flows.payments.gateway import MerchantAccount
 from flows.payments.mollie.gateway import MollieAccount, sandbox_mollie
 from flows.payments.paypal.gateway import PayPalAccount, sandbox_paypal
 from flows.payments.stripe.account import sandbox_stripe
-from webapp.sandbox.paypal_certificates import sandbox_scheme
+from webapp.sandbox.paypal.certificates import sandbox_scheme
 
 _SECRET_BYTES = 24
 

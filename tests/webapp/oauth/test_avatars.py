@@ -26,7 +26,7 @@ from webapp.oauth.avatars import (
     Avatar,
     Avatars,
 )
-from webapp.sandbox.people import PEOPLE
+from webapp.sandbox.authorization.people import PEOPLE
 
 URL = "https://avatars.example/u/1?v=4"
 SITE = "https://provider.example"

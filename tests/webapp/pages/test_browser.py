@@ -20,7 +20,7 @@ from webapp.pages.renderer import Renderer
 from webapp.pages.views import Done, StartAccount, StartPayment, StartUrl, View, Waiting
 from webapp.pages.views_connections import ConnectionsPage
 from webapp.pages.views_home import Home
-from webapp.sandbox.people import PEOPLE
+from webapp.sandbox.authorization.people import PEOPLE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -20,7 +20,7 @@ from tests.support.clock import Clock
 from tests.support.payment_env import Mollie, PaymentEnv, PayPal, approved, selling
 from webapp.cli.payments import list_hooks
 from webapp.payments.certificates import FETCHES_AT_ONCE, Certificates, trusted_roots
-from webapp.sandbox.paypal_certificates import sandbox_scheme
+from webapp.sandbox.paypal.certificates import sandbox_scheme
 from webapp.service import BETWEEN_HINTS, HINTS_AT_ONCE
 
 MOLLIE_SELLER = mollie("test_x", webhook_url="https://shop.example/webhooks/mollie")

@@ -12,7 +12,7 @@ from tests.support.mcp_server import Person
 from tests.support.oauth_env import Gate, OAuthEnv, oauth_env
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.oauth.avatars import KEPT_FOR, NOT_ASKED_AGAIN_FOR
-from webapp.sandbox.people import person_of
+from webapp.sandbox.authorization.people import person_of
 
 FORWARDED = "203.0.113.9"
 

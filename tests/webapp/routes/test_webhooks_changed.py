@@ -22,7 +22,7 @@ from tests.support.shop_env import Buying, Process, Shop, buying, open_shop
 from webapp.http.connection import Message
 from webapp.records.rows import KINDS
 from webapp.sandbox import signing
-from webapp.sandbox.paypal_certificates import CERTIFICATE_ID, sandbox_scheme, signers_key
+from webapp.sandbox.paypal.certificates import CERTIFICATE_ID, sandbox_scheme, signers_key
 from webapp.stores import Record
 
 MEGABYTE = 1024 * 1024

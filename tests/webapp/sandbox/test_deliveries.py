@@ -14,7 +14,7 @@ from tests.support.clock import NOON
 from tests.support.sandbox_checkout import KEY, SECRET, SHOP, ServerEnv, staged
 from tests.support.serving import serving_at
 from webapp.http.connection import ASGIApp
-from webapp.sandbox.deliveries import RETRY_AFTER_SECONDS
+from webapp.sandbox.checkout.deliveries import RETRY_AFTER_SECONDS
 
 COMPLETED, ENDED = "checkout.session.completed", "checkout.session.expired"
 

@@ -20,7 +20,7 @@ from tests.support.gateway_env import ID, NINE
 from tests.support.sandbox_checkout import SHOP, staged
 from tests.support.sandbox_payments import WENT_BACK, Paying, page_of, session_of
 from webapp.http.client import Outbound
-from webapp.sandbox.paypal_certificates import sandbox_scheme
+from webapp.sandbox.paypal.certificates import sandbox_scheme
 
 APPROVED, CAPTURED = "CHECKOUT.ORDER.APPROVED", "PAYMENT.CAPTURE.COMPLETED"
 REFUNDED = "PAYMENT.CAPTURE.REFUNDED"

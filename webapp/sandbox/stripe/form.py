@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from flows.elicitation.states import Json
-from webapp.sandbox.answers import SandboxRefused
+from webapp.sandbox.checkout.answers import SandboxRefused
 
 ErrorType: TypeAlias = Literal["invalid_request_error", "idempotency_error", "api_error"]
 _PARAMETERS_AT_MOST = 500
@@ -99,38 +99,36 @@ class CheckoutForm:
         return value or None
 
     def choice(self, name: str, *choices: str) -> str:
-        return _one_of(choices, self.text(name), name)
-
-    def choice_or_none(self, name: str, *choices: str) -> str | None:
-        value = self.text_or_none(name)
-        return None if value is None else _one_of(choices, value, name)
+        value = self.text(name)
+        if value not in choices:
+            words = f"must be one of {', '.join(choices)}, not {_shown(value)}"
+            raise StripeError(f"Invalid {name}: {words}", param=name)
+        return value
 
     def whole(self, name: str, *, least: int, most: int) -> int:
         """A whole number within limits, both included."""
         text = self.text(name, at_most=_SHOWN_AT_MOST)
+        words = ""
         if not (text.isascii() and text.removeprefix("-").isdecimal()):
-            raise StripeError(
-                f"Invalid integer: {text}", code="parameter_invalid_integer", param=name
-            )
-        value = int(text)
-        if not least <= value <= most:
-            bound = f"greater than or equal to {least}" if value < least else f"at most {most}"
-            raise StripeError(
-                f"Invalid value for {name}: must be {bound}.",
-                code="parameter_invalid_integer",
-                param=name,
-            )
-        return value
-
-    def whole_or_none(self, name: str, *, least: int, most: int) -> int | None:
-        return self.whole(name, least=least, most=most) if self._left.get(name) else None
+            words = f"Invalid integer: {text}"
+        elif int(text) < least:
+            words = f"Invalid value for {name}: must be greater than or equal to {least}."
+        elif int(text) > most:
+            words = f"Invalid value for {name}: must be at most {most}."
+        if words:
+            raise StripeError(words, code="parameter_invalid_integer", param=name)
+        return int(text)
 
     def url(self, name: str) -> str:
-        return _checked_url(self.text(name), name)
-
-    def url_or_none(self, name: str) -> str | None:
-        value = self.text_or_none(name)
-        return None if value is None else _checked_url(value, name)
+        url = self.text(name)
+        try:
+            parts = urlsplit(url)
+            is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and url.isascii()
+        except ValueError:
+            is_good = False
+        if not is_good or not url.isprintable() or " " in url:
+            raise StripeError("Not a valid URL", code="url_invalid", param=name)
+        return url
 
     def metadata(self, name: str) -> dict[str, str]:
         """What stands under `name[...]`; an empty value is none."""
@@ -152,6 +150,13 @@ class CheckoutForm:
         self._expand.discard(name)
         return is_wanted
 
+    def gives(self, name: str) -> bool:
+        """Whether it is there to be read."""
+        if not self._left.get(name):
+            self._left.pop(name, None)
+            return False
+        return True
+
     def has(self, start: str) -> bool:
         """Whether a name that was not read yet starts so."""
         return any(name.startswith(start) for name in self._left)
@@ -165,25 +170,6 @@ class CheckoutForm:
             )
         for name in self._expand:
             raise StripeError(f"This property cannot be expanded ({_shown(name)}).", param="expand")
-
-
-def _one_of(choices: Sequence[str], value: str, name: str) -> str:
-    if value not in choices:
-        raise StripeError(
-            f"Invalid {name}: must be one of {', '.join(choices)}, not {_shown(value)}", param=name
-        )
-    return value
-
-
-def _checked_url(url: str, name: str) -> str:
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and url.isascii()
-    except ValueError:
-        is_good = False
-    if not is_good or not url.isprintable() or " " in url:
-        raise StripeError("Not a valid URL", code="url_invalid", param=name)
-    return url
 
 
 def _shown(text: str) -> str:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from webapp.sandbox.authorization_habits import AuthorizationHabits, PlayedRefusal
-from webapp.sandbox.authorization_requests import AuthorizationRequest
-from webapp.sandbox.people import SandboxPerson
+from webapp.sandbox.authorization.habits import AuthorizationHabits, PlayedRefusal
+from webapp.sandbox.authorization.people import SandboxPerson
+from webapp.sandbox.authorization.requests import AuthorizationRequest
 
 CODE_LIFE = timedelta(seconds=60)
 ACCESS_LIFE = timedelta(hours=1)

@@ -9,9 +9,9 @@ from typing import Any
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet
 
-from webapp.sandbox.authorization_grants import ACCESS_LIFE, Issued
-from webapp.sandbox.authorization_habits import OIDC
-from webapp.sandbox.people import SandboxPerson
+from webapp.sandbox.authorization.granted import ACCESS_LIFE, Issued
+from webapp.sandbox.authorization.habits import OIDC
+from webapp.sandbox.authorization.people import SandboxPerson
 from webapp.sandbox.settings import Sandbox
 
 _ALGORITHM = "ES256"
@@ -89,18 +89,7 @@ class SandboxIdentity:
             "code_challenge_methods_supported": ["S256"],
             "authorization_response_iss_parameter_supported": True,
             "claims_supported": [
-                "iss",
-                "sub",
-                "aud",
-                "exp",
-                "iat",
-                "auth_time",
-                "nonce",
-                "at_hash",
-                "name",
-                "preferred_username",
-                "picture",
-                "email",
-                "email_verified",
+                *("iss", "sub", "aud", "exp", "iat", "auth_time", "nonce", "at_hash", "name"),
+                *("preferred_username", "picture", "email", "email_verified"),
             ],
         }

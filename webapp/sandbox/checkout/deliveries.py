@@ -7,11 +7,15 @@ runs that answer also waits for it, or cancels it when it stops.
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, TypeAlias
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, TypeAlias
 
 import httpx
 import msgspec
+from litestar import Response
+from litestar.background_tasks import BackgroundTask
+from msgspec.structs import replace
 
 from webapp.http.client import UNPACKED
 
@@ -33,43 +37,36 @@ class SandboxEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryHabits:
+class Outside:
+    """What the sandbox has not of itself: the time, who carries its events, and how it waits."""
+
+    clock: Callable[[], datetime]
+    deliver: Deliver
+    pause: Pause
+
+
+class DeliveryHabits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How events arrive; by default each once, at once.
 
     `duplicates` are further copies of each. `reorder` holds an event until the next and sends that
     one first. `hold` keeps all until they are released; `drop` loses them.
     """
 
-    duplicates: int = 0
+    duplicates: Annotated[int, msgspec.Meta(ge=0, le=_DUPLICATES_AT_MOST)] = 0
     reorder: bool = False
     hold: bool = False
     drop: bool = False
-
-
-class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a test or a demo may ask of the deliveries; what is not named stays as it is."""
-
-    duplicates: Annotated[int, msgspec.Meta(ge=0, le=_DUPLICATES_AT_MOST)] | None = None
-    reorder: bool | None = None
-    hold: bool | None = None
-    drop: bool | None = None
-    release: bool = False
 
 
 class Deliveries:
     """Sends events; `headers_of` says with which headers, anew for each try."""
 
     def __init__(
-        self,
-        *,
-        headers_of: Callable[[SandboxEvent], Sequence[tuple[str, str]]],
-        deliver: Deliver,
-        pause: Pause,
+        self, outside: Outside, *, headers_of: Callable[[SandboxEvent], Sequence[tuple[str, str]]]
     ) -> None:
         self.habits = DeliveryHabits()
+        self._outside = outside
         self._headers_of = headers_of
-        self._deliver = deliver
-        self._pause = pause
         self._news: list[SandboxEvent] = []
         self._held: list[SandboxEvent] = []
 
@@ -77,24 +74,21 @@ class Deliveries:
         """It happened, and leaves with the answer to whoever caused it."""
         self._news.append(event)
 
-    def changes(self) -> list[SandboxEvent]:
-        """The events since this was asked last."""
+    def behind(self, response: Response[Any]) -> Response[Any]:
+        """The answer, with the events that it caused leaving behind it."""
         changes, self._news = self._news, []
-        return changes
+        response.background = BackgroundTask(self.send, changes)
+        return response
 
     @property
     def held(self) -> int:
         return len(self._held)
 
-    def change(self, wish: Wish) -> list[SandboxEvent]:
-        """Take on other habits; what was held and is to leave now comes back."""
-        named = {
-            name: value
-            for name in ("duplicates", "reorder", "hold", "drop")
-            if (value := getattr(wish, name)) is not None
-        }
-        self.habits = replace(self.habits, **named)
-        return self._release() if wish.release else []
+    def release(self) -> list[SandboxEvent]:
+        """What was held, in the order in which to send it; no more is held."""
+        events, self._held = self._held, []
+        self.habits = replace(self.habits, hold=False)
+        return events[::-1] if self.habits.reorder else events
 
     async def send(self, events: Sequence[SandboxEvent]) -> None:
         """Send, hold or lose them, as the habits are."""
@@ -106,7 +100,7 @@ class Deliveries:
         elif self.habits.reorder:
             self._held += events
             if len(self._held) > 1:
-                await self.post(self._release())
+                await self.post(self.release())
         else:
             await self.post(events)
 
@@ -115,12 +109,6 @@ class Deliveries:
         for one in events:
             for _ in range(1 + self.habits.duplicates):
                 await self._send(one)
-
-    def _release(self) -> list[SandboxEvent]:
-        """What was held, in the order in which to send it; no more is held."""
-        events, self._held = self._held, []
-        self.habits = replace(self.habits, hold=False)
-        return events[::-1] if self.habits.reorder else events
 
     async def _send(self, one: SandboxEvent) -> None:
         try:
@@ -131,7 +119,7 @@ class Deliveries:
     async def _try(self, one: SandboxEvent) -> None:
         for seconds in (*RETRY_AFTER_SECONDS, None):
             try:
-                reply = await self._deliver(self._request(one))
+                reply = await self._outside.deliver(self._request(one))
             except httpx.HTTPError as error:
                 answer = type(error).__name__
             else:
@@ -141,7 +129,7 @@ class Deliveries:
                     return
             _log.warning("webhook.refused", extra={"event": one.id, "answer": answer})
             if seconds is not None:
-                await self._pause(seconds)
+                await self._outside.pause(seconds)
 
     def _request(self, one: SandboxEvent) -> httpx.Request:
         general = [("user-agent", "elicit-sandbox"), *UNPACKED.items()]

@@ -7,18 +7,18 @@ from urllib.parse import urlencode
 
 from litestar import MediaType, Request, Response
 
-from webapp.sandbox.authorization_client import require_client
-from webapp.sandbox.authorization_faults import TOKEN_FAULTS, Faults, PlayedFault
-from webapp.sandbox.authorization_grants import (
+from webapp.sandbox.authorization.client import require_client
+from webapp.sandbox.authorization.faults import TOKEN_FAULTS, Faults, PlayedFault
+from webapp.sandbox.authorization.granted import (
     ACCESS_LIFE,
     AuthorizationGrants,
     GrantRefused,
     Issued,
 )
-from webapp.sandbox.authorization_habits import AuthorizationHabits, PlayedRefusal
-from webapp.sandbox.authorization_identity import SandboxIdentity
+from webapp.sandbox.authorization.habits import AuthorizationHabits, PlayedRefusal
+from webapp.sandbox.authorization.identity import SandboxIdentity
+from webapp.sandbox.authorization.parameters import Parameters, Repeated
 from webapp.sandbox.pages import NO_STORE
-from webapp.sandbox.parameters import Parameters, Repeated
 from webapp.sandbox.settings import Sandbox
 
 _REFRESH_LIFE_SECONDS = 184 * 24 * 60 * 60

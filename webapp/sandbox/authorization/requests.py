@@ -5,12 +5,13 @@ browser, to a stranger. Until client and address are known to be right, nothing 
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
 from webapp.http.address import origin_of
-from webapp.sandbox.authorization_habits import AuthorizationHabits
-from webapp.sandbox.parameters import Parameters, Repeated
+from webapp.sandbox.authorization.habits import AuthorizationHabits
+from webapp.sandbox.authorization.parameters import Parameters, Repeated
 from webapp.sandbox.settings import Sandbox
 
 _REDIRECT = re.compile(r"(?P<origin>https?://[^/?#@\\]+)(?P<rest>[/?][!-~]*)?", re.IGNORECASE)
@@ -91,23 +92,49 @@ def read_request(
         state=states[0] if len(states) == 1 and len(states[0]) <= _STATE_AT_MOST else None,
         issuer=issuer,
     )
-    try:
-        parameters.check_unrepeated()
-    except Repeated as err:
-        raise SentBack(way=way, error="invalid_request", description=str(err)) from err
-    challenge = _checked_challenge(parameters, habits=habits, way=way)
-    user_scope = parameters.get("user_scope") if habits.says_ok else None
-    scopes = _checked_scopes(parameters.get("scope"), habits=habits, way=way)
-    user_scopes = _checked_scopes(user_scope, habits=habits, way=way)
-    if habits.needs_scope and not scopes + user_scopes:
-        raise SentBack(way=way, error="invalid_scope", description="No scope is asked for.")
+    scopes = _scopes(parameters.all("scope"), habits=habits)
+    user_scopes = _scopes(parameters.all("user_scope") if habits.says_ok else [], habits=habits)
+    for error, description in _problems(parameters, scopes, user_scopes, habits=habits):
+        raise SentBack(way=way, error=error, description=description)
     return AuthorizationRequest(
         way=way,
         scopes=scopes,
         user_scopes=user_scopes,
-        challenge=challenge,
+        challenge=parameters.get("code_challenge") or "",
         nonce=parameters.get("nonce"),
     )
+
+
+def _problems(
+    parameters: Parameters, *lists: tuple[str, ...], habits: AuthorizationHabits
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with a request: the error and its description, the gravest first."""
+    try:
+        parameters.check_unrepeated()
+    except Repeated as err:
+        yield "invalid_request", str(err)
+    response_type = parameters.get("response_type")
+    if response_type != "code" and (response_type or habits.needs_types):
+        error = "unsupported_response_type" if response_type else "invalid_request"
+        yield error, "The response type must be code."
+    challenge = parameters.get("code_challenge") or ""
+    if parameters.get("code_challenge_method") != "S256" or not _CHALLENGE.fullmatch(challenge):
+        yield "invalid_request", "PKCE with the method S256 is required."
+    if habits.is_openid and parameters.get("prompt") == "none":
+        yield "login_required", "Nobody is signed in here."
+    # A tool may ask for any that its real provider has, and there are thousands of them.
+    for scopes in lists:
+        if len(scopes) > _SCOPES_AT_MOST or not all(map(_SCOPE.fullmatch, scopes)):
+            yield "invalid_scope", "A scope is asked for that cannot be one."
+    if habits.needs_scope and not any(lists):
+        yield "invalid_scope", "No scope is asked for."
+
+
+def _scopes(asked: list[str], *, habits: AuthorizationHabits) -> tuple[str, ...]:
+    """As they were asked for, each once."""
+    separators = r"[ ,]+" if habits.takes_commas else r" "
+    names = [name for text in asked for name in re.split(separators, text)]
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _is_accepted(redirect_uri: str, *, sandbox: Sandbox) -> bool:
@@ -117,43 +144,3 @@ def _is_accepted(redirect_uri: str, *, sandbox: Sandbox) -> bool:
         return False
     origin = origin_of(match["origin"])
     return origin is not None and origin in {origin_of(text) for text in sandbox.redirect_origins}
-
-
-def _checked_scopes(
-    text: str | None, *, habits: AuthorizationHabits, way: RequestWay
-) -> tuple[str, ...]:
-    asked = re.split(r"[ ,]+" if habits.takes_commas else r" ", text or "")
-    scopes = tuple(dict.fromkeys(scope for scope in asked if scope))
-    # A tool may ask for any that its real provider has, and there are thousands of them.
-    if len(scopes) > _SCOPES_AT_MOST or not all(map(_SCOPE.fullmatch, scopes)):
-        raise SentBack(
-            way=way, error="invalid_scope", description="A scope is asked for that cannot be one."
-        )
-    return scopes
-
-
-def _checked_challenge(
-    parameters: Parameters, *, habits: AuthorizationHabits, way: RequestWay
-) -> str:
-    """The PKCE challenge, once the request's shape is right."""
-    response_type = parameters.get("response_type")
-    if response_type != "code" and (response_type or habits.needs_types):
-        raise SentBack(
-            way=way,
-            error="unsupported_response_type" if response_type else "invalid_request",
-            description="The response type must be code.",
-        )
-    challenge = parameters.get("code_challenge")
-    if (
-        parameters.get("code_challenge_method") != "S256"
-        or challenge is None
-        or not _CHALLENGE.fullmatch(challenge)
-    ):
-        raise SentBack(
-            way=way,
-            error="invalid_request",
-            description="PKCE with the method S256 is required.",
-        )
-    if habits.is_openid and parameters.get("prompt") == "none":
-        raise SentBack(way=way, error="login_required", description="Nobody is signed in here.")
-    return challenge

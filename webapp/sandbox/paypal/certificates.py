@@ -7,7 +7,7 @@ written nowhere, and its name ends in `.invalid`.
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, cached_property
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -55,46 +55,29 @@ def signers_key() -> rsa.RSAPrivateKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Issued:
-    """The root, and the signer's certificate with its key."""
+class IssuedCertificates:
+    """What to trust, and the signer's certificate; both in PEM."""
 
     root: bytes
     certificate: bytes
-    key: rsa.RSAPrivateKey
 
 
 class CertificateAuthority:
     """Issues when it is asked first: few sandboxes are."""
 
     def __init__(self, scheme: CertificateScheme, *, clock: Callable[[], datetime]) -> None:
-        self._scheme = scheme
+        self.scheme = scheme
         self._clock = clock
-        self._issued: _Issued | None = None
-
-    @property
-    def root(self) -> bytes:
-        """What to trust, in PEM."""
-        return self._all().root
-
-    @property
-    def certificate(self) -> bytes:
-        """The signer's, in PEM."""
-        return self._all().certificate
 
     @property
     def key(self) -> rsa.RSAPrivateKey:
         """What the signer signs with."""
-        return self._all().key
+        return signers_key()
 
-    def _all(self) -> _Issued:
-        if self._issued is None:
-            self._issued = self._issue()
-        return self._issued
-
-    def _issue(self) -> _Issued:
+    @cached_property
+    def issued(self) -> "IssuedCertificates":
         its_own = ec.generate_private_key(ec.SECP256R1())
-        key = signers_key()
-        here = Name([NameAttribute(NameOID.ORGANIZATION_NAME, self._scheme.authority)])
+        here = Name([NameAttribute(NameOID.ORGANIZATION_NAME, self.scheme.authority)])
         identifier = SubjectKeyIdentifier.from_public_key(its_own.public_key())
         issuer = AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
         root = (
@@ -106,18 +89,18 @@ class CertificateAuthority:
             .add_extension(identifier, critical=False)
             .sign(its_own, SHA256())
         )
-        name = self._scheme.certificate_name
+        name = self.scheme.certificate_name
         signer = (
             self._builder(here)
             .subject_name(Name([NameAttribute(NameOID.COMMON_NAME, name)]))
-            .public_key(key.public_key())
+            .public_key(self.key.public_key())
             .add_extension(BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(SubjectAlternativeName([DNSName(name)]), critical=False)
             .add_extension(ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(issuer, critical=False)
             .sign(its_own, SHA256())
         )
-        return _Issued(root=_pem(root), certificate=_pem(signer), key=key)
+        return IssuedCertificates(root=_pem(root), certificate=_pem(signer))
 
     def _builder(self, issuer: Name) -> CertificateBuilder:
         now = self._clock()

@@ -1,9 +1,10 @@
 """The made-up people of the sandbox, their pictures and their repositories."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from webapp.sandbox.drawing import png
+_PICTURES = Path(__file__).resolve().parent.parent / "people"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,8 +14,6 @@ class SandboxPerson:
     number: int
     login: str
     name: str
-    colour: str
-    drawing: tuple[str, ...]
 
     @property
     def email(self) -> str:
@@ -23,7 +22,7 @@ class SandboxPerson:
     @property
     def picture(self) -> bytes:
         """Their face, as PNG, with room for whoever shows it round."""
-        return png(self.drawing, colours={".": self.colour, "#": "#ffffff", "o": "#1c1a24"})
+        return (_PICTURES / f"{self.login}.png").read_bytes()
 
     @property
     def repositories(self) -> list[dict[str, Any]]:
@@ -47,37 +46,9 @@ _REPOSITORIES = (
     ("sand-castle", False, "Gone with the tide"),
 )
 
-_CAT = (
-    "............",
-    "............",
-    "..#......#..",
-    "..##....##..",
-    "..########..",
-    "..#oo##oo#..",
-    "..#oo##oo#..",
-    "..####o###..",
-    "..########..",
-    "...######...",
-    "............",
-    "............",
-)
-_ROBOT = (
-    "............",
-    ".....##.....",
-    ".....##.....",
-    "..########..",
-    "..#oooooo#..",
-    "..#o#oo#o#..",
-    "..#oooooo#..",
-    "..########..",
-    "...#o##o#...",
-    "...######...",
-    "............",
-    "............",
-)
 PEOPLE = (
-    SandboxPerson(number=583231, login="octocat", name="Octo Cat", colour="#5a3fb0", drawing=_CAT),
-    SandboxPerson(number=480938, login="hubot", name="Hubot", colour="#a12a1c", drawing=_ROBOT),
+    SandboxPerson(number=583231, login="octocat", name="Octo Cat"),
+    SandboxPerson(number=480938, login="hubot", name="Hubot"),
 )
 
 

@@ -5,9 +5,9 @@ from base64 import b64decode
 from collections.abc import Mapping
 from urllib.parse import unquote_plus
 
-from webapp.sandbox.authorization_grants import GrantRefused
-from webapp.sandbox.authorization_habits import PlayedRefusal
-from webapp.sandbox.parameters import Parameters
+from webapp.sandbox.authorization.granted import GrantRefused
+from webapp.sandbox.authorization.habits import PlayedRefusal
+from webapp.sandbox.authorization.parameters import Parameters
 from webapp.sandbox.settings import Sandbox
 
 

@@ -1,0 +1,1 @@
+"""The sandbox's authorization server: one implementation, with the habits of three providers."""

@@ -1,0 +1,112 @@
+"""The consent page: who asks, for what, which made-up person says so, and their yes or no."""
+
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+from litestar import Response
+
+from webapp.http.parts import AnyRequest
+from webapp.sandbox.authorization.faults import REDIRECT_FAULTS, Faults, PlayedFault
+from webapp.sandbox.authorization.granted import AuthorizationGrants
+from webapp.sandbox.authorization.habits import AuthorizationHabits
+from webapp.sandbox.authorization.parameters import Parameters
+from webapp.sandbox.authorization.people import PEOPLE, person_of
+from webapp.sandbox.authorization.requests import (
+    AuthorizationRequest,
+    NotRedirected,
+    RequestWay,
+    SentBack,
+    read_request,
+)
+from webapp.sandbox.pages import NO_STORE, SandboxPages
+from webapp.sandbox.settings import Sandbox
+
+_NOT_COMPLETE = "This form is not complete"
+
+
+class Consent:
+    """The authorisation endpoint of one authorisation server."""
+
+    def __init__(
+        self,
+        *,
+        sandbox: Sandbox,
+        habits: AuthorizationHabits,
+        grants: AuthorizationGrants,
+        faults: Faults,
+        pages: SandboxPages,
+    ) -> None:
+        self._sandbox = sandbox
+        self._habits = habits
+        self._grants = grants
+        self._faults = faults
+        self._pages = pages
+
+    def ask(self, request: AnyRequest) -> Response[Any]:
+        """Show the page; nothing is kept of the request."""
+        asked = self._read(request)
+        if not isinstance(asked, AuthorizationRequest):
+            return asked
+        here, words = self._here(request), self._habits.scopes
+        values = {
+            "provider": self._habits.name,
+            "client": self._sandbox.client_id,
+            "place": urlsplit(asked.way.redirect_uri).netloc,
+            "scopes": [(scope, words.get(scope, "")) for scope in asked.scopes],
+            "user_scopes": [(scope, words.get(scope, "")) for scope in asked.user_scopes],
+            "people": PEOPLE,
+            "action": here,
+        }
+        return self._pages.form("consent.html", values, request=request, subject=here)
+
+    def decide(self, request: AnyRequest, body: bytes) -> Response[Any]:
+        """Send the browser back with a code or with the person's no."""
+        asked = self._read(request)
+        if not isinstance(asked, AuthorizationRequest):
+            return asked
+        try:
+            form = Parameters(body)
+            decision, login, csrf = (form.get(name) for name in ("decision", "person", "csrf"))
+        except ValueError:
+            return self._pages.trouble(_NOT_COMPLETE, "It came in a strange shape.")
+        if not self._pages.is_ours(csrf, request=request, subject=self._here(request)):
+            return self._pages.trouble(
+                "This form is not from here",
+                "It did not come from our page in this browser, or your browser keeps no cookies.",
+                status=HTTPStatus.FORBIDDEN,
+            )
+        person = person_of(login)
+        if decision == "deny":
+            description = "The person said no."
+            return self._send_back(asked.way, error="access_denied", error_description=description)
+        if decision != "approve" or person is None:
+            return self._pages.trouble(_NOT_COMPLETE, "Choose a person and press a button.")
+        return self._send_back(asked.way, code=self._grants.issue_code(asked, person=person))
+
+    def _read(self, request: AnyRequest) -> AuthorizationRequest | Response[Any]:
+        """What is asked for, or the answer to whoever cannot ask so."""
+        query = _query(request)
+        try:
+            return read_request(query, sandbox=self._sandbox, habits=self._habits)
+        except NotRedirected as err:
+            return self._pages.trouble("We can't ask you this", str(err))
+        except SentBack as err:
+            return self._send_back(err.way, error=err.error, error_description=err.description)
+
+    def _send_back(self, way: RequestWay, **parameters: str) -> Response[Any]:
+        fault = self._faults.take(REDIRECT_FAULTS)
+        if fault is PlayedFault.DROP_ISS:
+            way = way.said_by(None)
+        elif fault is PlayedFault.WRONG_ISS:
+            way = way.said_by(f"{self._sandbox.url}/somebody-else")
+        headers = {**NO_STORE, "location": way.back(**parameters)}
+        return Response(None, status_code=HTTPStatus.SEE_OTHER, headers=headers)
+
+    def _here(self, request: AnyRequest) -> str:
+        return f"{self._habits.authorize}?{_query(request)}"
+
+
+def _query(request: AnyRequest) -> str:
+    query: bytes = request.scope["query_string"]
+    return query.decode("latin-1")

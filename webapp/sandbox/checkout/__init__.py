@@ -1,0 +1,1 @@
+"""What the sandbox's payment providers do alike; nothing here is any vendor's own."""

@@ -1,0 +1,218 @@
+"""Mollie's Payments v2 in small: what our own gateway calls of it.
+
+What could go wrong: a payment or a refund that is made twice, as its key is forgotten after an
+hour. As at Mollie more can be given back than was paid, so that whoever asks twice has it happen.
+"""
+
+import hmac
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http import HTTPStatus
+from typing import TypeAlias, TypeVar
+from urllib.parse import parse_qs
+
+import msgspec
+from litestar import Router
+from msgspec import Struct
+
+from flows.elicitation.states import Json
+from flows.errors import InvalidQuestion
+from flows.payments.mollie.gateway import LIFE_WITHOUT_A_METHOD
+from flows.payments.money import Money
+from flows.payments.responses import minor_units, written
+from flows.payments.session import Malformed
+from webapp.sandbox.authorization.client import bearer_of
+from webapp.sandbox.checkout.answers import (
+    Answer,
+    ApiCall,
+    Key,
+    SandboxAsked,
+    SandboxRefused,
+    provider_router,
+)
+from webapp.sandbox.checkout.deliveries import Outside
+from webapp.sandbox.checkout.sales import Sales
+from webapp.sandbox.mollie.payments import (
+    ID_BYTES,
+    MollieAmount,
+    MolliePaid,
+    MollieVendor,
+    PaymentWish,
+    Words,
+    cancel,
+)
+from webapp.sandbox.settings import Sandbox
+
+_KEYS_KEPT = timedelta(hours=1)
+_MORE_AT_MOST = 2500  # minor units that can be given back beyond what was paid
+_LISTED_AT_MOST = 250
+_LISTED_BY_DEFAULT = 50
+_STATUS = {"POST": HTTPStatus.CREATED}
+T = TypeVar("T")
+Act: TypeAlias = Callable[["MollieApi", ApiCall], Json]
+
+
+class MollieError(SandboxRefused):
+    """The facts are those of Mollie's error object."""
+
+    def __init__(self, detail: str, *, status: int = 422, field: str | None = None) -> None:
+        super().__init__(detail, status=status)
+        self.field = field
+
+    def as_json(self) -> Json:
+        facts: dict[str, Json] = {
+            "status": self.status,
+            "title": HTTPStatus(self.status).phrase,
+            "detail": self.message,
+        }
+        return facts if self.field is None else {**facts, "field": self.field}
+
+
+class MollieRefundWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    amount: MollieAmount
+    description: Words = "Refund"
+    metadata: Json = None
+
+
+def mollie_api(sandbox: Sandbox, outside: Outside) -> "MollieApi":
+    sales = Sales(MollieVendor(), outside)
+    origins = sandbox.redirect_origins
+    return MollieApi(url=sandbox.url, origins=origins, key=sandbox.mollie_key, sales=sales)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MollieApi:
+    """Answers those who have the key, and tells those at `origins` only. Implements ProviderApi."""
+
+    url: str
+    origins: tuple[str, ...]
+    key: str = field(repr=False)
+    sales: Sales[MolliePaid]
+
+    def require_key(self, call: ApiCall) -> None:
+        given = bearer_of(call.request.headers) or ""
+        if not hmac.compare_digest(given.encode(), self.key.encode()):
+            raise MollieError("Missing authentication, or failed to authenticate", status=401)
+
+    def ask(self, call: ApiCall, act: Act) -> SandboxAsked:
+        self.require_key(call)
+        method = call.request.method
+        name = call.request.headers.get("idempotency-key") if call.changes else None
+        asked = (method, call.path, call.body)
+        conflict = MollieError("The key was used for another request")
+        return SandboxAsked(
+            act=lambda: Answer(body=act(self, call), status=_STATUS.get(method, HTTPStatus.OK)),
+            changes=call.changes,
+            key=Key(name=name, asked=asked, life=_KEYS_KEPT, conflict=conflict) if name else None,
+        )
+
+    def refusal(self, words: str, status: HTTPStatus) -> MollieError:
+        return MollieError(words, status=status)
+
+    def headers(self, _: bool) -> Mapping[str, str]:  # noqa: FBT001 - there is one
+        return {}
+
+    # What its routes do. Each raises MollieError.
+
+    def create(self, call: ApiCall) -> Json:
+        wish = _read(call.body, PaymentWish)
+        allowed = tuple(f"{origin}/" for origin in self.origins)
+        if wish.webhook_url is not None and not wish.webhook_url.startswith(allowed):
+            raise MollieError("The webhook URL is unreachable", field="webhookUrl")
+        now, id = self.sales.clock(), f"tr_{secrets.token_hex(ID_BYTES)}"
+        payment = MolliePaid(
+            id=id,
+            api=f"{self.url}/mollie/v2/payments/{id}",
+            page=f"{self.url}/pay/{id}",
+            price=_price(wish.amount),
+            what=(wish.description,),
+            back_url=wish.redirect_url,
+            cancel_url=wish.cancel_url or wish.redirect_url,
+            asked=wish,
+            made_at=now,
+            until=now + LIFE_WITHOUT_A_METHOD,
+        )
+        return self.sales.keep(payment).as_json()
+
+    def show(self, call: ApiCall) -> Json:
+        return self._known(call.id).as_json()
+
+    def cancel(self, call: ApiCall) -> Json:
+        payment = self._known(call.id)
+        if not payment.is_cancelable:
+            raise MollieError("The payment cannot be canceled")
+        return cancel(self.sales, payment).as_json()
+
+    def refund(self, call: ApiCall) -> Json:
+        """Give back some of a payment."""
+        wish, payment = _read(call.body, MollieRefundWish), self._known(call.id)
+        price = _price(wish.amount)
+        if not payment.is_paid:
+            raise MollieError("The payment cannot be refunded")
+        if price.currency != payment.price.currency:
+            raise MollieError("The currency is not that of the payment", field="amount")
+        if price.minor_units > payment.left + _MORE_AT_MOST:
+            raise MollieError("The amount is higher than the maximum", field="amount")
+        about: dict[str, Json] = {"description": wish.description, "metadata": wish.metadata}
+        refund = self.sales.refund(payment, price.minor_units, about)
+        return payment.refund_as_json(refund, now=self.sales.clock())
+
+    def list_refunds(self, call: ApiCall) -> Json:
+        """The latest first."""
+        limit, payment, now = _limit(call.query), self._known(call.id), self.sales.clock()
+        refunds: list[Json] = [
+            payment.refund_as_json(one, now=now) for one in payment.refunds[::-1][:limit]
+        ]
+        return {"count": len(refunds), "_embedded": {"refunds": refunds}, "_links": {}}
+
+    def _known(self, id: str) -> MolliePaid:
+        payment = self.sales.find(id)
+        if payment is None:
+            raise MollieError("No payment exists with this id", status=404)
+        return payment
+
+
+def mollie_routes() -> Router:
+    payment = "/v2/payments/{id:str}"
+    routes = {
+        "POST /v2/payments": MollieApi.create,
+        f"GET {payment}": MollieApi.show,
+        f"DELETE {payment}": MollieApi.cancel,
+        f"POST {payment}/refunds": MollieApi.refund,
+        f"GET {payment}/refunds": MollieApi.list_refunds,
+    }
+    return provider_router("mollie", routes)
+
+
+def _price(amount: MollieAmount) -> Money:
+    """Raises MollieError for one that is none, or is not written with all its decimals."""
+    try:
+        units = minor_units(amount.value, amount.currency)
+        price = Money.from_minor_units(units, amount.currency)
+        if written(price) == amount.value:
+            return price
+    except (Malformed, InvalidQuestion):
+        pass
+    raise MollieError("The amount is no amount in this currency", field="amount")
+
+
+def _read(body: bytes, shape: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except msgspec.ValidationError as error:
+        raise MollieError(f"{error}.") from None
+    except (ValueError, RecursionError):
+        raise MollieError("The body is no JSON", status=400) from None
+
+
+def _limit(query: bytes) -> int:
+    try:
+        given = parse_qs(query.decode("ascii"), max_num_fields=8).get("limit", [])
+        limit = int(given[0]) if given else _LISTED_BY_DEFAULT
+    except ValueError:
+        limit = 0
+    if not 0 < limit <= _LISTED_AT_MOST:
+        raise MollieError("The limit is none", status=400, field="limit")
+    return limit

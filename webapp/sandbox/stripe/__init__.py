@@ -1,0 +1,1 @@
+"""The sandbox's Stripe: sessions of its checkout, payments, refunds and disputes."""

@@ -1,0 +1,250 @@
+"""A session of the sandbox's Stripe, its payment, and how Stripe would write and tell of them.
+
+A session's success address has a place for its id. It is filled only when the browser leaves, so
+that the API gives back what it was given.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import msgspec
+
+from flows.elicitation.states import Json
+from flows.payments.money import Money
+from flows.payments.receipt import Dispute
+from flows.payments.stripe.account import charged
+from webapp.sandbox import signing
+from webapp.sandbox.checkout.deliveries import SandboxEvent
+from webapp.sandbox.checkout.sales import (
+    GO_BACK,
+    TRANSFER,
+    Button,
+    Sale,
+    SaleRefund,
+    Sales,
+    SaleState,
+    becomes,
+    dispute_button,
+    give_half_back,
+)
+
+API_VERSION = "2026-10-28.endive"
+_NONE: Mapping[str, Json] = {"reason": None, "metadata": {}}
+_PAYMENT_STATUS = {
+    SaleState.PAID: "succeeded",
+    SaleState.AWAITED: "processing",
+    SaleState.FAILED: "requires_payment_method",
+}
+_BECAME = {
+    (SaleState.OPEN, SaleState.PAID): "checkout.session.completed",
+    (SaleState.OPEN, SaleState.AWAITED): "checkout.session.completed",
+    (SaleState.OPEN, SaleState.OVER): "checkout.session.expired",
+    (SaleState.AWAITED, SaleState.PAID): "checkout.session.async_payment_succeeded",
+    (SaleState.AWAITED, SaleState.FAILED): "checkout.session.async_payment_failed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StripeSession(Sale):
+    """One visit to the checkout, and its payment intent with its one charge.
+
+    `asked` is of the session and `metadata` of the payment, as they were given; `number` is in the
+    ids of the payment, its charge and its dispute.
+    """
+
+    url: str
+    asked: Mapping[str, Json]
+    payment_metadata: Mapping[str, str]
+    number: str
+
+    @property
+    def amount(self) -> int:
+        return counted(self.price)
+
+    @property
+    def payment(self) -> str | None:
+        return f"pi_{self.number}" if self.state in _PAYMENT_STATUS else None
+
+    @property
+    def charge(self) -> str:
+        return f"ch_{self.number}"
+
+    @property
+    def status(self) -> str:
+        over = "expired" if self.state is SaleState.OVER else "complete"
+        return "open" if self.is_open else over
+
+    def as_json(self) -> dict[str, Json]:
+        return {
+            **self.asked,
+            "id": self.id,
+            "object": "checkout.session",
+            "amount_subtotal": self.amount,
+            "amount_total": self.amount,
+            "expires_at": _seconds(self.until),
+            "mode": "payment",
+            "payment_intent": self.payment,
+            "payment_method_types": ["card", "customer_balance"],
+            "payment_status": "paid" if self.is_paid else "unpaid",
+            "status": self.status,
+            "url": self.url if self.is_open else None,
+            **self._about(self.made_at),
+        }
+
+    def payment_as_json(self, *, with_charge: bool = False) -> dict[str, Json]:
+        charge: Json = self.charge_as_json() if with_charge else self.charge
+        return {
+            "id": self.payment,
+            "object": "payment_intent",
+            "amount": self.amount,
+            "amount_received": self.amount if self.is_paid else 0,
+            "latest_charge": charge if self.is_paid else None,
+            "metadata": self.payment_metadata,
+            "status": _PAYMENT_STATUS[self.state],
+            **self._about(self.taken_at),
+        }
+
+    def charge_as_json(self) -> dict[str, Json]:
+        return {
+            "id": self.charge,
+            "object": "charge",
+            "amount": self.amount,
+            "amount_captured": self.amount,
+            "amount_refunded": self.amount - self.amount_left,
+            "disputed": self.dispute is not None,
+            "metadata": self.payment_metadata,
+            "paid": self.is_paid,
+            "payment_intent": self.payment,
+            "refunded": self.left == 0,
+            "status": "succeeded",
+            **self._about(self.taken_at),
+        }
+
+    @property
+    def amount_left(self) -> int:
+        return counted(Money.from_minor_units(self.left, self.price.currency))
+
+    def dispute_as_json(self) -> dict[str, Json]:
+        """The bank's claim; its charge stays disputed when it is over."""
+        return {
+            "id": f"dp_{self.number}",
+            "object": "dispute",
+            "amount": self.amount,
+            "charge": self.charge,
+            "metadata": {},
+            "payment_intent": self.payment,
+            "reason": "fraudulent",
+            "status": "won" if self.dispute is Dispute.WON else "needs_response",
+            **self._about(self.disputed_at),
+        }
+
+    def refund_as_json(self, refund: SaleRefund) -> dict[str, Json]:
+        return {
+            "id": refund.id,
+            "object": "refund",
+            "amount": counted(refund.price),
+            "charge": self.charge,
+            "payment_intent": self.payment,
+            "status": "succeeded",
+            **_NONE,
+            **refund.about,
+            **self._about(refund.made_at),
+        }
+
+    def _about(self, created: datetime | None) -> dict[str, Json]:
+        return {
+            "created": None if created is None else _seconds(created),
+            "currency": self.price.currency.lower(),
+            "livemode": False,
+        }
+
+
+def _decline(sales: Sales[StripeSession], session: StripeSession) -> None:
+    """The session stays open."""
+    sales.keep(replace(session, was_declined=True))
+
+
+def _can_be_claimed(session: StripeSession) -> bool:
+    return session.is_paid and session.dispute is None
+
+
+def _can_be_won(session: StripeSession) -> bool:
+    return session.dispute is Dispute.OPEN
+
+
+_BUTTONS = (
+    Button(name="card", label="Pay with a test card", look="primary", act=becomes(SaleState.PAID)),
+    Button(name="declined", label="Card that is declined", act=_decline, stays=True),
+    Button(
+        name="bank", label="Pay by bank, arrives later", act=becomes(SaleState.AWAITED), stays=True
+    ),
+    GO_BACK,
+    *TRANSFER,
+    give_half_back(lambda session: session.left),
+    dispute_button(
+        "claim", label="Let the bank claim it back", dispute=Dispute.OPEN, when=_can_be_claimed
+    ),
+    dispute_button("won", label="Win against the bank", dispute=Dispute.WON, when=_can_be_won),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StripeVendor:
+    """Implements Vendor."""
+
+    webhook_url: str
+    secret: str = field(repr=False)
+    clock: Callable[[], datetime]
+    label: str = "Stripe Checkout"
+    buttons: tuple[Button, ...] = _BUTTONS
+
+    def refund_id(self) -> str:
+        return f"re_{secrets.token_hex(12)}"
+
+    def notes(self, sale: StripeSession) -> Iterable[str]:
+        if sale.dispute is Dispute.OPEN:
+            yield "The bank claims it back."
+        if sale.dispute is Dispute.WON:
+            yield "The bank claimed it back, in vain."
+
+    def event(self, before: StripeSession, after: StripeSession) -> SandboxEvent | None:
+        if before.state is not after.state:
+            return self._event(_BECAME[before.state, after.state], after.as_json())
+        if before.refunds != after.refunds:
+            return self._event("charge.refunded", after.charge_as_json())
+        if before.dispute is not after.dispute:
+            what = "created" if before.dispute is None else "closed"
+            return self._event(f"charge.dispute.{what}", after.dispute_as_json())
+        return None
+
+    def headers(self, event: SandboxEvent) -> Sequence[tuple[str, str]]:
+        """Signed anew, since a signature holds for minutes only."""
+        signature = signing.stripe(event.body, secret=self.secret, now=self.clock())
+        return [("content-type", "application/json; charset=utf-8"), *signature]
+
+    def _event(self, event_type: str, about: Json) -> SandboxEvent:
+        id = f"evt_{secrets.token_hex(12)}"
+        body = {
+            "id": id,
+            "object": "event",
+            "api_version": API_VERSION,
+            "created": _seconds(self.clock()),
+            "data": {"object": about},
+            "livemode": False,
+            "pending_webhooks": 1,
+            "request": {"id": None, "idempotency_key": None},
+            "type": event_type,
+        }
+        url = self.webhook_url
+        return SandboxEvent(id=id, type=event_type, url=url, body=msgspec.json.encode(body))
+
+
+def counted(price: Money) -> int:
+    """The amount as Stripe counts it: what `charged` was given."""
+    return price.minor_units * 100 // charged(100, price.currency).minor_units
+
+
+def _seconds(at: datetime) -> int:
+    return int(at.timestamp())
