@@ -48,12 +48,6 @@ if TYPE_CHECKING:  # most servers have none
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
-SECRET_NAMES = (
-    "ELICIT_SECRET",
-    "MCP_ELICITATION_SECRET",
-    "MCP_SESSION_SECRET",
-    "MCP_SERVER_SECRET",
-)
 URL = Setting(
     name="ELICIT_URL",
     parse=str,
@@ -65,9 +59,16 @@ SECRET = Setting(
     parse=str,
     otherwise="on loopback only: a key file, made once",
     says="what everything is sealed with, 32 bytes or more, from `elicit keys new`; several with "
-    "commas, newest first. Also read: `MCP_ELICITATION_SECRET`, `MCP_SESSION_SECRET`, "
-    "`MCP_SERVER_SECRET`",
+    "commas, newest first",
 )
+SECRETS = (
+    SECRET,
+    *(
+        replace(SECRET, name=f"MCP_{which}_SECRET", says="the same, where none above it is set")
+        for which in ("ELICITATION", "SESSION", "SERVER")
+    ),
+)
+SECRET_NAMES = tuple(row.name for row in SECRETS)
 STORE = Setting(
     name="ELICIT_STORE",
     parse=str,
@@ -221,7 +222,7 @@ class Settings:
 
 # Every setting, in the order in which README has them.
 TABLE: tuple[Setting[Any], ...] = (
-    *(URL, SECRET, STORE, CONFIG),
+    *(URL, *SECRETS, STORE, CONFIG),
     *payments.PAYMENTS,
     *rows_of(Settings).values(),
     *rows_of(PolicySettings).values(),
