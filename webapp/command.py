@@ -10,10 +10,15 @@ from webapp.logs.events import TOOL_LOGGERS, mask_tool_logs, show_events
 from webapp.logs.lines import LogSettings, take_over
 from webapp.printing import tell
 from webapp.settings.key_usage import open_noted
-from webapp.settings.settings import BadSettings, Settings, read_settings
+from webapp.settings.settings import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    BadSettings,
+    Settings,
+    read_settings,
+)
 from webapp.stores import Store
 
-LOOPBACK = "127.0.0.1"
 # At INFO they log every address they ask for, and there are tokens in those.
 TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
 
@@ -32,7 +37,9 @@ class CommandRefused(Exception):
         return self.status
 
 
-def settings_for(environment: Mapping[str, str], *, host: str, port: int) -> Settings:
+def settings_for(
+    environment: Mapping[str, str], *, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT
+) -> Settings:
     """Raises Refused."""
     try:
         return read_settings(environment, host=host, port=port)

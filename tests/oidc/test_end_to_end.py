@@ -20,6 +20,7 @@ from tests.support.mcp_server import (
     text_of,
 )
 from webapp.settings.identity import IdentitySettings, read_identity
+from webapp.settings.table import Values
 
 WORDS = "Only for the eyes of alice"
 
@@ -37,9 +38,9 @@ def served() -> object:
 
 def known_at(acme: OpenIdProvider) -> Callable[[str], IdentitySettings]:
     def who(url: str) -> IdentitySettings:
-        problems: list[str] = []
-        found = read_identity(sign_in_for(acme, url), problems)
-        assert not problems
+        values = Values(sign_in_for(acme, url))
+        found = read_identity(values)
+        assert not values.problems
         return found
 
     return who

@@ -1,7 +1,7 @@
 """What the webhook log holds, and a replay of it."""
 
 from tests.support.shop_env import Shop
-from webapp.cli.payments import replay_hook
+from webapp.cli.webhooks import replay_hook
 from webapp.records.ids import tail_of
 from webapp.records.rows import StoredWebhook
 

@@ -22,7 +22,7 @@ import anyio
 
 from webapp.calls.call import Call
 from webapp.http.connection import ClientConnection
-from webapp.settings.quotas import GRACE, ORPHANED_AT_MOST
+from webapp.settings.quotas import PolicySettings
 
 T = TypeVar("T")
 Later: TypeAlias = Callable[[Callable[[ClientConnection], None]], None]
@@ -30,6 +30,7 @@ Wait: TypeAlias = Callable[[Collection[asyncio.Future[Any]]], Awaitable[object]]
 RENEWAL_SECONDS = 10.0
 ARRIVAL_SECONDS = 5.0
 ENDING_SECONDS = 5.0
+_USUAL = PolicySettings()
 _log = logging.getLogger(__name__)
 
 
@@ -37,7 +38,10 @@ class RunningTools:
     """Owns every task that may outlive the request it began in."""
 
     def __init__(
-        self, *, orphaned_at_most: timedelta = ORPHANED_AT_MOST, grace: timedelta = GRACE
+        self,
+        *,
+        orphaned_at_most: timedelta = _USUAL.orphaned_at_most,
+        grace: timedelta = _USUAL.grace,
     ) -> None:
         self._orphaned_at_most = orphaned_at_most
         self._grace = grace

@@ -4,12 +4,25 @@ What could go wrong: a terminal that obeys what a model wrote: arguments are sho
 that are no letters as such.
 """
 
-from webapp.cli.payments import OWNER_CHARACTERS, WHAT_CHARACTERS
+import argparse
+
+from webapp.cli.arguments import add_id, commands_of
+from webapp.cli.operator import OWNER_CHARACTERS, WHAT_CHARACTERS, does
 from webapp.command import CommandRefused
 from webapp.printing import printed
 from webapp.records.ids import tail_of
 from webapp.records.rows import Approval
 from webapp.service import Service
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    commands = commands_of(parser)
+    words = "list what people have allowed tools, the latest first"
+    does(commands.add_parser("list", help=words), list_approvals)
+    revoke = commands.add_parser("revoke", help="end one: the next call asks again")
+    add_id(revoke, shown_by="approvals")
+    does(revoke, revoke_approval)
+    does(commands.add_parser("clear", help="end all, of everybody"), clear_approvals)
 
 
 async def list_approvals(service: Service) -> list[str]:

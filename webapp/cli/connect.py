@@ -1,11 +1,13 @@
 """`elicit connect`: the account that a tool waits for, connected from a terminal."""
 
+import argparse
 import asyncio
+import os
 import sys
-from collections.abc import Mapping
 from datetime import timedelta
 
 from flows.errors import ElicitError, StoreUnavailable, Unreadable
+from webapp.cli.arguments import add_port
 from webapp.cli.device_flow import (
     LONGEST_QUOTATION,
     Terminal,
@@ -14,20 +16,31 @@ from webapp.cli.device_flow import (
     open_questions,
     plain,
 )
-from webapp.command import LOOPBACK, CommandRefused, quieten, settings_for, under_another_secret
+from webapp.command import CommandRefused, quieten, settings_for, under_another_secret
 from webapp.connecting import connect
 from webapp.printing import tell
-from webapp.settings.settings import Settings
+from webapp.settings.settings import DEFAULT_PORT, Settings
 
 
-def connect_here(environment: Mapping[str, str], *, provider: str | None, port: int) -> int:
-    """The exit status: 0 if it is connected."""
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Connect the account that a tool of yours waits for, by a code that you enter in any "
+        "browser, on any device. For servers that you reach by a terminal only."
+    )
+    parser.add_argument(
+        "provider",
+        nargs="?",
+        metavar="PROVIDER",
+        help="such as github; else whichever a tool waits for",
+    )
+    add_port(parser, default=DEFAULT_PORT)
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
     quieten()
-    try:
-        settings = settings_for(environment, host=LOOPBACK, port=port)
-        return asyncio.run(_connect(settings, provider))
-    except CommandRefused as refusal:
-        return refusal.tell()
+    settings = settings_for(os.environ, port=options.port)
+    return asyncio.run(_connect(settings, options.provider))
 
 
 async def _connect(settings: Settings, provider: str | None) -> int:

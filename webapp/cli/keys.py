@@ -8,26 +8,31 @@ all the others have, so a secret that no process of this store has had yet is re
 it needs stays.
 """
 
+import argparse
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from flows.crypto.tokens import MAXIMUM_LIFE
 from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable, Unreadable, WeakSecret
+from webapp.cli.arguments import commands_of
 from webapp.cli.resealing import is_under_way, reseal
 from webapp.command import (
-    LOOPBACK,
     CommandRefused,
     opened_store,
     settings_for,
     under_another_secret,
 )
+from webapp.connecting import utc_now
+from webapp.printing import tell
 from webapp.records.owners import count_wrapped, rewrap, was_served
-from webapp.settings.key_file import KeyFile, SecretSetting, data_folder, new_secret
+from webapp.settings.key_file import KeyFile, SecretSetting, new_secret
 from webapp.settings.key_usage import noted_as, wrapped_in
-from webapp.settings.settings import DEFAULT_PORT, SECRET_NAMES, Settings
+from webapp.settings.settings import SECRET_NAMES, Settings, key_file_of
 from webapp.stores import Store
 
 ORDER = """\
@@ -60,14 +65,55 @@ class Keys:
 Work = Callable[[Keys], Awaitable[list[str]]]
 
 
-def on_keys(environment: Mapping[str, str], work: Work, *, say: Callable[[str], object]) -> int:
-    """Do the work on the secrets and the store of that environment; the exit status."""
-    try:
-        for line in asyncio.run(_on_keys(environment, work)):
-            say(line)
-    except CommandRefused as refusal:
-        return refusal.tell()
-    return 0
+def declare(parser: argparse.ArgumentParser) -> None:
+    commands = commands_of(parser)
+    new = commands.add_parser(
+        "new",
+        help="print a new secret for ELICIT_SECRET",
+        description="Print a new secret for ELICIT_SECRET. With one that is in use already: "
+        "elicit keys rotate says in which order it is replaced.",
+    )
+    new.set_defaults(run=lambda _: tell(new_secret().decode()))
+    rotating = commands.add_parser(
+        "rotate",
+        help="replace the secret, while processes serve",
+        description="In local use: make a new secret, put it first in the key file, and wrap what "
+        "the store keeps under it; running processes see it at once. With ELICIT_SECRET: wrap what "
+        "the store keeps under the first secret of the list. It may be interrupted and run again.",
+    )
+    rotating.add_argument(
+        "--anyway",
+        action="store_true",
+        help="also under a secret that no process of this store has had yet (ELICIT_SECRET only)",
+    )
+    rotating.add_argument(
+        "--after-leak",
+        action="store_true",
+        help="somebody may have the secret and a copy of the store: also make new data keys and "
+        "seal everything anew; run it twice, as it says",
+    )
+    rotating.set_defaults(run=partial(_run, rotate), now=utc_now())
+    listing = commands.add_parser(
+        "list",
+        help="list the secrets by their fingerprints",
+        description="List the secrets by their fingerprints, newest first, and how many keys of "
+        "the store each one wraps.",
+    )
+    listing.set_defaults(run=partial(_run, list_keys))
+    retiring = commands.add_parser(
+        "retire",
+        help="take an old secret out of the key file",
+        description="Take an old secret out of the key file. Refused while it wraps a key in any "
+        "store that was opened with the file. With ELICIT_SECRET: say whether it could be taken "
+        "out.",
+    )
+    retiring.add_argument("fingerprint", metavar="FINGERPRINT", help="as elicit keys list shows it")
+    retiring.add_argument(
+        "--anyway",
+        action="store_true",
+        help="also while links and sessions made under it may live: they end",
+    )
+    retiring.set_defaults(run=partial(_run, retire), now=utc_now())
 
 
 async def rotate(
@@ -225,15 +271,21 @@ async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
             )
 
 
+def _run(work: Callable[..., Awaitable[list[str]]], options: argparse.Namespace) -> None:
+    given = {name: value for name, value in vars(options).items() if name != "run"}
+    for line in asyncio.run(_on_keys(os.environ, partial(work, **given))):
+        tell(line)
+
+
 async def _on_keys(environment: Mapping[str, str], work: Work) -> list[str]:
     variable = next((name for name in SECRET_NAMES if environment.get(name)), None)
-    file = KeyFile(data_folder(environment) / "key") if variable is None else None
+    file = key_file_of(environment)
     if file is not None and not file.path.exists():
         raise CommandRefused(
             f"There is no secret yet, neither in ELICIT_SECRET nor in {file.path}, which "
             "`elicit serve` makes."
         )
-    settings = settings_for(environment, host=LOOPBACK, port=DEFAULT_PORT)
+    settings = settings_for(environment)
     try:
         ring = file.ring() if file is not None else settings.ring
         async with opened_store(settings) as store:

@@ -1,4 +1,4 @@
-"""`elicit payments` and `elicit webhooks`: what an operator sees, and refunds or replays.
+"""`elicit payments`: what an operator sees, and refunds.
 
 What could go wrong: a terminal that obeys what a tool or a provider wrote, or a list that shows
 whose it is. So signs that are no letters are shown as such, owners are cut short, and no key of a
@@ -6,52 +6,61 @@ provider's is in what is printed. What a provider calls a payment and its page i
 found in its dashboard and on a bank's statement.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+import argparse
 
 import msgspec
 
 from flows.elicitation.states import Elicitation, Status
-from flows.errors import ElicitError, InvalidQuestion, NotPossible, StoreUnavailable, Unreadable
+from flows.errors import ElicitError, InvalidQuestion, NotPossible, StoreUnavailable
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
-from flows.payments.session import sessions_of, terms_of
+from flows.payments.session import CheckoutTerms, sessions_of, terms_of
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
-from webapp.command import LOOPBACK, CommandRefused, quieten, settings_for, under_another_secret
-from webapp.connecting import connect
+from webapp.cli.arguments import add_id, commands_of
+from webapp.cli.operator import OWNER_CHARACTERS, WHAT_CHARACTERS, does
+from webapp.command import CommandRefused
 from webapp.payments.refunds import NoRefunds
 from webapp.payments.verification import ON_ITS_WAY
 from webapp.printing import printed
 from webapp.records.ids import tail_of
-from webapp.records.rows import StoredWebhook, TurnedAway
 from webapp.service import Service
-from webapp.settings.settings import DEFAULT_PORT, Settings
-from webapp.stores import Record
 
-OWNER_CHARACTERS = 6
-WHAT_CHARACTERS = 60
 REASON_CHARACTERS = 500
-NAMED_AT_MOST = 5
 OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
 _AGAIN_WHOLE = "It is not used by any call any more, and giving it back is tried again."
 _AGAIN_PART = "Run the command again: what has gone back by then is not given twice."
-Work = Callable[[Service], Awaitable[Sequence[str]]]
 
 
-def operate(environment: Mapping[str, str], work: Work, *, say: Callable[[str], object]) -> int:
-    """Do the work on the store of that environment; the exit status."""
-    quieten()
-    try:
-        settings = settings_for(environment, host=LOOPBACK, port=DEFAULT_PORT)
-        lines, left_out = asyncio.run(_operate(settings, work))
-        for line in lines:
-            say(line)
-        if left_out:
-            raise _not_all(left_out)
-    except CommandRefused as refusal:
-        return refusal.tell()
-    return 0
+def declare(parser: argparse.ArgumentParser) -> None:
+    commands = commands_of(parser)
+    listing = commands.add_parser("list", help="list what was paid, the latest first")
+    listing.add_argument(
+        "--open",
+        dest="only_open",
+        action="store_true",
+        help="only what no call has used and nobody has back, or a bank has claimed",
+    )
+    listing.add_argument(
+        "--json", dest="as_json", action="store_true", help="one JSON object a line"
+    )
+    does(listing, list_payments)
+    showing = commands.add_parser("show", help="show one, with all that is known of it")
+    refund = commands.add_parser("refund", help="give one payment back; again does nothing more")
+    done = commands.add_parser(
+        "done", help="list no more what was paid otherwise, or nobody could be asked about"
+    )
+    for command, work in ((showing, show_payment), (refund, refund_payment), (done, end_payment)):
+        add_id(command, shown_by="payments")
+        does(command, work)
+    refund.add_argument(
+        "--amount",
+        metavar="AMOUNT",
+        help="only so much of it in all, as 3.00: the rest can be used; again gives no more",
+    )
+    refund.add_argument("--reason", metavar="WORDS", help="kept with it, here and at the provider")
+    refund.add_argument(
+        "--spent", dest="also_spent", action="store_true", help="also if a call has used it"
+    )
 
 
 async def list_payments(service: Service, *, only_open: bool, as_json: bool = False) -> list[str]:
@@ -146,83 +155,19 @@ async def end_payment(service: Service, id: str) -> list[str]:
     return [f"{printed(loose.session)} at {loose.seller} is listed no more."]
 
 
-async def list_hooks(service: Service) -> list[str]:
-    """What providers told in the last 30 days, the latest first, and what was turned away."""
-    hooks = await service.inbox.hooks()
-    lines = [_heard(hook) for hook in hooks] or ["Nothing verified has come in 30 days."]
-    return [*lines, *map(_turned_away, await service.inbox.unverified())]
-
-
-async def show_hook(service: Service, id: str) -> list[str]:
-    """One delivery, with its body as it came. Raises Refused."""
-    hook = await _hook(service, id)
-    lines = [
-        _heard(hook),
-        f"  event     {hook.event}",
-        f"  about     {'nothing of ours' if not hook.elicitation_id else 'a payment of ours'}",
-        f"  kept to   {hook.erase_at:%Y-%m-%d}",
-    ]
-    if hook.replayed_at is not None:
-        lines.append(f"  replayed  {hook.replayed_at:%Y-%m-%d %H:%M:%S}")
-    return [*lines, "", *map(printed, hook.body.splitlines()), *([] if hook.is_whole else ["..."])]
-
-
-async def replay_hook(service: Service, id: str) -> list[str]:
-    """Take it as if it came now. Raises Refused."""
-    hook = await _hook(service, id)
-    try:
-        replayed = await service.hooks.replay(hook)
-    except StoreUnavailable:
-        raise
-    except ElicitError as error:
-        raise CommandRefused(str(error)) from error
-    return [_heard(replayed)]
-
-
-async def _operate(settings: Settings, work: Work) -> tuple[Sequence[str], Sequence[Record]]:
-    """What it says, and what it could not read."""
-    async with AsyncExitStack() as stack:
-        try:
-            service = await stack.enter_async_context(connect(settings))
-        except ValueError as error:
-            raise CommandRefused(f"ELICIT_STORE: {error}", status=2) from error
-        except Unreadable as error:
-            raise under_another_secret(settings) from error
-        except StoreUnavailable as error:
-            raise CommandRefused(error.why) from error
-        try:
-            left_out = service.elicitations.left_out = []
-            return await work(service), left_out
-        except Unreadable as error:
-            raise CommandRefused(f"The store cannot be read: {error}") from error
-        except StoreUnavailable as error:
-            raise CommandRefused(f"The store cannot be read: {error.why}") from error
-
-
 async def _payments(service: Service) -> list[Payment]:
     return sorted(
         await service.kinds.payments.ledger.all(), key=lambda p: (p.paid_at, p.id), reverse=True
     )
 
 
-async def _hook(service: Service, id: str) -> StoredWebhook:
-    found = await service.inbox.find(id)
-    if found is None:
-        raise CommandRefused(
-            f"There is no delivery {printed(id)}: elicit webhooks list shows them."
-        )
-    return found
-
-
 def _told(payment: Payment) -> list[str]:
     when = f"{payment.paid_at:%Y-%m-%d %H:%M}"
-    where = payment.seller if payment.is_live else f"{payment.seller}, a test"
-    who = payment.owner[:OWNER_CHARACTERS]
     charge = printed(payment.payment_intent or "-")
     question = payment.elicitation_id.removeprefix(payment.owner)
     return [
         f"{tail_of(payment)}  {when}  {payment.price}  {_standing(payment)}",
-        f"  {_quoted(payment.what)} for {_quoted(payment.tool)}, at {where}, by {who}",
+        _about(payment, tool=payment.tool, owner=payment.owner),
         f"  session {printed(payment.session)}, payment {charge}, question {question}",
     ]
 
@@ -230,18 +175,8 @@ def _told(payment: Payment) -> list[str]:
 def _of_payment(payment: Payment) -> dict[str, object]:
     """As JSON; amounts in minor units of ISO 4217."""
     return {
-        "id": tail_of(payment),
-        "standing": payment.status.value,
-        "question": payment.elicitation_id.removeprefix(payment.owner),
-        "owner": payment.owner[:OWNER_CHARACTERS],
-        "tool": payment.tool,
-        "what": payment.what,
-        "seller": payment.seller,
-        "is_live": payment.is_live,
-        "session": payment.session,
+        **_of_either(payment, payment.status.value),
         "payment": payment.payment_intent,
-        "amount": payment.amount,
-        "currency": payment.currency,
         "paid_at": payment.paid_at,
         "spent_at": payment.spent_at,
         "refunded": payment.refunded,
@@ -255,20 +190,26 @@ def _of_payment(payment: Payment) -> dict[str, object]:
 
 def _of_unresolved(loose: UnresolvedPayment) -> dict[str, object]:
     return {
-        "id": tail_of(loose),
-        "standing": f"look: {loose.status.value}",
-        "question": loose.elicitation_id.removeprefix(loose.owner),
-        "owner": loose.owner[:OWNER_CHARACTERS],
-        "tool": loose.tool,
-        "what": loose.what,
-        "seller": loose.seller,
-        "is_live": loose.is_live,
-        "session": loose.session,
-        "amount": loose.amount,
-        "currency": loose.currency,
+        **_of_either(loose, f"look: {loose.status.value}"),
         "paid": loose.paid,
         "paid_currency": loose.paid_currency,
         "found_at": loose.found_at,
+    }
+
+
+def _of_either(row: Payment | UnresolvedPayment, standing: str) -> dict[str, object]:
+    return {
+        "id": tail_of(row),
+        "standing": standing,
+        "question": row.elicitation_id.removeprefix(row.owner),
+        "owner": row.owner[:OWNER_CHARACTERS],
+        "tool": row.tool,
+        "what": row.what,
+        "seller": row.seller,
+        "is_live": row.is_live,
+        "session": row.session,
+        "amount": row.amount,
+        "currency": row.currency,
     }
 
 
@@ -293,15 +234,13 @@ def _of_pending(asked: Elicitation) -> dict[str, object]:
 def _left_open(loose: UnresolvedPayment) -> list[str]:
     """What no row of the ledger is about; its session is what to look for at the provider."""
     when = f"{loose.found_at:%Y-%m-%d %H:%M}"
-    where = loose.seller if loose.is_live else f"{loose.seller}, a test"
     words = f"asked {loose.price}, and the provider has not said whether it was paid"
     if loose.status is UnresolvedStatus.OTHERWISE:
         mode = "" if loose.paid_live == loose.is_live else ", in another mode"
         words = f"paid {printed(loose.paid_price)}{mode}, asked {loose.price}"
-    who, session = loose.owner[:OWNER_CHARACTERS], printed(loose.session)
     return [
-        f"{tail_of(loose)}  {when}  {words}: look at {session} there",
-        f"  {_quoted(loose.what)} for {_quoted(loose.tool)}, at {where}, by {who}",
+        f"{tail_of(loose)}  {when}  {words}: look at {printed(loose.session)} there",
+        _about(loose, tool=loose.tool, owner=loose.owner),
     ]
 
 
@@ -319,12 +258,10 @@ async def _on_their_way(service: Service) -> list[Elicitation]:
 
 def _on_its_way(asked: Elicitation) -> list[str]:
     terms, sessions = terms_of(asked), sessions_of(asked)
-    where = terms.seller if terms.is_live else f"{terms.seller}, a test"
-    session, who = printed(next(iter(sessions), "-")), asked.owner[:OWNER_CHARACTERS]
     return [
         f"{tail_of(asked)}  {asked.created_at:%Y-%m-%d %H:%M}  {terms.price}  on its way",
-        f"  {_quoted(terms.what)} for {_quoted(asked.asked.tool)}, at {where}, by {who}",
-        f"  session {session}, question {tail_of(asked)}",
+        _about(terms, tool=asked.asked.tool, owner=asked.owner),
+        f"  session {printed(next(iter(sessions), '-'))}, question {tail_of(asked)}",
     ]
 
 
@@ -358,18 +295,6 @@ def _part(payment: Payment, amount: str) -> Money:
     return part
 
 
-def _not_all(left_out: Sequence[Record]) -> CommandRefused:
-    """Rows that were damaged, or put there by somebody else: the others are listed."""
-    kinds = sorted({record.kind for record in left_out})
-    ids = ", ".join(record.id.removeprefix(record.owner) for record in left_out[:NAMED_AT_MOST])
-    more = ", ..." if len(left_out) > NAMED_AT_MOST else ""
-    count = "1 record" if len(left_out) == 1 else f"{len(left_out)} records"
-    return CommandRefused(
-        f"{count} of the store cannot be read ({', '.join(kinds)}: {printed(ids)}{more}); what can "
-        "be read stands above. A backup from before has them: elicit restore"
-    )
-
-
 def _unknown(id: str) -> CommandRefused:
     return CommandRefused(f"There is no payment {printed(id)}: elicit payments list shows them.")
 
@@ -386,22 +311,10 @@ def _why_not(error: NotPossible) -> str:
             return str(error)
 
 
-def _heard(hook: StoredWebhook) -> str:
-    why = "" if hook.why is None else f" ({hook.why})"
-    when = f"{hook.received_at:%Y-%m-%d %H:%M:%S}"
-    return f"{tail_of(hook)}  {when}  {hook.seller}  {hook.type or 'event'}  {hook.status}{why}"
-
-
-def _turned_away(row: TurnedAway) -> str:
-    times = "once" if row.count == 1 else f"{row.count} times"
-    what = row.reason.removeprefix("other_")
-    if row.reason == "unknown":
-        words = f"said something about a payment that is not ours, {times}"
-    elif what != row.reason:
-        words = f"told of a payment whose {what} is not what was asked for, {times}"
-    else:
-        words = f"could not be verified, {times}: {row.reason}"
-    return f"{row.day}  {row.seller}  {words}"
+def _about(sold: Payment | UnresolvedPayment | CheckoutTerms, *, tool: str, owner: str) -> str:
+    where = sold.seller if sold.is_live else f"{sold.seller}, a test"
+    who = owner[:OWNER_CHARACTERS]
+    return f"  {_quoted(sold.what)} for {_quoted(tool)}, at {where}, by {who}"
 
 
 def _quoted(text: str) -> str:

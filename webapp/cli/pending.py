@@ -4,11 +4,19 @@ What could go wrong: a list that lets somebody answer, or read what was asked. I
 nor a word of any question, and owners and ids are cut short.
 """
 
+import argparse
+
 from flows.elicitation.states import Elicitation, Status
-from webapp.cli.payments import OWNER_CHARACTERS, WHAT_CHARACTERS
+from webapp.cli.arguments import commands_of
+from webapp.cli.operator import OWNER_CHARACTERS, WHAT_CHARACTERS, does
 from webapp.printing import printed
 from webapp.records.ids import tail_of
 from webapp.service import Service
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    words = "list what people are asked and have not answered, the latest first"
+    does(commands_of(parser).add_parser("list", help=words), list_pending)
 
 
 async def list_pending(service: Service) -> list[str]:

@@ -1,13 +1,15 @@
 """Serving from the command line: the socket, the server, the signals, trouble in plain words."""
 
+import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import ssl
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -15,12 +17,12 @@ from typing import Any, cast
 import httpx
 import uvicorn
 
-from flows.crypto.tokens import Tokens
 from flows.errors import Unreadable
 from webapp.app import open_app
+from webapp.cli.arguments import port
+from webapp.cli.pair import pairing_of
 from webapp.cli.servers import must_be_known
 from webapp.command import (
-    LOOPBACK,
     CommandRefused,
     opened_store,
     quieten,
@@ -34,7 +36,6 @@ from webapp.http.connection import ASGIApp, ClientConnections
 from webapp.http.port import PortUnusable, bind, listen
 from webapp.identity.accepting import Accepted
 from webapp.identity.local_peer import can_tell_users
-from webapp.identity.pairing import address_of, key_of
 from webapp.limits import Arrivals
 from webapp.mcp.gated_names import GateWithoutTool
 from webapp.mcp.naming import must_be_named
@@ -43,51 +44,58 @@ from webapp.records.owners import open_owners
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.server import find_server, place_of
 from webapp.service import Service
-from webapp.settings.settings import Settings
+from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT, Settings
 from webapp.stores import Store
 
 DEMO = "the demo"  # what no path looks like
 GRACE_SECONDS = 3
 
 
-def serve(
-    name: str | None,
-    *,
-    environment: Mapping[str, str],
-    host: str,
-    port: int,
-    has_sandbox: bool | None,
-) -> int:
-    """Serve the server of that name (None: the demo's) until a signal; the exit status."""
-    with contextlib.ExitStack() as stack:
-        try:
-            return _serve_bound(
-                stack, name, environment, host=host, port=port, has_sandbox=has_sandbox
-            )
-        except CommandRefused as refusal:
-            return refusal.tell()
-
-
 _FLEETING = "   (all that is kept in it is lost when this ends: for trying only)"
 
 
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Serve an MCPServer or FastMCP server together with the pages that its tools need. "
+        "Settings are read from the environment; on your own machine none is needed."
+    )
+    parser.add_argument(
+        "server",
+        nargs="?",
+        metavar="MODULE:ATTRIBUTE",
+        help="where your server is, such as my_tools:mcp; left out: the demo tools",
+    )
+    parser.add_argument("--host", default=DEFAULT_HOST, help="default: %(default)s")
+    parser.add_argument(
+        "--port", type=port, default=DEFAULT_PORT, help="default: %(default)s; 0 takes a free one"
+    )
+    parser.add_argument(
+        "--sandbox",
+        action="store_true",
+        help="with a sandbox beside it, on a port of its own, that plays the providers for your "
+        "tools; the demo tools always have it",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    with contextlib.ExitStack() as stack:
+        return _serve_bound(
+            stack, options.server, host=options.host, port=options.port, has_sandbox=options.sandbox
+        )
+
+
 def _serve_bound(
-    stack: contextlib.ExitStack,
-    name: str | None,
-    environment: Mapping[str, str],
-    *,
-    host: str,
-    port: int,
-    has_sandbox: bool | None,
+    stack: contextlib.ExitStack, name: str | None, *, host: str, port: int, has_sandbox: bool
 ) -> int:
     try:
         listener = stack.enter_context(bind(host, port))
     except PortUnusable as error:
-        settings_for(environment, host=host, port=port)  # whatever is wrong with these comes first
+        settings_for(os.environ, host=host, port=port)  # whatever is wrong with these comes first
         raise CommandRefused(str(error)) from error
-    settings = settings_for(environment, host=host, port=listener.getsockname()[1])
-    if has_sandbox is None:  # the demo has one, where only this machine reaches it
-        has_sandbox = name is None and settings.is_local
+    settings = settings_for(os.environ, host=host, port=listener.getsockname()[1])
+    # The demo has one, where only this machine reaches it.
+    has_sandbox = has_sandbox or (name is None and settings.is_local)
     annex = stack.enter_context(_annex(settings, listener)) if has_sandbox else None
     server = demo_server(settings.url) if name is None else load(name)
     quieten(log=settings.log)
@@ -103,21 +111,6 @@ def loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def pair(environment: Mapping[str, str], *, port: int) -> int:
-    """Print how a client and a browser of this user's are known as theirs; the exit status."""
-    try:
-        settings = settings_for(environment, host=LOOPBACK, port=port)
-    except CommandRefused as refusal:
-        return refusal.tell()
-    if not settings.is_local or settings.identity.issuer is not None:
-        return CommandRefused(
-            "Where people sign in, or beyond this machine, nothing is paired."
-        ).tell()
-    lines = [*_pairing(settings), "The address works once, for ten minutes, while it serves."]
-    tell("\n".join(lines))
-    return 0
 
 
 def load(name: str) -> Any:
@@ -208,7 +201,7 @@ async def _serve(
             for its_listener in running:
                 listen(its_listener)
         except PortUnusable as error:
-            return CommandRefused(str(error)).tell()
+            raise CommandRefused(str(error)) from error
 
         told = asyncio.Event()
 
@@ -294,28 +287,18 @@ def _annex(settings: Settings, listener: socket.socket) -> Generator[Annex]:
     port = listener.getsockname()[1] + 1
     try:
         try:
-            beside = bind(LOOPBACK, port)
+            beside = bind(DEFAULT_HOST, port)
         except (PortUnusable, OverflowError):
-            beside = bind(LOOPBACK, 0)
+            beside = bind(DEFAULT_HOST, 0)
     except PortUnusable as error:
         raise CommandRefused(str(error)) from error
     with beside:
-        url = f"http://{LOOPBACK}:{beside.getsockname()[1]}"
+        url = f"http://{DEFAULT_HOST}:{beside.getsockname()[1]}"
         try:
             sandbox = new_sandbox(url=url, serves=settings.url)
         except ValueError as error:
             raise CommandRefused(f"ELICIT_URL: {error}", status=2) from error
         yield Annex(sandbox=sandbox, listener=beside)
-
-
-def _pairing(settings: Settings) -> list[str]:
-    address = address_of(
-        Tokens(settings.ring, origin=settings.url), url=settings.url, now=utc_now()
-    )
-    return [
-        f"  pair     {address}   (open it in your browser)",
-        f"  key      {key_of(settings.ring)}   (your MCP client sends it as a bearer token)",
-    ]
 
 
 def _announce(settings: Settings, name: str, *, is_demo: bool, sandbox: Sandbox | None) -> None:
@@ -329,9 +312,9 @@ def _announce(settings: Settings, name: str, *, is_demo: bool, sandbox: Sandbox 
         lines.append(f"  sandbox  {sandbox.url}")
     if settings.is_local and settings.identity.issuer is None:
         if not can_tell_users():
-            lines += _pairing(settings)
+            lines += pairing_of(settings)
         elif settings.identity.pairs_for_yes:
-            lines += _pairing(settings)[:1]  # clients are told apart here without a key
+            lines += pairing_of(settings)[:1]  # clients are told apart here without a key
     lines.append("  stop     Ctrl+C")
     if is_demo:
         at = "" if settings.url == "http://127.0.0.1:8765" else f" --url {settings.url}"

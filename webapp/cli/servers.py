@@ -5,18 +5,33 @@ server takes that name on the same store. So where a name comes from is written 
 first served, and from elsewhere it is not served before the operator has said that it is the same.
 """
 
+import argparse
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
 from msgspec.structs import replace
 
+from webapp.cli.arguments import commands_of
+from webapp.cli.operator import does
 from webapp.command import CommandRefused
 from webapp.printing import printed
 from webapp.records.owners import SERVICE, Owners
 from webapp.records.rows import KINDS, KnownServer, Rows
 from webapp.service import Service
 from webapp.stores import Conflict, Store
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    commands = commands_of(parser)
+    words = "list the servers, and where each is served from"
+    does(commands.add_parser("list", help=words), list_servers)
+    accepting = commands.add_parser(
+        "accept", help="a server has moved: it keeps what people connected, saved and approved"
+    )
+    accepting.add_argument("name", metavar="NAME", help="what it calls itself")
+    accepting.add_argument("place", metavar="PLACE", help="where it is now, as its refusal says")
+    does(accepting, accept_server)
 
 
 async def must_be_known(

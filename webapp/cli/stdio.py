@@ -6,6 +6,7 @@ anything of the author's runs, and whoever prints, prints to stderr; what was wr
 thread that wrote it.
 """
 
+import argparse
 import asyncio
 import contextlib
 import os
@@ -13,7 +14,7 @@ import queue
 import socket
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
@@ -24,9 +25,9 @@ import mcp_types as types
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
 from flows.errors import Unreadable
+from webapp.cli.arguments import port
 from webapp.cli.serve import Pages, drained, load, opened_app, stopped_by_signals
 from webapp.command import (
-    LOOPBACK,
     CommandRefused,
     opened_store,
     quieten,
@@ -38,24 +39,49 @@ from webapp.http.port import PortUnusable, SharedPort
 from webapp.printing import tell
 from webapp.records.owners import open_owners
 from webapp.server import place_of
-from webapp.settings.settings import Settings
+from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT, Settings
 
 _GRACE_SECONDS = 1
 _FLUSH_SECONDS = 1.0
 _PIECE_BYTES = 64 * 1024
 
 
-def serve_stdio(name: str, *, environment: Mapping[str, str], port: int) -> int:
-    """Serve the server of that name to whoever started this process; the exit status."""
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Serve an MCPServer or FastMCP server on stdin and stdout, as the command that an MCP "
+        "client starts, and the pages that its tools need on a port of this machine. Several of "
+        "these share one store: the first serves the pages for all, and when it ends another does. "
+        "Settings are read from the environment; none is needed."
+    )
+    parser.add_argument(
+        "server", metavar="MODULE:ATTRIBUTE", help="where your server is, such as my_tools:mcp"
+    )
+    parser.add_argument(
+        "--port",
+        type=_shared_port,
+        default=DEFAULT_PORT,
+        help="of the pages, at 127.0.0.1; default: %(default)s",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
     source, target = _put_away()
-    try:
-        settings = _local_settings(environment, port=port)
-        server = load(name)
-        quieten(log=settings.log)
-        place = place_of(name)
-        return asyncio.run(_serve(settings, server, source, target, port=port, place=place))
-    except CommandRefused as refusal:
-        return refusal.tell()
+    settings = _local_settings(port=options.port)
+    server = load(options.server)
+    quieten(log=settings.log)
+    place = place_of(options.server)
+    return asyncio.run(_serve(settings, server, source, target, port=options.port, place=place))
+
+
+def _shared_port(text: str) -> int:
+    found = port(text)
+    if found == 0:
+        raise argparse.ArgumentTypeError(
+            "0 would be another port for each process, and links must outlive the one that made "
+            "them: name a port"
+        )
+    return found
 
 
 class Incoming:
@@ -220,8 +246,8 @@ def _put_away() -> tuple[int, int]:
     return source, target
 
 
-def _local_settings(environment: Mapping[str, str], *, port: int) -> Settings:
-    settings = settings_for(environment, host=LOOPBACK, port=port)
+def _local_settings(*, port: int) -> Settings:
+    settings = settings_for(os.environ, port=port)
     if not settings.is_local:
         raise CommandRefused(
             f"ELICIT_URL: {settings.url} is not on this machine, where the pages of "
@@ -241,7 +267,7 @@ async def _serve(
         store = await stack.enter_async_context(opened_store(settings))
         try:
             owners = await open_owners(store=store, ring=settings.ring)
-            shared = SharedPort(LOOPBACK, port, url=settings.url, pepper=owners.pepper)
+            shared = SharedPort(DEFAULT_HOST, port, url=settings.url, pepper=owners.pepper)
             listener = await shared.own_or_find()
         except Unreadable as error:
             raise under_another_secret(settings) from error

@@ -5,26 +5,9 @@ holds for every port of the name, and nobody can take it back before its time. S
 to ask for it; and never for the names below (includeSubDomains), which are not ours to decide.
 """
 
-import re
-from collections.abc import Mapping
 from datetime import timedelta
 
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-
-NAME = "ELICIT_HSTS"
-
-
-def read_hsts(environment: Mapping[str, str], problems: list[str], *, url: str) -> timedelta | None:
-    """None where it is not asked for; with 0 seconds browsers forget it."""
-    text = environment.get(NAME, "").strip()
-    if not text:
-        return None
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        problems.append(f"{NAME}: it is a number of seconds, as 86400 for a day.")
-        return None
-    if not url.startswith("https:"):
-        problems.append(f"{NAME}: it is for a server behind https, and ELICIT_URL is {url}.")
-    return timedelta(seconds=int(text))
 
 
 class StrictTransport:

@@ -10,7 +10,7 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -38,17 +38,6 @@ class LogSettings:
     def counts(self) -> bool:
         """Whoever looks for something sees each occurrence."""
         return self.level > logging.DEBUG
-
-
-def read_log(environment: Mapping[str, str], problems: list[str]) -> LogSettings:
-    style = environment.get("ELICIT_LOG", "").strip() or "lines"
-    if style not in ("lines", "json"):
-        problems.append("ELICIT_LOG: it is lines or json.")
-    level = environment.get("ELICIT_LOG_LEVEL", "").strip().lower() or "warning"
-    if level not in LEVELS:
-        problems.append(f"ELICIT_LOG_LEVEL: it is one of {', '.join(LEVELS)}.")
-        level = "warning"
-    return LogSettings(level=getattr(logging, level.upper()), is_json=style == "json")
 
 
 def take_over(settings: LogSettings) -> None:

@@ -1,8 +1,7 @@
 """Who is who, as the operator sets it: where people sign in, and where a code may do instead."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from flows.errors import InvalidQuestion
@@ -10,14 +9,23 @@ from flows.oauth.access_token import SUBJECT_CLAIM
 from flows.oauth.provider import Client
 from flows.providers import openid
 from webapp.identity.identity import IdentityRules
-from webapp.settings.environment import switch, words
+from webapp.settings.parsers import each, matching, only, switch, words
+from webapp.settings.table import Setting, Values, rows_of, setting
 
-NAMES = ("ELICIT_ISSUER_CLIENT_ID", "ELICIT_ISSUER_CLIENT_SECRET")
 PROVIDER = "signin"
-_OF_THE_ISSUER = (
-    *("ELICIT_AUDIENCE", "ELICIT_SCOPES", "ELICIT_ADVERTISED_SCOPES", "ELICIT_SUBJECT_CLAIM"),
-    "ELICIT_INTROSPECT",
+ISSUER = Setting(
+    name="ELICIT_ISSUER",
+    parse=str,
+    says="where people sign in, and whose access tokens callers bring: an OpenID Connect issuer",
 )
+CLIENT_ID = Setting(
+    name="ELICIT_ISSUER_CLIENT_ID",
+    parse=str,
+    says="the client id of our registration there, for the pages",
+)
+CLIENT_SECRET = Setting(name="ELICIT_ISSUER_CLIENT_SECRET", parse=str, says="its secret")
+# They say nothing where nobody signs in.
+_OF_THE_ISSUER = ("claim", "audiences", "scopes", "advertised_scopes", "introspects")
 # A client that is told of no scope asks for none, and many issuers then give nothing.
 _ASKED_FOR = ("openid",)
 # What people say of themselves (OpenID Connect Core, 5.1, and what Microsoft adds), so that one can
@@ -34,8 +42,24 @@ _NOBODYS = frozenset(
 )
 # Of all people of a place, so that they need another claim beside them.
 _EVERYBODYS = frozenset({"iss", "tid"})
-_CLAIM = re.compile(r"[A-Za-z0-9_:/.-]{1,100}")
-_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")
+_NAME = re.compile(r"[A-Za-z0-9_:/.-]{1,100}")
+
+
+def _claim(text: str) -> tuple[str, ...]:
+    claim = words(text)
+    wrong = [f"{name!r} can be no claim's name." for name in claim if not _NAME.fullmatch(name)]
+    wrong += [
+        f"{name!r} can change, or is somebody else's too, who would then be that person here; use "
+        "what the issuer itself gives each person for good: sub, or oid,tid at Microsoft Entra."
+        for name in claim
+        if name.lower() in _NOBODYS or _EVERYBODYS.issuperset(claim)
+    ]
+    if wrong:
+        raise ValueError(*wrong)
+    return claim or SUBJECT_CLAIM
+
+
+_scopes = each(matching(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", "can be no scope (RFC 6749, 3.3)."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +71,65 @@ class IdentitySettings:
     """
 
     client: Client | None = None
-    claim: tuple[str, ...] = SUBJECT_CLAIM
-    audiences: tuple[str, ...] = ()
-    scopes: tuple[str, ...] = ()
-    advertised_scopes: tuple[str, ...] = ()
-    binds_by_code: bool = False
-    asks_anonymous: bool = False
-    lets_model_answer: bool = False
-    introspects: bool = False  # access tokens that only their issuer can read
-    pairs_for_yes: bool = False
-    server_issuer: str | None = None
+    claim: tuple[str, ...] = setting(
+        "ELICIT_SUBJECT_CLAIM",
+        parse=_claim,
+        default="sub",
+        says="the claims that a person is known by. Microsoft Entra needs `oid,tid`, as its `sub` "
+        "is another one for each client. What people can change, as `email`, is refused",
+    )
+    server_issuer: str | None = setting(
+        "ELICIT_SERVER_ISSUER",
+        parse=lambda text: text or None,
+        says="whose your server's own access tokens are, where they do not say (no `iss`)",
+    )
+    audiences: tuple[str, ...] = setting(
+        "ELICIT_AUDIENCE",
+        parse=words,
+        says="other names of this server in access tokens, beside `{ELICIT_URL}/mcp`",
+    )
+    scopes: tuple[str, ...] = setting(
+        "ELICIT_SCOPES", parse=_scopes, says="what an access token must allow"
+    )
+    advertised_scopes: tuple[str, ...] = setting(
+        "ELICIT_ADVERTISED_SCOPES",
+        parse=_scopes,
+        otherwise="`ELICIT_SCOPES`, or `openid` where that is not set",
+        says="what clients are told to ask the issuer for. Microsoft Entra and others need a scope "
+        "of their own API here, `api://{id}/{name}`",
+    )
+    introspects: bool = setting(
+        "ELICIT_INTROSPECT",
+        parse=switch,
+        default="0",
+        says="`1`: an access token that is no JWT is asked about at the issuer (RFC 7662), whose "
+        "answer counts for a minute; it has to say that the token is for this server (`aud`)",
+    )
+    binds_by_code: bool = setting(
+        "ELICIT_BIND",
+        parse=only("code"),
+        says="`code`: callers whose people cannot sign in are asked by the code",
+    )
+    asks_anonymous: bool = setting(
+        "ELICIT_ANONYMOUS", parse=only("code"), says="`code`: so are callers without a name"
+    )
+    lets_model_answer: bool = setting(
+        "ELICIT_MODEL_ANSWERS",
+        parse=switch,
+        default="0",
+        says="`1`: where a client cannot ask, its model may fill in plain forms with the tool "
+        "`elicitation_result`; such an answer is marked as the model's. It never says yes, pays, "
+        "connects or types a secret",
+    )
+    pairs_for_yes: bool = setting(
+        "ELICIT_LOCAL_YES",
+        parse=only("paired"),
+        otherwise="any browser of yours, or a client's form",
+        says="`paired`: on your own machine an approval before a tool starts is given on our page "
+        "alone, in a browser that `elicit pair` (or the address that the server prints) has made "
+        "yours; no client's form gives it. It stops a program that can only fetch, and none that "
+        "can run `elicit pair` or read the key file",
+    )
 
     @property
     def issuer(self) -> str | None:
@@ -79,78 +152,39 @@ class IdentitySettings:
         return self.client is not None or self.binds_by_code or self.asks_anonymous
 
 
-def read_identity(environment: Mapping[str, str], problems: list[str]) -> IdentitySettings:
-    """From variables; each problem names its variable."""
-    claim = tuple(words(environment, "ELICIT_SUBJECT_CLAIM"))
-    scopes = tuple(words(environment, "ELICIT_SCOPES"))
-    advertised = tuple(words(environment, "ELICIT_ADVERTISED_SCOPES"))
-    problems += [
-        f"ELICIT_SUBJECT_CLAIM: {name!r} can be no claim's name."
-        for name in claim
-        if not _CLAIM.fullmatch(name)
-    ]
-    problems += [
-        f"ELICIT_SUBJECT_CLAIM: {name!r} can change, or is somebody else's too, who would then be "
-        "that person here; use what the issuer itself gives each person for good: sub, or oid,tid "
-        "at Microsoft Entra."
-        for name in claim
-        if name.lower() in _NOBODYS or _EVERYBODYS.issuperset(claim)
-    ]
-    problems += [
-        f"{variable}: {name!r} can be no scope (RFC 6749, 3.3)."
-        for variable, names in (("ELICIT_SCOPES", scopes), ("ELICIT_ADVERTISED_SCOPES", advertised))
-        for name in names
-        if not _SCOPE.fullmatch(name)
-    ]
-    return IdentitySettings(
-        client=_client(environment, problems),
-        claim=claim or SUBJECT_CLAIM,
-        audiences=tuple(words(environment, "ELICIT_AUDIENCE")),
-        scopes=scopes,
-        advertised_scopes=advertised or (() if scopes else _ASKED_FOR),
-        binds_by_code=_is_code(environment, "ELICIT_BIND", problems),
-        asks_anonymous=_is_code(environment, "ELICIT_ANONYMOUS", problems),
-        lets_model_answer=switch(environment, "ELICIT_MODEL_ANSWERS", problems, default=False),
-        introspects=switch(environment, "ELICIT_INTROSPECT", problems, default=False),
-        pairs_for_yes=_pairs_for_yes(environment, problems),
-        server_issuer=environment.get("ELICIT_SERVER_ISSUER", "").strip() or None,
-    )
+def read_identity(values: Values) -> IdentitySettings:
+    found = IdentitySettings(client=_client(values), **values.fields_of(IdentitySettings))
+    if found.pairs_for_yes and values.text(ISSUER):
+        values.problems.append(
+            "ELICIT_LOCAL_YES: leave it out, as people sign in at ELICIT_ISSUER."
+        )
+    if found.scopes or found.advertised_scopes:
+        return found
+    return replace(found, advertised_scopes=_ASKED_FOR)
 
 
-def _client(environment: Mapping[str, str], problems: list[str]) -> Client | None:
-    issuer = environment.get("ELICIT_ISSUER", "").strip()
-    given = {name: environment.get(name, "").strip() for name in NAMES}
+def _client(values: Values) -> Client | None:
+    issuer, id, secret = (values.text(row) for row in (ISSUER, CLIENT_ID, CLIENT_SECRET))
     if not issuer:
-        problems += [
-            f"{name}: set, but ELICIT_ISSUER is not."
-            for name in (*NAMES, *_OF_THE_ISSUER)
-            if environment.get(name, "").strip()
+        rows = rows_of(IdentitySettings)
+        values.problems += [
+            f"{row.name}: set, but ELICIT_ISSUER is not."
+            for row in (CLIENT_ID, CLIENT_SECRET, *(rows[name] for name in _OF_THE_ISSUER))
+            if values.text(row)
         ]
         return None
-    missing = [name for name, value in given.items() if not value]
-    problems += [f"{name}: needed, as people sign in at ELICIT_ISSUER." for name in missing]
+    values.problems += [
+        f"{row.name}: needed, as people sign in at ELICIT_ISSUER."
+        for row in (CLIENT_ID, CLIENT_SECRET)
+        if not values.text(row)
+    ]
     try:
         # Everybody knows `login`; not all let people choose among accounts.
         provider = openid(PROVIDER, issuer, label=urlsplit(issuer).netloc, switch="login")
     except (InvalidQuestion, ValueError) as error:
-        problems += [f"ELICIT_ISSUER: {line}" for line in str(error).splitlines()]
+        values.problems += [f"ELICIT_ISSUER: {line}" for line in str(error).splitlines()]
         return None
-    if missing:
-        return None
-    return Client(provider=provider, client_id=given[NAMES[0]], client_secret=given[NAMES[1]])
+    return Client(provider=provider, client_id=id, client_secret=secret) if id and secret else None
 
 
-def _pairs_for_yes(environment: Mapping[str, str], problems: list[str]) -> bool:
-    value = environment.get("ELICIT_LOCAL_YES", "").strip()
-    if value not in ("", "paired"):
-        problems.append("ELICIT_LOCAL_YES: it is `paired`, or left out.")
-    elif value and environment.get("ELICIT_ISSUER", "").strip():
-        problems.append("ELICIT_LOCAL_YES: leave it out, as people sign in at ELICIT_ISSUER.")
-    return value == "paired"
-
-
-def _is_code(environment: Mapping[str, str], name: str, problems: list[str]) -> bool:
-    value = environment.get(name, "").strip()
-    if value not in ("", "code"):
-        problems.append(f"{name}: it is `code`, or left out.")
-    return value == "code"
+IDENTITY = (ISSUER, CLIENT_ID, CLIENT_SECRET, *rows_of(IdentitySettings).values())

@@ -26,11 +26,26 @@ import msgspec
 
 from flows.crypto.vault import SECRET_BYTES, Ring, fingerprint_of
 from flows.errors import WeakSecret
+from webapp.settings.table import Setting
 from webapp.stores.permissions import must_be_ours, must_be_private
 
 _HEADER = (
     b"# The secrets of elicit, newest first; with the time at which each of the others "
     b"ceased to be the newest.\n"
+)
+DATA_HOME = Setting(
+    name="XDG_DATA_HOME",
+    parse=Path,
+    default="~/.local/share",
+    says="the data folder is `elicit-url` in it; `~` is found by `HOME`",
+    names_file=True,
+)
+CONFIG_HOME = Setting(
+    name="XDG_CONFIG_HOME",
+    parse=Path,
+    default="~/.config",
+    says="where the configuration folder `elicit-url` is",
+    names_file=True,
 )
 _PLAIN = re.compile(rb"(?!hex:|#)[\x21-\x7e]+")
 _NEW_SECRET_BYTES = 48
@@ -58,15 +73,16 @@ def new_secret() -> bytes:
 
 def data_folder(environment: Mapping[str, str]) -> Path:
     """Where the key file and the store of local use are."""
-    return folder_of(environment, "XDG_DATA_HOME", ".local/share")
+    return folder_of(environment, DATA_HOME)
 
 
-def folder_of(environment: Mapping[str, str], name: str, otherwise: str) -> Path:
+def folder_of(environment: Mapping[str, str], row: Setting[Path]) -> Path:
     """One of the user's own; a relative path there counts as none (XDG Base Directory, 0.8)."""
-    base = Path(environment.get(name, ""))
+    base = Path(environment.get(row.name, ""))
     if not base.is_absolute():
         home = Path(environment.get("HOME", ""))
-        base = (home if home.is_absolute() else Path(getpwuid(os.getuid()).pw_dir)) / otherwise
+        home = home if home.is_absolute() else Path(getpwuid(os.getuid()).pw_dir)
+        base = home / row.default.removeprefix("~/")
     return base / "elicit-url"
 
 

@@ -6,10 +6,11 @@ and a server on loopback gives no provider an address.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-from flows.errors import InvalidQuestion, Unverified
+from flows.errors import Unverified
 from flows.origin import is_origin
 from flows.payments.declared.catalog import SELLERS
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
@@ -19,15 +20,109 @@ from flows.payments.paypal.gateway import paypal
 from flows.payments.stripe.account import stripe
 from flows.webhooks.certificates import WEBHOOK_ID
 from flows.webhooks.signatures import Scheme, verify
-from webapp.settings.environment import words
+from webapp.settings.parsers import each, live, words
+from webapp.settings.table import Setting, Values
 
 _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # what is not signed has none
-_PAYPAL_PAIR = ("ELICIT_PAYPAL_CLIENT_ID", "ELICIT_PAYPAL_CLIENT_SECRET")
+
+
+def _https_origin(word: str) -> str:
+    try:
+        if is_origin(word):
+            return word
+    except ValueError:
+        pass
+    raise ValueError(f"{word} is no https origin.")
+
+
+def _webhook_ids(text: str) -> tuple[str, ...]:
+    ids = words(text)
+    if not all(map(WEBHOOK_ID.fullmatch, ids)):
+        raise ValueError("an id has letters and digits only.")
+    return ids
+
+
+CLIENT_ID = Setting(
+    name="ELICIT_{NAME}_CLIENT_ID",
+    parse=str,
+    says="the client id of our registration at a provider of accounts; the name is in capitals, as "
+    "GITHUB",
+)
+CLIENT_SECRET = Setting(name="ELICIT_{NAME}_CLIENT_SECRET", parse=str, says="its secret")
+STRIPE_KEY = Setting(
+    name="ELICIT_STRIPE_KEY",
+    parse=str,
+    says="Stripe's secret key; a test key charges nothing, and the pages say so",
+)
+STRIPE_SIGNS = Setting(
+    name="ELICIT_STRIPE_WEBHOOK_SECRET",
+    parse=words,
+    says="what Stripe signs webhooks with; several with commas while one replaces another",
+)
+PAYPAL_ID = replace(
+    CLIENT_ID.of("paypal"),
+    says="the client id of a REST app of PayPal's: payments by PayPal (experimental)",
+)
+PAYPAL_SECRET = CLIENT_SECRET.of("paypal")
+PAYPAL_LIVE = Setting(
+    name="ELICIT_PAYPAL_LIVE",
+    parse=live,
+    default="0",
+    says="`1`: that app is live and takes real money; `0`: it is one of PayPal's sandbox",
+)
+PAYPAL_WEBHOOKS = Setting(
+    name="ELICIT_PAYPAL_WEBHOOK_ID",
+    parse=_webhook_ids,
+    says="PayPal's id of the webhook: then one that PayPal's certificate has not signed is "
+    "refused; several with commas",
+)
+MOLLIE_KEY = Setting(
+    name="ELICIT_MOLLIE_KEY",
+    parse=str,
+    says="Mollie's key: payments by Mollie (experimental); one that begins with `test_` charges "
+    "nothing",
+)
+KEY = Setting(
+    name="ELICIT_{NAME}_KEY", parse=str, says="our key at a declared payment provider, as SQUARE"
+)
+SIGNS = Setting(
+    name="ELICIT_{NAME}_WEBHOOK_SECRET",
+    parse=words,
+    says="what it signs webhooks with; several with commas",
+)
+LIVE = Setting(
+    name="ELICIT_{NAME}_LIVE",
+    parse=live,
+    default="0",
+    says="`1`: that key takes real money; `0`: it is one of the provider's test mode",
+)
+ORIGINS = Setting(
+    name="ELICIT_{NAME}_CHECKOUT_ORIGINS",
+    parse=each(_https_origin),
+    says="further origins where the provider's payment pages stand, with commas",
+)
+NEED = Setting(
+    name="ELICIT_{NAME}_{NEED}",
+    parse=str,
+    says="what such a provider needs besides: the table of payment providers names it",
+)
+PAYMENTS = (
+    *(CLIENT_ID, CLIENT_SECRET, STRIPE_KEY, STRIPE_SIGNS, PAYPAL_ID, PAYPAL_SECRET, PAYPAL_LIVE),
+    *(PAYPAL_WEBHOOKS, MOLLIE_KEY, KEY, SIGNS, LIVE, ORIGINS, NEED),
+)
+OF_ACCOUNTS = (CLIENT_ID, CLIENT_SECRET)
+OF_DECLARED = (KEY, SIGNS, LIVE, ORIGINS)
+
+
+def names_of(declaration: ProviderDeclaration) -> list[str]:
+    """Its variables."""
+    name = declaration.name
+    own = (_need(declaration, need) for need in declaration.needs)
+    return [row.of(name).name for row in OF_DECLARED] + [row.name for row in own]
 
 
 def read_merchant_accounts(
-    environment: Mapping[str, str],
-    problems: list[str],
+    values: Values,
     *,
     url: str | None,
     credentials: Mapping[str, tuple[str, str]],
@@ -39,109 +134,93 @@ def read_merchant_accounts(
     secret at a provider, by its name, their problems told already. `declared` are an operator's.
     """
     found = (
-        _stripe(environment, problems),
-        _paypal(environment, problems, pair=credentials.get("paypal")),
-        _mollie(environment, problems, url=url),
-        *(_declared(environment, problems, one) for one in {**SELLERS, **declared}.values()),
+        _stripe(values),
+        _paypal(values, pair=credentials.get("paypal")),
+        _mollie(values, url=url),
+        *(_declared(values, one) for one in {**SELLERS, **declared}.values()),
     )
     return {seller.name: seller for seller in found if seller is not None}
 
 
-def _stripe(environment: Mapping[str, str], problems: list[str]) -> MerchantAccount | None:
-    key = environment.get("ELICIT_STRIPE_KEY", "").strip()
-    secrets = words(environment, "ELICIT_STRIPE_WEBHOOK_SECRET")
-    if not key and not secrets:
-        return None
-    if not key or not secrets:
-        missing = "KEY" if not key else "WEBHOOK_SECRET"
-        problems.append(f"ELICIT_STRIPE_{missing}: not set, and the other one is.")
-        return None
-    try:
-        return stripe(key, secrets)
-    except ValueError as error:
-        problems.append(f"ELICIT_STRIPE_KEY: {error}")
-        return None
+def _stripe(values: Values) -> MerchantAccount | None:
+    key, secrets = values.read(STRIPE_KEY), values.read(STRIPE_SIGNS)
+    if key and secrets:
+        try:
+            return stripe(key, secrets)
+        except ValueError as error:
+            values.problems.append(f"{STRIPE_KEY.name}: {error}")
+    elif key or secrets:
+        missing = STRIPE_SIGNS if key else STRIPE_KEY
+        values.problems.append(f"{missing.name}: not set, and the other one is.")
+    return None
 
 
-def _paypal(
-    environment: Mapping[str, str], problems: list[str], *, pair: tuple[str, str] | None
-) -> MerchantAccount | None:
-    ids = tuple(words(environment, "ELICIT_PAYPAL_WEBHOOK_ID"))
-    live = environment.get("ELICIT_PAYPAL_LIVE", "").strip()
-    if live not in ("", "0", "1"):
-        problems.append("ELICIT_PAYPAL_LIVE: it is 1 for real money, or 0 for PayPal's sandbox.")
-    if not all(map(WEBHOOK_ID.fullmatch, ids)):
-        problems.append("ELICIT_PAYPAL_WEBHOOK_ID: an id has letters and digits only.")
-        return None
+def _paypal(values: Values, *, pair: tuple[str, str] | None) -> MerchantAccount | None:
+    ids, is_live = values.read(PAYPAL_WEBHOOKS), values.read(PAYPAL_LIVE)
     if pair is None:
         # Where only one of the two is missing, it was named already.
-        named = (*_PAYPAL_PAIR, "ELICIT_PAYPAL_LIVE", "ELICIT_PAYPAL_WEBHOOK_ID")
-        is_set = [name for name in named if environment.get(name, "").strip()]
-        if is_set and is_set[0] not in _PAYPAL_PAIR:
-            problems.append(f"{_PAYPAL_PAIR[0]}: not set, and {is_set[0]} is.")
+        named = (PAYPAL_ID, PAYPAL_SECRET, PAYPAL_LIVE, PAYPAL_WEBHOOKS)
+        is_set = [row for row in named if values.text(row)]
+        if is_set and is_set[0] not in (PAYPAL_ID, PAYPAL_SECRET):
+            values.problems.append(f"{PAYPAL_ID.name}: not set, and {is_set[0].name} is.")
         return None
     try:
-        return paypal(*pair, is_live=live == "1", webhook_ids=ids)
+        return paypal(*pair, is_live=is_live, webhook_ids=ids)
     except ValueError as error:
-        problems.append(f"{_PAYPAL_PAIR[0]}: {error}")
+        values.problems.append(f"{PAYPAL_ID.name}: {error}")
         return None
 
 
-def _mollie(
-    environment: Mapping[str, str], problems: list[str], *, url: str | None
-) -> MerchantAccount | None:
-    key = environment.get("ELICIT_MOLLIE_KEY", "").strip()
+def _mollie(values: Values, *, url: str | None) -> MerchantAccount | None:
+    key = values.read(MOLLIE_KEY)
     if not key:
         return None
     try:
         return mollie(key, webhook_url=None if url is None else f"{url}/webhooks/mollie")
-    except (InvalidQuestion, ValueError) as error:
-        problems.append(f"ELICIT_MOLLIE_KEY: {error}")
+    except ValueError as error:
+        values.problems.append(f"{MOLLIE_KEY.name}: {error}")
         return None
 
 
-def _declared(
-    environment: Mapping[str, str], problems: list[str], declaration: ProviderDeclaration
-) -> MerchantAccount | None:
+def _declared(values: Values, declaration: ProviderDeclaration) -> MerchantAccount | None:
     """Of a declared provider, for its ELICIT_{NAME}_KEY and what it needs besides."""
-    prefix, label = f"ELICIT_{declaration.name.upper()}", declaration.label
-    names = ("key", "webhook_secret", "live", "checkout_origins", *declaration.needs)
-    said = {name: environment.get(f"{prefix}_{name.upper()}", "").strip() for name in names}
-    is_set = [f"{prefix}_{name.upper()}" for name, value in said.items() if value]
+    name = declaration.name
+    key_row, signs, live_row, origins_row = (
+        KEY.of(name),
+        SIGNS.of(name),
+        LIVE.of(name),
+        ORIGINS.of(name),
+    )
+    needs = {need: _need(declaration, need) for need in declaration.needs}
+    rows: tuple[Setting[Any], ...] = (key_row, signs, live_row, origins_row, *needs.values())
+    is_set = [row for row in rows if values.text(row)]
     if not is_set:
         return None
-    key, is_live = said["key"], said["live"] == "1"
-    secrets = tuple(words(environment, f"{prefix}_WEBHOOK_SECRET"))
-    origins = tuple(words(environment, f"{prefix}_CHECKOUT_ORIGINS"))
-    found: list[str] = []
-    found += [
-        f"{prefix}_{name.upper()}: not set, and {is_set[0]} is."
-        for name in ("key", "webhook_secret")
-        if not said[name]
+    problems, label = values.problems, declaration.label
+    before = len(problems)
+    problems += [
+        f"{row.name}: not set, and {is_set[0].name} is."
+        for row in (key_row, signs)
+        if row not in is_set
     ]
-    if key and (not key.isascii() or not key.isprintable() or " " in key):
-        found.append(f"{prefix}_KEY: this is no key of {label}.")
+    key, secrets = values.read(key_row), values.read(signs)
+    if not key.isascii() or not key.isprintable() or " " in key:
+        problems.append(f"{key_row.name}: this is no key of {label}.")
     if not all(_is_secret(declaration.scheme, secret) for secret in secrets):
-        found.append(f"{prefix}_WEBHOOK_SECRET: this is nothing that {label} signs with.")
-    if said["live"] not in ("", "0", "1"):
-        found.append(f"{prefix}_LIVE: it is 1 for real money, or 0 for {label}'s test mode.")
-    elif not is_live and declaration.test_api is None:
-        found.append(f"{prefix}_LIVE: {label} has no test mode; it is 1, for real money.")
-    found += [
-        f"{prefix}_CHECKOUT_ORIGINS: {origin} is no https origin."
-        for origin in origins
-        if not _is_origin(origin)
+        problems.append(f"{signs.name}: this is nothing that {label} signs with.")
+    told = len(problems)
+    is_live = values.read(live_row)
+    if not is_live and declaration.test_api is None and len(problems) == told:
+        problems.append(f"{live_row.name}: {label} has no test mode; it is 1, for real money.")
+    origins = values.read(origins_row)
+    if len(problems) == before and not (*declaration.origins(is_live=is_live), *origins):
+        problems.append(f"{origins_row.name}: needed, where {label}'s payment pages stand.")
+    problems += [
+        f"{needs[need].name}: not set, and {label} needs it."
+        for need in declaration.needed(is_live=is_live)
+        if needs[need] not in is_set
     ]
-    if not found and not (*declaration.origins(is_live=is_live), *origins):
-        found.append(f"{prefix}_CHECKOUT_ORIGINS: needed, where {label}'s payment pages stand.")
-    needed = declaration.needed(is_live=is_live)
-    found += [
-        f"{prefix}_{name.upper()}: not set, and {label} needs it."
-        for name in needed
-        if not said[name]
-    ]
-    problems += found
-    if found:
+    if len(problems) > before:
         return None
     try:
         return DeclaredAccount(
@@ -149,13 +228,17 @@ def _declared(
             secret=key,
             webhook_secrets=secrets,
             is_live=is_live,
-            own={name: said[name] for name in declaration.needs if said[name]},
+            own={need: values.text(row) for need, row in needs.items() if row in is_set},
             more_checkout_origins=origins,
         )
     except ValueError as error:
-        needs = ", ".join(f"{prefix}_{name.upper()}" for name in declaration.needs)
-        problems.append(f"{needs or prefix}: {error}")
+        named = ", ".join(row.name for row in needs.values())
+        problems.append(f"{named or key_row.name}: {error}")
         return None
+
+
+def _need(declaration: ProviderDeclaration, need: str) -> Setting[str]:
+    return replace(NEED, name=NEED.name.replace("{NEED}", need.upper())).of(declaration.name)
 
 
 def _is_secret(scheme: Scheme, secret: str) -> bool:
@@ -167,10 +250,3 @@ def _is_secret(scheme: Scheme, secret: str) -> bool:
     except Unverified as error:
         return error.reason != "no_secret"
     return False
-
-
-def _is_origin(text: str) -> bool:
-    try:
-        return is_origin(text)
-    except InvalidQuestion:
-        return False

@@ -1,12 +1,12 @@
 """Settings: read once from a mapping; every problem is reported at once, naming its variable."""
 
-import ipaddress
+import logging
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from flows.crypto.vault import Ring
@@ -14,36 +14,109 @@ from flows.errors import InvalidQuestion, WeakSecret
 from flows.kinds.gate import GatePolicy
 from flows.oauth.provider import Provider
 from flows.origin import is_loopback, origin_of
+from flows.payments.declared.catalog import SELLERS
 from flows.payments.gateway import MerchantAccount
-from flows.payments.receipt import UNUSED_KEPT
 from flows.providers import PROVIDERS
 from webapp.http.guard import Network
-from webapp.http.hsts import read_hsts
-from webapp.http.trusted_hosts import TrustedHost, read_trusted_host
+from webapp.http.trusted_hosts import TrustedHost
 from webapp.limits import Arrivals
-from webapp.logs.lines import LogSettings, read_log
-from webapp.sandbox.settings import Sandbox
+from webapp.logs.lines import LEVELS, LogSettings
+from webapp.settings import identity, payments
 from webapp.settings.config_file import BadDeclaration, Declarations, read_declarations
-from webapp.settings.durations import read_duration
-from webapp.settings.environment import Variables, not_utf_8, words
 from webapp.settings.identity import IdentitySettings, read_identity
-from webapp.settings.key_file import KeyFile, data_folder, folder_of
-from webapp.settings.payments import read_merchant_accounts
-from webapp.settings.quotas import PolicySettings, read_policies
+from webapp.settings.key_file import CONFIG_HOME, DATA_HOME, KeyFile, data_folder, folder_of
+from webapp.settings.parsers import (
+    asks_of_payments,
+    count,
+    each,
+    folders,
+    gate,
+    kept_unused,
+    network,
+    one_of,
+    origin,
+    seconds,
+    trusted_host,
+    without_default_port,
+)
+from webapp.settings.quotas import PolicySettings
+from webapp.settings.table import Setting, Values, not_utf_8, rows_of, setting
 from webapp.stores import holds_something
+
+if TYPE_CHECKING:  # most servers have none
+    from webapp.sandbox.settings import Sandbox
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
-SECRET_NAMES = (
-    "ELICIT_SECRET",
-    "MCP_ELICITATION_SECRET",
-    "MCP_SESSION_SECRET",
-    "MCP_SERVER_SECRET",
+URL = Setting(
+    name="ELICIT_URL",
+    parse=str,
+    otherwise="`--host` and `--port`",
+    says="where people reach the server, `scheme://host[:port]`",
 )
-
-# Names of tools, with * and ? and [abc] for what differs.
-_PATTERN = re.compile(r"(?:[\w.:/*?-]|\[!?[\w.:/-]+\])+")
-_CLIENT = re.compile(r"ELICIT_(?!ISSUER_)([A-Z][A-Z0-9_]{0,31})_CLIENT_(?:ID|SECRET)")
+SECRET = Setting(
+    name="ELICIT_SECRET",
+    parse=str,
+    otherwise="on loopback only: a key file, made once",
+    says="what everything is sealed with, 32 bytes or more, from `elicit keys new`; several with "
+    "commas, newest first",
+)
+SECRETS = (
+    SECRET,
+    *(
+        replace(SECRET, name=f"MCP_{which}_SECRET", says="the same, where none above it is set")
+        for which in ("ELICITATION", "SESSION", "SERVER")
+    ),
+)
+SECRET_NAMES = tuple(row.name for row in SECRETS)
+STORE = Setting(
+    name="ELICIT_STORE",
+    parse=str,
+    otherwise="a file in the data folder",
+    says="`sqlite:////absolute/file.db`, `sqlite:///relative.db` or `memory:` (of one process: "
+    "several workers are refused). SQLite 3.32 or newer. File and folder must be this user's "
+    "alone, like the key's: what others could open or replace is refused, with the command that "
+    "mends it",
+    names_file=True,
+)
+CONFIG = Setting(
+    name="ELICIT_CONFIG",
+    parse=str,
+    otherwise="`elicit-url/elicit.toml` in the configuration folder",
+    says="the file that declares further providers of accounts and payments",
+    names_file=True,
+)
+EXPOSE = Setting(
+    name="ELICIT_EXPOSE",
+    parse=lambda text: text == "1",
+    says="`1` allows a `--host` that is not loopback where people neither sign in "
+    "(`ELICIT_ISSUER`) nor are asked by the code (`ELICIT_BIND`, `ELICIT_ANONYMOUS`)",
+)
+READ_SECONDS = Setting(
+    name="ELICIT_READ_SECONDS",
+    parse=count(999_999),
+    default="30",
+    says="how long a request's head, and then its body, may take to come",
+)
+CONNECTIONS = Setting(
+    name="ELICIT_CONNECTIONS",
+    parse=count(999_999),
+    default="900",
+    says="how many connections there may be, below what the system lets a process open; 50 more "
+    "are for the user who runs the server",
+)
+LOG = Setting(
+    name="ELICIT_LOG",
+    parse=one_of("lines", "json"),
+    default="lines",
+    says="`json`: each line of the log is an object",
+)
+LOG_LEVEL = Setting(
+    name="ELICIT_LOG_LEVEL",
+    parse=one_of(*LEVELS),
+    default="warning",
+    says="`debug`, `info`, `warning` or `error`. With `debug` nothing is counted",
+)
 
 
 class BadSettings(ValueError):
@@ -61,23 +134,74 @@ class Settings:
     store: str
     uid: int
     key_file: KeyFile | None = None
-    origins: frozenset[str] = frozenset()
-    proxies: tuple[Network, ...] = ()
-    trusted_hosts: tuple[TrustedHost, ...] = ()
-    templates: tuple[Path, ...] = ()
     providers: Mapping[str, Provider] = field(default_factory=lambda: dict(PROVIDERS))
     credentials: Mapping[str, tuple[str, str]] = field(
         default_factory=dict[str, tuple[str, str]], repr=False
     )
     sellers: Mapping[str, MerchantAccount] = field(default_factory=dict[str, MerchantAccount])
-    refund_unused: timedelta | None = UNUSED_KEPT
-    asks: bool | None = None  # whether providers are asked about open payments; None: as needed
-    gate: GatePolicy = field(default_factory=GatePolicy)
+    refund_unused: timedelta | None = setting(
+        "ELICIT_REFUND_UNUSED",
+        parse=kept_unused,
+        default="7d",
+        says="after how long a payment that no call has used is refunded by itself: `7d`, `12h`, "
+        "`30m` and the like, or `0` for never",
+    )
+    # Whether providers are asked about open payments; None: as needed.
+    asks: bool | None = setting(
+        "ELICIT_ASK",
+        parse=asks_of_payments,
+        otherwise="`1` where their webhooks cannot reach this server, which is at a loopback "
+        "address",
+        says="`1`: payment providers are asked about open payments by themselves, seconds after "
+        "Continue and then more seldom; `0`: they are not",
+    )
+    gate: GatePolicy = setting(
+        "ELICIT_GATE",
+        parse=gate,
+        default="destructive",
+        says="which tools wait for a person's approval before they start: `destructive` (annotated "
+        "so by their author), patterns of tool names such as `delete_*`, or both, with commas; "
+        "`off` for none of these. Patterns replace the default unless it stands among them. Tools "
+        "marked with `@elicit.gate` always wait",
+    )
     sandbox_url: str | None = None
     identity: IdentitySettings = field(default_factory=IdentitySettings)
     policies: PolicySettings = field(default_factory=PolicySettings)
     arrivals: Arrivals = field(default_factory=Arrivals)
-    hsts: timedelta | None = None  # for how long browsers come back by https alone
+    origins: frozenset[str] = setting(
+        "ELICIT_ORIGINS",
+        parse=lambda text: frozenset(each(origin)(text)),
+        says="web origins whose pages may call tools here, as of a client that runs in a browser "
+        "(`http://localhost:6274`); no page may otherwise",
+    )
+    # For how long browsers come back by https alone.
+    hsts: timedelta | None = setting(
+        "ELICIT_HSTS",
+        parse=seconds,
+        otherwise="not sent",
+        says="seconds for which browsers come back by https alone (`Strict-Transport-Security`), "
+        "behind https. It holds for every port of the host's name, never for names below it, and "
+        "cannot be taken back before its time but by `0`",
+    )
+    trusted_hosts: tuple[TrustedHost, ...] = setting(
+        "ELICIT_TRUSTED_HOSTS",
+        parse=each(trusted_host),
+        says="hosts or networks of your own, each with its port (443 if none is said), where the "
+        "issuer, providers and payment providers that you configured may be: `login.internal:8443, "
+        "10.1.0.0/16`. All else must be on the public internet, and so must what tools, models and "
+        "clients name",
+    )
+    proxies: tuple[Network, ...] = setting(
+        "ELICIT_PROXIES",
+        parse=each(network),
+        says="addresses or networks of proxies whose forwarded headers are believed",
+    )
+    templates: tuple[Path, ...] = setting(
+        "ELICIT_TEMPLATES",
+        parse=folders,
+        says="a folder whose templates come before ours",
+        names_file=True,
+    )
     log: LogSettings = field(default_factory=LogSettings)
 
     @property
@@ -96,6 +220,17 @@ class Settings:
         )
 
 
+# Every setting, in the order in which README has them.
+TABLE: tuple[Setting[Any], ...] = (
+    *(URL, *SECRETS, STORE, CONFIG),
+    *payments.PAYMENTS,
+    *rows_of(Settings).values(),
+    *rows_of(PolicySettings).values(),
+    *identity.IDENTITY,
+    *(EXPOSE, READ_SECONDS, CONNECTIONS, LOG, LOG_LEVEL, DATA_HOME, CONFIG_HOME),
+)
+
+
 def read_settings(
     environment: Mapping[str, str], *, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT
 ) -> Settings:
@@ -103,61 +238,68 @@ def read_settings(
 
     Local use needs none: a key file and a store are made in the data folder. Raises BadSettings.
     """
-    problems = not_utf_8(environment)
-    if problems:
+    if problems := not_utf_8(environment, TABLE):
         raise BadSettings(problems)
-    environment = variables = Variables(environment)
-    url = _url(environment, problems, host=host, port=port)
+    values = Values(environment)
+    problems = values.problems
+    url = _url(values, host=host, port=port)
     is_local = _is_local(url)
-    identity = read_identity(environment, problems)
-    is_exposed = environment.get("ELICIT_EXPOSE") == "1" or identity.knows_people
-    if not is_loopback(host) and not is_exposed:
+    who = read_identity(values)
+    if not is_loopback(host) and not values.read(EXPOSE) and not who.knows_people:
         problems.append(
             f"ELICIT_EXPOSE: {host} reaches beyond this machine, where nobody can be asked unless "
             "people sign in (ELICIT_ISSUER); set it to 1 to serve there all the same."
         )
-    folder = data_folder(environment)
-    has_secret = any(environment.get(name) for name in SECRET_NAMES)
-    key_file = None if has_secret else KeyFile(folder / "key")
-    store = environment.get("ELICIT_STORE") or f"sqlite:///{folder / 'elicit.db'}"
-    ring = _ring(environment, problems, file=key_file, is_local=is_local, store=store)
-    credentials = _credentials(environment, problems)
-    declared = _declared(environment, problems)
+    key_file, store = key_file_of(environment), store_of(environment)
+    ring = _ring(values, file=key_file, is_local=is_local, store=store)
+    credentials = _credentials(values)
+    declared = _declared(values)
     settings = Settings(
         url=url,
         ring=ring or Ring([b"x" * 32]),
         store=store,
         uid=os.getuid(),
         key_file=key_file,
-        origins=_origins(environment, problems),
-        proxies=_proxies(environment, problems),
-        trusted_hosts=_trusted_hosts(environment, problems),
-        templates=_templates(environment, problems),
         providers={**PROVIDERS, **declared.providers},
         credentials=credentials,
-        sellers=read_merchant_accounts(
-            environment,
-            problems,
+        sellers=payments.read_merchant_accounts(
+            values,
             url=None if is_local else url,
             credentials=credentials,
             declared=declared.sellers,
         ),
-        refund_unused=_refund_unused(environment, problems),
-        asks=_asks(environment, problems),
-        gate=_gate(environment, problems),
-        identity=identity,
-        policies=read_policies(environment, problems),
-        arrivals=_arrivals(environment, problems),
-        hsts=read_hsts(environment, problems, url=url),
-        log=read_log(environment, problems),
+        identity=who,
+        policies=PolicySettings(**values.fields_of(PolicySettings)),
+        arrivals=Arrivals(
+            reading=timedelta(seconds=values.read(READ_SECONDS)),
+            connections=values.read(CONNECTIONS),
+        ),
+        log=LogSettings(
+            is_json=values.read(LOG) == "json",
+            level=getattr(logging, values.read(LOG_LEVEL).upper()),
+        ),
+        **values.fields_of(Settings),
     )
-    problems += variables.unknown(more=_names_of(settings.providers))
+    if settings.hsts is not None and not url.startswith("https:"):
+        problems.append(f"ELICIT_HSTS: it is for a server behind https, and ELICIT_URL is {url}.")
+    values.refuse_unknown(_known(environment, settings, declared))
     if problems:
         raise BadSettings(problems)
     return settings
 
 
-def with_sandbox(settings: Settings, sandbox: Sandbox) -> Settings:
+def key_file_of(environment: Mapping[str, str]) -> KeyFile | None:
+    """The key file, where no variable holds a secret."""
+    has_secret = any(environment.get(name) for name in SECRET_NAMES)
+    return None if has_secret else KeyFile(data_folder(environment) / "key")
+
+
+def store_of(environment: Mapping[str, str]) -> str:
+    folder = data_folder(environment)
+    return environment.get(STORE.name) or f"sqlite:///{folder / 'elicit.db'}"
+
+
+def with_sandbox(settings: Settings, sandbox: "Sandbox") -> Settings:
     """The same, with the sandbox for what is not configured.
 
     Raises ValueError unless the server is on loopback.
@@ -179,9 +321,10 @@ def with_sandbox(settings: Settings, sandbox: Sandbox) -> Settings:
     )
 
 
-def _url(environment: Mapping[str, str], problems: list[str], *, host: str, port: int) -> str:
+def _url(values: Values, *, host: str, port: int) -> str:
+    environment, problems = values.environment, values.problems
     shown = f"[{host}]" if ":" in host else host
-    url = _shortest(environment.get("ELICIT_URL", f"http://{shown}:{port}").rstrip("/"))
+    url = without_default_port(environment.get("ELICIT_URL", f"http://{shown}:{port}").rstrip("/"))
     try:
         if origin_of(url) != url:
             problems.append("ELICIT_URL: it must be scheme://host[:port], without a path.")
@@ -193,13 +336,6 @@ def _url(environment: Mapping[str, str], problems: list[str], *, host: str, port
     return url
 
 
-def _shortest(origin: str) -> str:
-    """Without the port that its scheme has anyway, as browsers and clients name it."""
-    scheme, _, rest = origin.partition("://")
-    default = {"http": ":80", "https": ":443"}.get(scheme)
-    return origin if default is None else f"{scheme}://{rest.removesuffix(default)}"
-
-
 def _is_local(url: str) -> bool:
     try:
         return is_loopback(urlsplit(url).hostname or "")
@@ -207,91 +343,41 @@ def _is_local(url: str) -> bool:
         return False
 
 
-def _ring(
-    environment: Mapping[str, str],
-    problems: list[str],
-    *,
-    file: KeyFile | None,
-    is_local: bool,
-    store: str,
-) -> Ring | None:
+def _ring(values: Values, *, file: KeyFile | None, is_local: bool, store: str) -> Ring | None:
     """Of the variables, or of that file where none of them is set."""
     for name in SECRET_NAMES:
-        if environment.get(name):
+        if text := values.environment.get(name):
             try:
-                return Ring([part.strip().encode() for part in environment[name].split(",")])
+                return Ring([part.strip().encode() for part in text.split(",")])
             except WeakSecret as error:
-                problems.append(f"{name}: {error}")
+                values.problems.append(f"{name}: {error}")
                 return None
     if file is None or not is_local:
-        problems.append("ELICIT_SECRET: needed here; make one with: elicit keys new")
+        values.problems.append("ELICIT_SECRET: needed here; make one with: elicit keys new")
         return None
     try:
         return file.ring(is_needed=holds_something, store=store)
     except (OSError, WeakSecret) as error:
-        problems.append(f"ELICIT_SECRET: not set, and {file.path} cannot be used: {error}")
+        values.problems.append(f"ELICIT_SECRET: not set, and {file.path} cannot be used: {error}")
         return None
 
 
-def _origins(environment: Mapping[str, str], problems: list[str]) -> frozenset[str]:
-    origins = [_shortest(origin) for origin in words(environment, "ELICIT_ORIGINS")]
-    for origin in origins:
-        try:
-            if origin_of(origin) != origin:
-                problems.append(f"ELICIT_ORIGINS: {origin} is no origin (scheme://host[:port]).")
-        except InvalidQuestion as error:
-            problems.append(f"ELICIT_ORIGINS: {origin}: {error}")
-    return frozenset(origins)
-
-
-def _proxies(environment: Mapping[str, str], problems: list[str]) -> tuple[Network, ...]:
-    networks: list[Network] = []
-    for word in words(environment, "ELICIT_PROXIES"):
-        try:
-            networks.append(ipaddress.ip_network(word))
-        except ValueError:
-            problems.append(f"ELICIT_PROXIES: {word} is no address or network.")
-    return tuple(networks)
-
-
-def _trusted_hosts(environment: Mapping[str, str], problems: list[str]) -> tuple[TrustedHost, ...]:
-    found: list[TrustedHost] = []
-    for word in words(environment, "ELICIT_TRUSTED_HOSTS"):
-        try:
-            found.append(read_trusted_host(word))
-        except ValueError:
-            problems.append(
-                f"ELICIT_TRUSTED_HOSTS: {word} is no host or network, with or without a port, as "
-                "login.internal:8443 or 10.0.0.0/8."
-            )
-    return tuple(found)
-
-
-def _templates(environment: Mapping[str, str], problems: list[str]) -> tuple[Path, ...]:
-    name = environment.get("ELICIT_TEMPLATES")
-    if not name:
-        return ()
-    if not Path(name).is_dir():
-        problems.append(f"ELICIT_TEMPLATES: {name} is no folder.")
-    return (Path(name),)
-
-
-def _declared(environment: Mapping[str, str], problems: list[str]) -> Declarations:
+def _declared(values: Values) -> Declarations:
     """What `elicit.toml` declares: from the path given, else the configuration folder."""
-    given = environment.get("ELICIT_CONFIG")
-    folder = folder_of(environment, "XDG_CONFIG_HOME", ".config")
+    given = values.environment.get(CONFIG.name)
+    folder = folder_of(values.environment, CONFIG_HOME)
     path = Path(given) if given else folder / "elicit.toml"
     try:
         if not given and not _is_there(path):
             return Declarations()
         if path.exists() and not path.is_file():  # a device may have no end
-            problems.append(f"ELICIT_CONFIG: {path} is no file.")
+            values.problems.append(f"ELICIT_CONFIG: {path} is no file.")
             return Declarations()
         return read_declarations(path.read_text("utf-8"), source=str(path))
     except BadDeclaration as error:
-        problems.extend(f"ELICIT_CONFIG: {line}" for line in str(error).splitlines())
+        values.problems += [f"ELICIT_CONFIG: {line}" for line in str(error).splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        problems.append(f"ELICIT_CONFIG: {path} cannot be read: {error}")
+        values.problems.append(f"ELICIT_CONFIG: {path} cannot be read: {error}")
     return Declarations()
 
 
@@ -304,82 +390,38 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _credentials(
-    environment: Mapping[str, str], problems: list[str]
-) -> Mapping[str, tuple[str, str]]:
+def _credentials(values: Values) -> Mapping[str, tuple[str, str]]:
     """Our client id and secret at a provider, for each ELICIT_{NAME}_CLIENT_ID."""
     found: dict[str, tuple[str, str]] = {}
-    names = {
-        match[1] for name in environment if (match := _CLIENT.fullmatch(name)) and environment[name]
-    }
-    for name in sorted(names):
-        id = environment.get(f"ELICIT_{name}_CLIENT_ID", "").strip()
-        secret = environment.get(f"ELICIT_{name}_CLIENT_SECRET", "").strip()
+    for name in _registered(values.environment):
+        rows = [row.of(name) for row in payments.OF_ACCOUNTS]
+        id, secret = map(values.text, rows)
         if id and secret:
             found[name.lower()] = (id, secret)
         else:
-            missing = "CLIENT_SECRET" if id else "CLIENT_ID"
-            problems.append(f"ELICIT_{name}_{missing}: not set, and the other one is.")
+            missing = rows[1] if id else rows[0]
+            values.problems.append(f"{missing.name}: not set, and the other one is.")
     return found
 
 
-def _names_of(providers: Mapping[str, Provider]) -> list[str]:
-    """The variables of those that we know; an author's code may have others."""
-    return [
-        f"ELICIT_{name.upper()}_CLIENT_{which}" for name in providers for which in ("ID", "SECRET")
+def _registered(environment: Mapping[str, str]) -> list[str]:
+    """The names of providers of which anything is set, in capitals."""
+    others = {identity.CLIENT_ID.name, identity.CLIENT_SECRET.name}
+    matches = [
+        row.match(name)
+        for row in payments.OF_ACCOUNTS
+        for name, value in environment.items()
+        if value and name not in others
     ]
+    return sorted({match[1] for match in matches if match is not None})
 
 
-def _refund_unused(environment: Mapping[str, str], problems: list[str]) -> timedelta | None:
-    """How long a payment that nobody used is kept; None: until somebody gives it back."""
-    text = environment.get("ELICIT_REFUND_UNUSED", "").strip()
-    if not text:
-        return UNUSED_KEPT
-    if text == "0":
-        return None
-    found = read_duration(text)
-    if found is None:
-        problems.append("ELICIT_REFUND_UNUSED: it is 7d, 12h or 30m and the like, or 0 for never.")
-    return found
-
-
-def _asks(environment: Mapping[str, str], problems: list[str]) -> bool | None:
-    text = environment.get("ELICIT_ASK", "").strip()
-    if text not in ("", "0", "1"):
-        problems.append("ELICIT_ASK: it is 1 to ask about every open payment, or 0 to ask of none.")
-    return None if text not in ("0", "1") else text == "1"
-
-
-def _gate(environment: Mapping[str, str], problems: list[str]) -> GatePolicy:
-    """Which tools wait for an approval although nothing in the server's code says so."""
-    names = words(environment, "ELICIT_GATE") or ["destructive"]
-    if names == ["off"]:
-        return GatePolicy(gates_destructive=False)
-    if "off" in names:
-        problems.append("ELICIT_GATE: off stands alone, or leave it out.")
-    patterns = tuple(word for word in names if word != "destructive")
-    problems += [
-        f"ELICIT_GATE: {word!r} is no tool's name and no pattern of names, as delete_*."
-        for word in patterns
-        if not _PATTERN.fullmatch(word)
-    ]
-    return GatePolicy(gates_destructive="destructive" in names, patterns=patterns)
-
-
-def _arrivals(environment: Mapping[str, str], problems: list[str]) -> Arrivals:
-    """How long a request may take to come, and how many connections there may be."""
-    usual = Arrivals()
-    found = {
-        "ELICIT_READ_SECONDS": int(usual.reading.total_seconds()),
-        "ELICIT_CONNECTIONS": usual.connections,
-    }
-    for name in found:
-        text = environment.get(name, "").strip()
-        if text and not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-            problems.append(f"{name}: it is a number from 1 to 999999.")
-        elif text:
-            found[name] = int(text)
-    return Arrivals(
-        reading=timedelta(seconds=found["ELICIT_READ_SECONDS"]),
-        connections=found["ELICIT_CONNECTIONS"],
-    )
+def _known(
+    environment: Mapping[str, str], settings: Settings, declared: Declarations
+) -> Iterator[str]:
+    """All names; of accounts also those of an author's own providers, as far as they are set."""
+    yield from (row.name for row in TABLE if not row.is_of_providers)
+    for provider in (*settings.providers, *_registered(environment)):
+        yield from (row.of(provider).name for row in payments.OF_ACCOUNTS)
+    for declaration in {**SELLERS, **declared.sellers}.values():
+        yield from payments.names_of(declaration)

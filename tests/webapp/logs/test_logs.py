@@ -10,7 +10,7 @@ import pytest
 
 from flows.question import Asker, asking
 from webapp.logs.events import LETTERS_AT_MOST, Events, JsonEvents, mask_secrets
-from webapp.logs.lines import WINDOW_SECONDS, Counted, Lines, LogSettings, read_log
+from webapp.logs.lines import WINDOW_SECONDS, Counted, Lines, LogSettings
 
 
 def line(message: str, **extra: object) -> str:
@@ -179,13 +179,3 @@ def test_an_upload_that_was_aborted_is_one_short_line() -> None:
     lines.close()
     (said,) = map(Events().format, written)
     assert said.endswith("ERROR mcp.server request.aborted")
-
-
-def test_how_the_log_is_written_is_set_and_what_is_wrong_is_named() -> None:
-    problems: list[str] = []
-    read = read_log({"ELICIT_LOG": "json", "ELICIT_LOG_LEVEL": "INFO"}, problems)
-    assert read == LogSettings(level=logging.INFO, is_json=True)
-    assert read_log({}, problems) == LogSettings()
-    assert not problems
-    read_log({"ELICIT_LOG": "xml", "ELICIT_LOG_LEVEL": "loud"}, problems)
-    assert [each.split(":")[0] for each in problems] == ["ELICIT_LOG", "ELICIT_LOG_LEVEL"]

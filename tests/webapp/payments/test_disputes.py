@@ -28,7 +28,7 @@ from tests.support.acme import (
 )
 from tests.support.own_provider import Orchard
 from tests.support.payment_env import ADYEN, Adyen, Interrupted, PaymentEnv, selling
-from webapp.cli.payments import replay_hook
+from webapp.cli.webhooks import replay_hook
 from webapp.records.ids import tail_of
 
 OPEN, REFUNDED, DISPUTED = ReceiptStatus.OPEN, ReceiptStatus.REFUNDED, ReceiptStatus.DISPUTED

@@ -30,7 +30,8 @@ from tests.support.payment_env import ADYEN, ADYEN_KEY, Adyen, Mollie, PaymentEn
 from tests.support.service_env import Holding, call_of
 from tests.support.shop_env import Shop, buying
 from tests.support.webhook_log import only, replayed
-from webapp.cli.payments import end_payment, list_hooks, list_payments
+from webapp.cli.payments import end_payment, list_payments
+from webapp.cli.webhooks import list_hooks
 from webapp.payments.webhook_rows import BODY_BYTES_KEPT
 from webapp.payments.webhooks import Webhooks
 from webapp.records.ids import fresh_id

@@ -1,6 +1,5 @@
 """Money that could be lost: nobody can be asked, nobody tells, or it comes amiss."""
 
-import argparse
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -40,7 +39,8 @@ from tests.support.payment_env import (
     selling,
 )
 from tests.support.shop_env import Shop, buying
-from webapp.cli.operator import add_payments, with_ids
+from webapp.cli.arguments import with_ids
+from webapp.cli.main import parser_for
 from webapp.cli.payments import end_payment
 from webapp.command import CommandRefused
 from webapp.payments.unresolved import PAID_OTHERWISE
@@ -421,9 +421,8 @@ async def test_the_line_ends_by_the_command_that_the_operator_has(
     await begun(payment_env)
     await tell(payment_env, acme.pay(amount=400))
     (first, _) = await still_open(payment_env)
-    parser = argparse.ArgumentParser()
-    add_payments(parser)
-    id = parser.parse_args(with_ids(["done", first.split(" ")[0]])).id
+    words = with_ids(["payments", "done", first.split(" ")[0]])
+    id = parser_for(words).parse_args(words).id
     await end_payment(payment_env.service, id)
     assert await still_open(payment_env) == NOTHING
     await tell(payment_env, acme.pay(amount=400), id="msg_2")

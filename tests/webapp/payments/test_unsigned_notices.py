@@ -18,7 +18,7 @@ from flows.webhooks.certificates import CertificateScheme, sign_certified
 from tests.support.certificates import Holder, issued, root, rsa_key
 from tests.support.clock import Clock
 from tests.support.payment_env import Mollie, PaymentEnv, PayPal, approved, selling
-from webapp.cli.payments import list_hooks
+from webapp.cli.webhooks import list_hooks
 from webapp.payments.certificates import FETCHES_AT_ONCE, Certificates, trusted_roots
 from webapp.sandbox.paypal.certificates import sandbox_scheme
 from webapp.service import BETWEEN_HINTS, HINTS_AT_ONCE

@@ -619,7 +619,7 @@ def test_the_mode_alone_is_half_of_its_settings_too(home: dict[str, str]) -> Non
 @pytest.mark.parametrize("word", ["yes", "true", "2", "live"])
 def test_real_money_is_said_in_one_way_only(home: dict[str, str], word: str) -> None:
     assert problems_in({**home, **OF_ACME, "ELICIT_ACME_LIVE": word}) == [
-        "ELICIT_ACME_LIVE: it is 1 for real money, or 0 for Acme's test mode."
+        "ELICIT_ACME_LIVE: it is 1 for real money, or 0 for the provider's test mode."
     ]
 
 

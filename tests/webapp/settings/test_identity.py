@@ -6,6 +6,7 @@ import pytest
 
 from webapp.settings.identity import IdentitySettings, read_identity
 from webapp.settings.settings import BadSettings, read_settings
+from webapp.settings.table import Values
 
 ISSUER = {
     "ELICIT_ISSUER": "https://login.example/tenant",
@@ -20,8 +21,8 @@ PUBLIC = {
 
 
 def read(environment: Mapping[str, str]) -> tuple[IdentitySettings, list[str]]:
-    problems: list[str] = []
-    return read_identity(environment, problems), problems
+    values = Values(environment)
+    return read_identity(values), values.problems
 
 
 @pytest.mark.parametrize("name", ["ELICIT_SECRET", "ELICIT_ISSUER", "ELICIT_STRIPE_KEY"])

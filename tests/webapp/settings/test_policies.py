@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from flows.question import TIMEOUT_AT_MOST
-from webapp.settings.quotas import PolicySettings, read_policies
+from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import BadSettings, read_settings
+from webapp.settings.table import Values
 
 NAMES = (
     "ELICIT_FORMS_ON_PAGES",
@@ -20,8 +21,8 @@ NAMES = (
 
 
 def read(environment: Mapping[str, str]) -> tuple[PolicySettings, list[str]]:
-    problems: list[str] = []
-    return read_policies(environment, problems), problems
+    values = Values(environment)
+    return PolicySettings(**values.fields_of(PolicySettings)), values.problems
 
 
 def test_without_any_of_it_there_are_several_questions_a_session_and_pages_for_forms() -> None:

@@ -1,5 +1,6 @@
 """Settings: every problem at once, each naming its variable, and no secret in sight."""
 
+import logging
 import re
 import stat
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import pytest
 from flows.kinds.gate import GatePolicy
 from flows.payments.stripe.account import StripeAccount
 from webapp.limits import Arrivals
+from webapp.logs.lines import LogSettings
 from webapp.sandbox.settings import new_sandbox
 from webapp.settings.settings import (
     SECRET_NAMES,
@@ -411,7 +413,7 @@ def test_how_long_a_request_may_take_and_how_many_connect_are_settings() -> None
     assert read_settings({"ELICIT_SECRET": SECRET}).arrivals == Arrivals()
     for name in ("ELICIT_READ_SECONDS", "ELICIT_CONNECTIONS"):
         for wrong in ("0", "-1", "soon", "1.5"):
-            with pytest.raises(BadSettings, match=f"{name}: it is a number"):
+            with pytest.raises(BadSettings, match=f"{name}: it is a whole number from 1"):
                 read_settings({"ELICIT_SECRET": SECRET, name: wrong})
 
 
@@ -489,3 +491,11 @@ def test_browsers_come_back_by_https_alone_where_the_operator_says_for_how_long(
             read_settings({**given, "ELICIT_HSTS": wrong})
     with pytest.raises(BadSettings, match="ELICIT_HSTS: it is for a server behind https"):
         read_settings({"ELICIT_SECRET": SECRET, "ELICIT_HSTS": "60"})
+
+
+def test_how_the_log_is_written_is_set_and_what_is_wrong_is_named(home: dict[str, str]) -> None:
+    read = read_settings({**home, "ELICIT_LOG": "json", "ELICIT_LOG_LEVEL": "INFO"}).log
+    assert read == LogSettings(level=logging.INFO, is_json=True)
+    assert read_settings(home).log == LogSettings()
+    named = {"ELICIT_LOG": "xml", "ELICIT_LOG_LEVEL": "loud"}
+    assert [each.split(":")[0] for each in problems({**home, **named})] == [*named]

@@ -1,0 +1,50 @@
+"""What the arguments of commands have in common: ports, ids, commands within a command."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any
+
+# As the lists show it, or as a tool knows it: with its owner's tag before it.
+_ID = re.compile(r"(?:[A-Za-z0-9_-]{20})?([A-Za-z0-9_-]{24})")
+_DASHED = re.compile(r"-(?:[A-Za-z0-9_-]{23}|[A-Za-z0-9_-]{43})")
+_PLAIN = "id:"
+
+
+def with_ids(arguments: Sequence[str]) -> list[str]:
+    """The same; an id that begins as an option does is marked as none."""
+    return [_PLAIN + word if _DASHED.fullmatch(word) else word for word in arguments]
+
+
+def commands_of(parser: argparse.ArgumentParser) -> Any:
+    """Where the commands of a command are added."""
+    return parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+
+def add_id(parser: argparse.ArgumentParser, *, shown_by: str) -> None:
+    parser.add_argument("id", metavar="ID", type=_id, help=f"as elicit {shown_by} list shows it")
+
+
+def add_port(parser: argparse.ArgumentParser, *, default: int) -> None:
+    """Of a server on this machine."""
+    parser.add_argument(
+        "--port",
+        type=port,
+        default=default,
+        help="of the server, at 127.0.0.1, unless ELICIT_URL says otherwise; default: %(default)s",
+    )
+
+
+def port(text: str) -> int:
+    found = int(text) if text.isascii() and text.isdecimal() else -1
+    if not 0 <= found <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535; 0 takes a free one)")
+    return found
+
+
+def _id(text: str) -> str:
+    id = text.removeprefix(_PLAIN)
+    found = _ID.fullmatch(id)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{id!r} is no id: those have 24 letters, digits, - or _")
+    return found[1]

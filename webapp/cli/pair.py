@@ -1,0 +1,40 @@
+"""`elicit pair`: how a client and a browser are known as this user's."""
+
+import argparse
+import os
+
+from flows.crypto.tokens import Tokens
+from webapp.cli.arguments import add_port
+from webapp.command import CommandRefused, settings_for
+from webapp.connecting import utc_now
+from webapp.identity.pairing import address_of, key_of
+from webapp.printing import tell
+from webapp.settings.settings import DEFAULT_PORT, Settings
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Print a key that your MCP client sends, and an address that makes a browser yours, once. "
+        "They are needed only where this machine cannot tell whose programs connect (a container)."
+    )
+    add_port(parser, default=DEFAULT_PORT)
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    settings = settings_for(os.environ, port=options.port)
+    if not settings.is_local or settings.identity.issuer is not None:
+        raise CommandRefused("Where people sign in, or beyond this machine, nothing is paired.")
+    lines = [*pairing_of(settings), "The address works once, for ten minutes, while it serves."]
+    tell("\n".join(lines))
+
+
+def pairing_of(settings: Settings) -> list[str]:
+    """For a browser and for a client."""
+    address = address_of(
+        Tokens(settings.ring, origin=settings.url), url=settings.url, now=utc_now()
+    )
+    return [
+        f"  pair     {address}   (open it in your browser)",
+        f"  key      {key_of(settings.ring)}   (your MCP client sends it as a bearer token)",
+    ]

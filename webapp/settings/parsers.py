@@ -1,0 +1,200 @@
+"""What settings can be: each parser takes a text and raises ValueError with sentences."""
+
+import ipaddress
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from flows.errors import InvalidQuestion
+from flows.kinds.gate import GatePolicy
+from flows.origin import origin_of
+from webapp.http.guard import Network
+from webapp.http.trusted_hosts import TrustedHost, read_trusted_host
+
+_DURATION = re.compile(r"([0-9]{1,4})([dhm])")
+_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
+_SECONDS_DIGITS = 6
+# Names of tools, with * and ? and [abc] for what differs.
+_PATTERN = re.compile(r"(?:[\w.:/*?-]|\[!?[\w.:/-]+\])+")
+
+T = TypeVar("T")
+
+
+def words(text: str) -> tuple[str, ...]:
+    """What stands there, between commas or spaces."""
+    return tuple(text.replace(",", " ").split())
+
+
+def each(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """Each of the words; the problems of all of them at once."""
+
+    def parse_all(text: str) -> tuple[T, ...]:
+        found, problems = list[T](), list[str]()
+        for word in words(text):
+            try:
+                found.append(parse(word))
+            except ValueError as error:
+                problems += error.args
+        if problems:
+            raise ValueError(*problems)
+        return tuple(found)
+
+    return parse_all
+
+
+def matching(pattern: str, wrong: str) -> Callable[[str], str]:
+    """A word of that shape; of another one it is said that it is `wrong`."""
+
+    def parse(word: str) -> str:
+        if not re.fullmatch(pattern, word):
+            raise ValueError(f"{word!r} {wrong}")
+        return word
+
+    return parse
+
+
+def switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("it is 1 or 0.")
+    return text == "1"
+
+
+def live(text: str) -> bool:
+    if text not in ("", "0", "1"):
+        raise ValueError("it is 1 for real money, or 0 for the provider's test mode.")
+    return text == "1"
+
+
+def only(word: str) -> Callable[[str], bool]:
+    """Whether that word stands there, where no other one can."""
+
+    def parse(text: str) -> bool:
+        if text not in ("", word):
+            raise ValueError(f"it is `{word}`, or left out.")
+        return text == word
+
+    return parse
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in choices:
+            raise ValueError(f"it is one of {', '.join(choices)}.")
+        return text.lower()
+
+    return parse
+
+
+def count(at_most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        is_number = text.isascii() and text.isdigit() and len(text) <= len(str(at_most))
+        found = int(text) if is_number else 0
+        if not 1 <= found <= at_most:
+            raise ValueError(f"it is a whole number from 1 to {at_most:,}.")
+        return found
+
+    return parse
+
+
+def duration(at_most: timedelta, says: str) -> Callable[[str], timedelta]:
+    """A number of seconds, or with its unit; `says` is the longest one in words."""
+
+    def parse(text: str) -> timedelta:
+        found = with_unit(text)
+        if text.isascii() and text.isdigit() and len(text) <= _SECONDS_DIGITS:
+            found = timedelta(seconds=int(text))
+        if found is None or not timedelta(seconds=1) <= found <= at_most:
+            raise ValueError(
+                f"it is a number of seconds, or 7d, 12h, 30m and the like; {says} at most."
+            )
+        return found
+
+    return parse
+
+
+def with_unit(text: str) -> timedelta | None:
+    """Of `7d`, `12h` or `30m`: more than nothing; None for what is no duration."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not int(match[1]):
+        return None
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def origin(word: str) -> str:
+    word = without_default_port(word)
+    try:
+        if origin_of(word) == word:
+            return word
+    except InvalidQuestion as error:
+        raise ValueError(f"{word}: {error}") from None
+    raise ValueError(f"{word} is no origin (scheme://host[:port]).")
+
+
+def without_default_port(origin: str) -> str:
+    """Without the port that its scheme has anyway, as browsers and clients name it."""
+    scheme, _, rest = origin.partition("://")
+    default = {"http": ":80", "https": ":443"}.get(scheme)
+    return origin if default is None else f"{scheme}://{rest.removesuffix(default)}"
+
+
+def network(word: str) -> Network:
+    try:
+        return ipaddress.ip_network(word)
+    except ValueError:
+        raise ValueError(f"{word} is no address or network.") from None
+
+
+def trusted_host(word: str) -> TrustedHost:
+    try:
+        return read_trusted_host(word)
+    except ValueError:
+        raise ValueError(
+            f"{word} is no host or network, with or without a port, as login.internal:8443 or "
+            "10.0.0.0/8."
+        ) from None
+
+
+def folders(text: str) -> tuple[Path, ...]:
+    if text and not Path(text).is_dir():
+        raise ValueError(f"{text} is no folder.")
+    return (Path(text),) if text else ()
+
+
+def seconds(text: str) -> timedelta | None:
+    """None where nothing is set."""
+    if text and not re.fullmatch(r"[0-9]{1,9}", text):
+        raise ValueError("it is a number of seconds, as 86400 for a day.")
+    return timedelta(seconds=int(text)) if text else None
+
+
+def kept_unused(text: str) -> timedelta | None:
+    """How long a payment that nobody used is kept; None: until somebody refunds it."""
+    found = with_unit(text)
+    if found is None and text != "0":
+        raise ValueError("it is 7d, 12h or 30m and the like, or 0 for never.")
+    return found
+
+
+def asks_of_payments(text: str) -> bool | None:
+    if text not in ("", "0", "1"):
+        raise ValueError("it is 1 to ask about every open payment, or 0 to ask of none.")
+    return text == "1" if text else None
+
+
+def gate(text: str) -> GatePolicy:
+    """Which tools wait for an approval although nothing in the server's code says so."""
+    names = words(text) or ("destructive",)
+    if names == ("off",):
+        return GatePolicy(gates_destructive=False)
+    patterns = tuple(word for word in names if word != "destructive")
+    problems = ["off stands alone, or leave it out."] if "off" in names else []
+    problems += [
+        f"{word!r} is no tool's name and no pattern of names, as delete_*."
+        for word in patterns
+        if not _PATTERN.fullmatch(word)
+    ]
+    if problems:
+        raise ValueError(*problems)
+    return GatePolicy(gates_destructive="destructive" in names, patterns=patterns)
