@@ -104,7 +104,7 @@ class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
     client_auth: str = "basic"
 
     def __repr__(self) -> str:
-        return f"Kept(issuer={self.issuer!r}, token={self.token!r})"
+        return f"StoredAttempt(issuer={self.issuer!r}, token={self.token!r})"
 
 
 class OauthFlow:
