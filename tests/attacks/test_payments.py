@@ -22,9 +22,9 @@ from flows.payments.stripe.events import SETTLING_EVENTS
 from flows.payments.stripe.gateway import StripeGateway
 from flows.payments.stripe.session import neutral, read_session
 from tests.attacks.attack import Attack
-from tests.support.checkouts import ID, KEY, asked, begun, prepared, session
+from tests.support.checkouts import KEY, asked, begun, prepared, session
 from tests.support.clock import NOON
-from tests.support.gateway_env import reply, run
+from tests.support.gateway_env import ID, reply, run
 from tests.support.payment_events import (
     COMPLETED,
     EXPIRED,

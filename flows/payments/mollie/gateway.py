@@ -11,6 +11,7 @@ payment pages stand at www.mollie.com; a `webhookUrl` with a query; how long a p
 method stays open; when `authorized` becomes `paid` by itself (it is not money before).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -32,7 +33,6 @@ from flows.payments.gateway import (
     terms_for,
 )
 from flows.payments.mollie.responses import (
-    MollieRefund,
     field_in,
     payment_in,
     read_refund,
@@ -45,6 +45,7 @@ from flows.payments.money import Money
 from flows.payments.pace import PACE
 from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import (
+    ProviderRefund,
     as_one,
     learned,
     problem,
@@ -232,7 +233,7 @@ class MollieGateway:
             payment["webhookUrl"] = f"{self.seller.webhook_url}?{query}"
         return asking(payment, until=trip.now + LIFE_WITHOUT_A_METHOD)
 
-    def _refunds(self, payment: Payment, path: str) -> Talk[list[MollieRefund]]:
+    def _refunds(self, payment: Payment, path: str) -> Talk[Sequence[ProviderRefund]]:
         reply = yield self._request("GET", f"{path}?limit=250")
         return refunds_in(reply, payment, self.seller)
 

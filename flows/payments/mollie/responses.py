@@ -6,6 +6,7 @@ nothing but where to look, so whoever reads the id asks Mollie about it, and onl
 """
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final, Literal
 from urllib.parse import parse_qs, parse_qsl
@@ -79,7 +80,7 @@ class MolliePayment(Struct, frozen=True, kw_only=True, rename="camel"):
     links: _Links = field(default=_Links(), name="_links")
 
 
-class MollieRefund(ProviderRefund, frozen=True, kw_only=True, rename="camel"):
+class _Refund(ProviderRefund, frozen=True, kw_only=True, rename="camel"):
     standing = frozenset({"queued", "pending", "processing", "refunded"})
     done = "refunded"
     amount: _Amount
@@ -96,7 +97,7 @@ class MollieRefund(ProviderRefund, frozen=True, kw_only=True, rename="camel"):
 
 
 class _Embedded(Struct, frozen=True, kw_only=True):
-    refunds: tuple[MollieRefund, ...]
+    refunds: tuple[_Refund, ...]
 
 
 class _List(Struct, frozen=True, kw_only=True):
@@ -149,7 +150,7 @@ def session_of(payment: MolliePayment, seller: Seller) -> ProviderSession:
     )
 
 
-def refunds_in(reply: httpx.Response, payment: Payment, seller: Seller) -> list[MollieRefund]:
+def refunds_in(reply: httpx.Response, payment: Payment, seller: Seller) -> Sequence[ProviderRefund]:
     """All refunds of the payment, those that we asked for first. Raises Failed."""
     listed = decode(reply, _List, seller=seller, doing=GIVING_BACK, code_of=field_in)
     return sorted(listed.embedded.refunds, key=lambda one: one.receipt != payment.id)
@@ -157,7 +158,7 @@ def refunds_in(reply: httpx.Response, payment: Payment, seller: Seller) -> list[
 
 def read_refund(reply: httpx.Response, payment: Payment, seller: Seller, *, at_most: int) -> Refund:
     """Raises Failed, also where the provider tried in vain."""
-    found = decode(reply, MollieRefund, seller=seller, doing=GIVING_BACK, code_of=field_in)
+    found = decode(reply, _Refund, seller=seller, doing=GIVING_BACK, code_of=field_in)
     return refund_made(found, payment, seller, at_most=at_most)
 
 

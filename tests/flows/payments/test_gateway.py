@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from flows.elicitation.flow import Redirect
 from flows.elicitation.states import Elicitation, Json
@@ -41,6 +40,7 @@ from flows.payments.stripe.gateway import StripeGateway
 from flows.payments.stripe.session import neutral, read_session
 from flows.webhooks.signatures import verify
 from tests.support import gateway_env as stage
+from tests.support.checkouts import session as told
 from tests.support.clock import NOON
 from tests.support.gateway_env import ID, TRIP, kept_in, reply, run
 from webapp.sandbox import signing
@@ -54,23 +54,6 @@ PAGE = "https://checkout.stripe.com/c/pay/cs_test_1"
 
 def begun(price: Money = stage.NINE) -> Elicitation:
     return stage.begun(STRIPE, stage.asked("stripe", price), session="cs_test_1", url=PAGE)
-
-
-def told(**changes: Any) -> dict[str, Any]:
-    """A session as Stripe tells it."""
-    return {
-        "id": "cs_test_1",
-        "object": "checkout.session",
-        "status": "open",
-        "payment_status": "unpaid",
-        "amount_total": 900,
-        "currency": "eur",
-        "livemode": False,
-        "client_reference_id": ID,
-        "payment_intent": "pi_1",
-        "url": PAGE,
-        **changes,
-    }
 
 
 def found(**changes: Any) -> ProviderSession:
@@ -429,41 +412,12 @@ def test_a_provider_that_is_gone_from_the_settings_is_named() -> None:
             next(talk)
 
 
-@pytest.mark.parametrize("name", ["paypal", "mollie"])
-def test_test_mode_is_never_asked_about_a_live_price(name: str) -> None:
-    gateway = ALL[name]
-    live = stage.prepared(gateway, stage.asked(name, is_live=True))
-    assert live.attempt is not None
-    for talk in (
-        gateway.begin(live, TRIP),
-        gateway.repeat(live, live.attempt),
-        gateway.fetch(live, "X"),
-        gateway.collect(live, "X"),
-        gateway.close(live, "X"),
-        gateway.refund(
-            stage.payment(name, session="X", payment_intent="X", is_live=True), reason=None
-        ),
-        gateway.refund(stage.payment("stripe", session="X", payment_intent="X"), reason=None),
-    ):
-        with pytest.raises(Failed, match=r"mode|holds no payment"):
-            next(talk)
-
-
 def test_only_who_signs_can_settle_by_a_webhook() -> None:
     assert {name for name, one in ALL.items() if isinstance(one, Signs)} == {"stripe"}
     assert {name for name, one in ALL.items() if isinstance(one, NoticesOnly)} == {
         "paypal",
         "mollie",
     }
-
-
-def test_nothing_is_repeated_where_nothing_was_begun() -> None:
-    for name in ("paypal", "mollie"):
-        before = stage.prepared(ALL[name], stage.asked(name))
-        assert before.attempt is not None
-        bare = replace(before.attempt, kept={"verifier": "v"})
-        with pytest.raises(Failed, match="begun"):
-            next(ALL[name].repeat(before, bare))
 
 
 def test_no_secret_is_in_the_words_for_a_seller() -> None:
@@ -567,18 +521,6 @@ def test_nothing_is_an_amount_and_noughts_after_the_last_digit_are_nothing() -> 
 @given(st.integers(1, 10**12 - 1), st.sampled_from(["EUR", "JPY", "KWD", "HUF", "CLF"]))
 def test_what_is_written_reads_back_as_the_price(number: int, currency: str) -> None:
     assert minor_units(written(Money.from_minor_units(number, currency)), currency) == number
-
-
-@pytest.mark.parametrize("name", sorted(ALL))
-@pytest.mark.parametrize("bad", stage.NO_ANSWERS)
-def test_a_reply_that_is_no_session_ends_in_words_for_the_person(
-    name: str, bad: httpx.Response
-) -> None:
-    gateway = ALL[name]
-    elicitation = stage.begun(gateway, stage.asked(name), session="tr_1", url=PAGE)
-    label = gateway.seller.label
-    with pytest.raises(Failed, match=rf"^{label} [a-z][^\n]+\.$"):
-        run(gateway.fetch(elicitation, "tr_1"), bad, bad)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])

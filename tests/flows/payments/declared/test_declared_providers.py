@@ -21,6 +21,7 @@ from flows.payments.money import Money
 from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.session import Malformed, Mismatch, SessionStatus
 from tests.support import gateway_env as stage
+from tests.support.anything import JSON
 from tests.support.clock import NOON
 from tests.support.declared_env import CASES, DIGEST, KEY, SECRET, Case, put
 from tests.support.gateway_env import ID, NINE, TRIP, kept_in, reply, run
@@ -549,16 +550,6 @@ def test_a_claim_at_another_account_of_ours_names_that_account() -> None:
 
 # Whatever comes
 
-json: st.SearchStrategy[Any] = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
 
 def places_in(data: Any) -> list[str]:
     pairs = enumerate(data) if isinstance(data, list) else data.items()
@@ -572,13 +563,13 @@ def places_in(data: Any) -> list[str]:
 
 def odd(data: Any) -> st.SearchStrategy[Any]:
     """The data with something else somewhere in it."""
-    return st.builds(put, st.just(data), st.sampled_from(places_in(data)), json)
+    return st.builds(put, st.just(data), st.sampled_from(places_in(data)), JSON)
 
 
 @given(
     st.sampled_from(CASES).flatmap(
         lambda case: st.tuples(
-            st.just(case), json | odd(case.told(case.paid_event)) | odd(case.ignored)
+            st.just(case), JSON | odd(case.told(case.paid_event)) | odd(case.ignored)
         )
     )
 )
@@ -599,7 +590,7 @@ def test_no_bytes_make_anything_but_a_notice_or_an_error_of_ours(case: Case, bod
 
 @given(
     st.sampled_from(FETCHED).flatmap(
-        lambda case: st.tuples(st.just(case), json | odd(case.fetched(case.open_word)))
+        lambda case: st.tuples(st.just(case), JSON | odd(case.fetched(case.open_word)))
     )
 )
 def test_no_answer_makes_anything_but_a_judgement_or_an_error_of_ours(
@@ -613,7 +604,7 @@ def test_no_answer_makes_anything_but_a_judgement_or_an_error_of_ours(
 
 
 @given(
-    st.sampled_from(CASES).flatmap(lambda case: st.tuples(st.just(case), json | odd(case.opened)))
+    st.sampled_from(CASES).flatmap(lambda case: st.tuples(st.just(case), JSON | odd(case.opened)))
 )
 def test_no_answer_leads_anywhere_but_to_the_providers_page(pair: tuple[Case, Any]) -> None:
     case, answer = pair
@@ -623,7 +614,7 @@ def test_no_answer_leads_anywhere_but_to_the_providers_page(pair: tuple[Case, An
         assert origin in case.seller.checkout_origins
 
 
-@given(st.sampled_from([case for case in CASES if case.refund]), json | st.binary())
+@given(st.sampled_from([case for case in CASES if case.refund]), JSON | st.binary())
 def test_no_answer_makes_anything_but_a_refund_or_an_error_of_ours(case: Case, answer: Any) -> None:
     said = httpx.Response(200, content=answer) if isinstance(answer, bytes) else reply(answer)
     with pytest.raises(Failed):
