@@ -2,25 +2,23 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import Literal, TypeVar, cast
 
 from flows.elicitation.capabilities import must_be_mode
 from flows.elicitation.states import Completion, Json
 from flows.errors import InvalidQuestion
-from flows.kinds.form import confirm_question, form_question
+from flows.kinds.form import confirm, form
 from flows.kinds.gate import gate
 from flows.kinds.needs import needs
-from flows.kinds.secret import secret_question
+from flows.kinds.secret import secret
 from flows.kinds.together import together
-from flows.kinds.url import Visit
+from flows.kinds.url import url
 from flows.oauth.account import Account, account_of
 from flows.oauth.provider import Provider
-from flows.origin import is_origin, origin_of
 from flows.payments.money import Money
 from flows.payments.receipt import Receipt
 from flows.question import (
     DEFAULT_TIMEOUT,
-    Link,
     Question,
     ReturningRequest,
     current_asker,
@@ -52,38 +50,6 @@ __all__ = [
 T = TypeVar("T")
 J = TypeVar("J", bound="Json")
 PAYMENT_TIMEOUT = timedelta(minutes=30)
-
-
-def url(
-    message: str,
-    url: str | Callable[[Link], str],
-    *,
-    origins: Sequence[str] = (),
-    wait_for_completion: bool = True,
-    elicitation_id: str | None = None,
-    key: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-) -> Question[Mapping[str, Json]]:
-    """Ask the person to visit an address, and wait until its service says that it is done.
-
-    `url` is text, or a function of the link; a function needs `origins`, the places it may lead
-    to, as literals. It is called when the question stands, which may be completed from then on;
-    after a crash it is called again. The answer is the object that the completion carried. With
-    `wait_for_completion=False` the answer is there as soon as the person agrees to go.
-    With `key` it is the same question in every call of the tool, whatever its arguments; `timeout`
-    is how long it stays open.
-    Raises InvalidQuestion for an address that is not https (http on loopback).
-    """
-    with telling():
-        return _visit(
-            message,
-            url,
-            origins=origins,
-            waits=wait_for_completion,
-            elicitation_id=elicitation_id,
-            key=key,
-            timeout=timeout,
-        )
 
 
 def oauth(
@@ -152,124 +118,6 @@ def payment(
             again=again,
             waits_for_money=processing == "wait",
         )
-
-
-@overload
-def secret(
-    message: str,
-    schema: type[T],
-    *,
-    name: str | None = None,
-    key: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-) -> Question[T]: ...
-@overload
-def secret(
-    message: str,
-    schema: Mapping[str, Json],
-    *,
-    name: str | None = None,
-    key: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-) -> Question[Mapping[str, Json]]: ...
-@overload
-def secret(
-    message: str,
-    *,
-    name: str | None = None,
-    key: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-) -> Question[str]: ...
-def secret(
-    message: str,
-    schema: Any = str,
-    *,
-    name: str | None = None,
-    key: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-) -> Question[Any]:
-    """Ask for something secret on our page; the client and the model never see it.
-
-    `schema` is `str` for one field, else a pydantic model, a dataclass, a TypedDict or a JSON
-    Schema. With `name` it is kept for this person on this server, until `forget(name)`; else it is
-    wiped when the result has gone out, 10 minutes after the answer at most. Raises InvalidQuestion.
-    `key` and `timeout` are as for `url`.
-    """
-    with telling():
-        # Which of its overloads it is, only the caller knows.
-        return secret_question(  # pyright: ignore[reportUnknownVariableType]
-            message, schema, name=name, key=key, timeout=timeout
-        )
-
-
-@overload
-def form(
-    message: str,
-    schema: type[T],
-    *,
-    key: str | None = None,
-    elicitation_id: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-) -> Question[T]: ...
-@overload
-def form(
-    message: str,
-    schema: Mapping[str, Json],
-    *,
-    key: str | None = None,
-    elicitation_id: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-) -> Question[Mapping[str, Json]]: ...
-@overload
-def form(
-    message: str,
-    *,
-    key: str | None = None,
-    elicitation_id: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-) -> Question[str]: ...
-def form(
-    message: str,
-    schema: Any = str,
-    *,
-    key: str | None = None,
-    elicitation_id: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-) -> Question[Any]:
-    """Ask for something that the client and the model may see: in the client's form, or our page.
-
-    `schema` is `str` for one text, else a pydantic model, a dataclass, a TypedDict or a JSON
-    Schema: one flat object of texts, numbers, yes or no, and choices. The await raises
-    InvalidAnswer if the client answers something else. Raises InvalidQuestion for another schema,
-    and for what looks like a secret: a field, or the message where the schema is `str`.
-    `elicitation_id` is an id of your own, by which trusted code may answer it.
-    `key` and `timeout` are as for `url`.
-    """
-    with telling():
-        # Which of its overloads it is, only the caller knows.
-        return form_question(  # pyright: ignore[reportUnknownVariableType]
-            message, schema, key=key, elicitation_id=elicitation_id, timeout=timeout
-        )
-
-
-def confirm(
-    question: str,
-    *,
-    arguments: Mapping[str, object] | None = None,
-    key: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-) -> Question[bool]:
-    """Ask for a yes. Awaiting it gives False for every no; `outcome()` tells them apart.
-
-    It is a no, too, where this caller or this client cannot be asked. Raises TooManyPending, and
-    NoAsker outside a tool.
-
-    `arguments` are shown to the person: what a yes would do. Raises InvalidQuestion if they are
-    no JSON.
-    `key` and `timeout` are as for `url`.
-    """
-    with telling():
-        return confirm_question(question, arguments=arguments, key=key, timeout=timeout)
 
 
 async def forget(name: str) -> bool:
@@ -358,42 +206,3 @@ async def complete_elicitation(
         if isinstance(elicitation, str):
             return await current_asker().complete(elicitation, content or {}, owner=owner)
         return await current_asker().complete_return(elicitation, content or {})
-
-
-def _visit(
-    message: str,
-    url: str | Callable[[Link], str],
-    *,
-    origins: Sequence[str],
-    waits: bool,
-    elicitation_id: str | None,
-    key: str | None,
-    timeout: timedelta,
-) -> Question[Mapping[str, Json]]:
-    must_be_listed("origins", origins)
-    if isinstance(url, str):
-        literal = (origin_of(url), *origins)
-    elif not origins:
-        raise InvalidQuestion("A function as url needs origins=, the places it may lead to.")
-    else:
-        literal = tuple(origins)
-    for origin in literal:
-        if not is_origin(origin):
-            raise InvalidQuestion(f"{origin!r} is no origin; write scheme://host, without a path.")
-    return Question(
-        message=message,
-        request=Visit(
-            message=message,
-            url=url,
-            origins=tuple(dict.fromkeys(literal)),
-            waits=waits,
-        ),
-        answer=_mapping,
-        key=key,
-        elicitation_id=elicitation_id,
-        timeout=timeout,
-    )
-
-
-def _mapping(content: Json) -> Mapping[str, Json]:
-    return cast("Mapping[str, Json]", content if isinstance(content, Mapping) else {})

@@ -200,7 +200,6 @@ class Processing(NotAccepted):
     """
 
     name = "ELICITATION_PROCESSING"
-    http_status = 409
 
 
 class Expired(NotAccepted):

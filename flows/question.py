@@ -6,17 +6,17 @@ Nothing is asked until it is awaited. Who asks for the tool is the one ContextVa
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, NoReturn, Protocol, TypeVar, assert_never
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import httpx
 
 from flows.elicitation.states import Completion, Json, Status
-from flows.elicitation.tool_body import ToolBody
 from flows.elicitation.unasked import Made, Unasked
 from flows.errors import (
     Cancelled,
@@ -293,6 +293,44 @@ class Asker(Protocol):
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion: ...
 
 
+class ToolBody:
+    """One start of a tool's function, called by the client or by another tool.
+
+    What could go wrong: `once` in a loop, whose second turn gets the first one's result and
+    silently does nothing. So a body uses a name once; what it does again needs a key of its own.
+    Each inner call is a body of its own, known by its place: what it was, and the how-manieth such.
+    """
+
+    def __init__(self, path: str = "") -> None:
+        self.path = path
+        self._inner = Counter[str]()
+        self._used = set[tuple[str, str | int | None]]()
+
+    def inner(self, what: str) -> "ToolBody":
+        """That of a call which this one makes; `what` says of which tool and with what."""
+        self._inner[what] += 1
+        return ToolBody(f"{self.path}/{what} {self._inner[what]}")
+
+    @contextmanager
+    def using(self, name: str, key: str | int | None) -> Generator[None]:
+        """While `once` is at it, and for good where that came to an end.
+
+        Raises InvalidQuestion where the body has used that name, with that key.
+        """
+        if (name, key) in self._used:
+            how = "without a key" if key is None else f"with the key {key!r}"
+            raise InvalidQuestion(
+                f"once({name!r}) was used before {how} in this run of the tool, so the work was "
+                f"not done: give each its own, as in once({name!r}, work, key=item)."
+            )
+        self._used.add((name, key))
+        try:
+            yield
+        except BaseException:
+            self._used.discard((name, key))
+            raise
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Here:
     asker: Asker
@@ -372,33 +410,25 @@ def refusal(
     why: str | None = None,
 ) -> NotAccepted | None:
     """The error for an outcome that is no yes; None for a yes."""
+    if status is Status.ACCEPTED:
+        return None
     about = f"{message!r}" + (f" ({why})" if why else "")
-    match status:
-        case Status.ACCEPTED:
-            return None
-        case Status.DECLINED:
-            return Declined(f"The person declined: {about}.", elicitation_id=elicitation_id)
-        case Status.DENIED:
-            return Denied(
-                f"The person said no at the provider: {about}.", elicitation_id=elicitation_id
-            )
-        case Status.CANCELLED:
-            return Cancelled(
-                f"It was cancelled before an answer: {about}.", elicitation_id=elicitation_id
-            )
-        case Status.EXPIRED:
-            return Expired(
-                f"Nobody answered within {timeout.total_seconds():.0f} seconds: {about}.",
-                elicitation_id=elicitation_id,
-                ttl=timeout,
-            )
-        case Status.FAILED:
-            return Failed(f"It could not be finished: {about}.", elicitation_id=elicitation_id)
-        case Status.SUPERSEDED:
-            return Superseded(
-                f"A newer question took its place: {about}.", elicitation_id=elicitation_id
-            )
-        case Status.PENDING | Status.OPENED | Status.EXCHANGING:
-            raise ValueError(f"{status} is no outcome")
-        case _:
-            assert_never(status)
+    if status is Status.EXPIRED:
+        return Expired(
+            f"Nobody answered within {timeout.total_seconds():.0f} seconds: {about}.",
+            elicitation_id=elicitation_id,
+            ttl=timeout,
+        )
+    if status not in _REFUSALS:
+        raise ValueError(f"{status} is no outcome")
+    error, words = _REFUSALS[status]
+    return error(f"{words}: {about}.", elicitation_id=elicitation_id)
+
+
+_REFUSALS: Mapping[Status, tuple[type[NotAccepted], str]] = {
+    Status.DECLINED: (Declined, "The person declined"),
+    Status.DENIED: (Denied, "The person said no at the provider"),
+    Status.CANCELLED: (Cancelled, "It was cancelled before an answer"),
+    Status.FAILED: (Failed, "It could not be finished"),
+    Status.SUPERSEDED: (Superseded, "A newer question took its place"),
+}

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion, NotAccepted
-from flows.question import DEFAULT_TIMEOUT, Question
+from flows.question import DEFAULT_TIMEOUT, Question, telling
 from flows.schema.schema import Field, Schema, schema_of
 from flows.schema.sensitive import asks_for_a_secret
 
@@ -80,16 +80,7 @@ class Form:
 
 
 @overload
-def form_question(
-    message: str,
-    schema: type[str] = str,
-    *,
-    key: str | None = None,
-    elicitation_id: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-) -> Question[str]: ...
-@overload
-def form_question(
+def form(
     message: str,
     schema: type[T],
     *,
@@ -98,7 +89,7 @@ def form_question(
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[T]: ...
 @overload
-def form_question(
+def form(
     message: str,
     schema: Mapping[str, Json],
     *,
@@ -106,7 +97,15 @@ def form_question(
     elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Mapping[str, Json]]: ...
-def form_question(
+@overload
+def form(
+    message: str,
+    *,
+    key: str | None = None,
+    elicitation_id: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[str]: ...
+def form(
     message: str,
     schema: type[Any] | Mapping[str, Json] = str,
     *,
@@ -114,54 +113,57 @@ def form_question(
     elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Any]:
-    """Ask for the fields of a schema.
+    """Ask for something that the client and the model may see: in the client's form, or our page.
 
-    Raises InvalidQuestion for a schema that no form can show, or what looks like a secret.
+    `schema` is `str` for one text, else a pydantic model, a dataclass, a TypedDict or a JSON
+    Schema: one flat object of texts, numbers, yes or no, and choices. The await raises
+    InvalidAnswer if the client answers something else. Raises InvalidQuestion for another schema,
+    and for what looks like a secret: a field, or the message where the schema is `str`.
+    `elicitation_id` is an id of your own, by which trusted code may answer it.
+    `key` and `timeout` are as for `url`.
     """
-    asked = _asked(schema)
-    if schema is str and asks_for_a_secret(message):  # the one field has no words of its own
-        raise InvalidQuestion(
-            f"The question looks like one for a secret, and {_PASSES} If it asks for none, give it "
-            "a schema with one field, whose name says what it takes."
+    with telling():
+        asked = _asked(schema)
+        _must_not_ask_for_secrets(message, asked, is_one_text=schema is str)
+        return Question(
+            message=message,
+            request=Form(message=message, schema=asked),
+            answer=asked.typed,
+            key=key,
+            elicitation_id=elicitation_id,
+            timeout=timeout,
         )
-    for field in asked.fields:
-        if field.is_secret:
-            raise InvalidQuestion(f"The field {field.name!r} is a secret, and {_PASSES}")
-        if _looks_secret(field):
-            raise InvalidQuestion(
-                f"The field {field.name!r} looks like a secret, and {_PASSES} If it takes none, "
-                "give it another name and title, or choices."
-            )
-    return Question(
-        message=message,
-        request=Form(message=message, schema=asked),
-        answer=asked.typed,
-        key=key,
-        elicitation_id=elicitation_id,
-        timeout=timeout,
-    )
 
 
-def confirm_question(
+def confirm(
     question: str,
     *,
     arguments: Mapping[str, object] | None = None,
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[bool]:
-    """Ask for a yes; every no is False. Raises InvalidQuestion if the arguments are no JSON."""
-    return Question(
-        message=question,
-        request=Form(
+    """Ask for a yes. Awaiting it gives False for every no; `outcome()` tells them apart.
+
+    It is a no, too, where this caller or this client cannot be asked. Raises TooManyPending, and
+    NoAsker outside a tool.
+
+    `arguments` are shown to the person: what a yes would do. Raises InvalidQuestion if they are
+    no JSON.
+    `key` and `timeout` are as for `url`.
+    """
+    with telling():
+        return Question(
             message=question,
-            schema=schema_of({"type": "object", "properties": {}}),
-            arguments=None if arguments is None else _checked(arguments),
-        ),
-        answer=_yes,
-        no=_no,
-        key=key,
-        timeout=timeout,
-    )
+            request=Form(
+                message=question,
+                schema=schema_of({"type": "object", "properties": {}}),
+                arguments=None if arguments is None else _checked(arguments),
+            ),
+            answer=_yes,
+            no=_no,
+            key=key,
+            timeout=timeout,
+        )
 
 
 def on_the_wire(schema: Mapping[str, Json]) -> dict[str, Any]:
@@ -185,6 +187,22 @@ def _asked(schema: type[Any] | Mapping[str, Json]) -> Schema[Any]:
         {"type": "object", "properties": {"response": one}, "required": ["response"]}
     )
     return replace(asked, typed=_response)
+
+
+def _must_not_ask_for_secrets(message: str, asked: Schema[Any], *, is_one_text: bool) -> None:
+    if is_one_text and asks_for_a_secret(message):  # the one field has no words of its own
+        raise InvalidQuestion(
+            f"The question looks like one for a secret, and {_PASSES} If it asks for none, give it "
+            "a schema with one field, whose name says what it takes."
+        )
+    for field in asked.fields:
+        if field.is_secret:
+            raise InvalidQuestion(f"The field {field.name!r} is a secret, and {_PASSES}")
+        if _looks_secret(field):
+            raise InvalidQuestion(
+                f"The field {field.name!r} looks like a secret, and {_PASSES} If it takes none, "
+                "give it another name and title, or choices."
+            )
 
 
 def _looks_secret(field: Field) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.question import DEFAULT_TIMEOUT, Question
+from flows.question import DEFAULT_TIMEOUT, Question, telling
 from flows.schema.schema import Schema, schema_of, with_secrets
 
 T = TypeVar("T")
@@ -50,16 +50,7 @@ class Secret:
 
 
 @overload
-def secret_question(
-    message: str,
-    schema: type[str] = str,
-    *,
-    name: str | None = None,
-    key: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-) -> Question[str]: ...
-@overload
-def secret_question(
+def secret(
     message: str,
     schema: type[T],
     *,
@@ -68,7 +59,7 @@ def secret_question(
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[T]: ...
 @overload
-def secret_question(
+def secret(
     message: str,
     schema: Mapping[str, Json],
     *,
@@ -76,7 +67,15 @@ def secret_question(
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Mapping[str, Json]]: ...
-def secret_question(
+@overload
+def secret(
+    message: str,
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[str]: ...
+def secret(
     message: str,
     schema: type[Any] | Mapping[str, Json] = str,
     *,
@@ -84,20 +83,23 @@ def secret_question(
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Any]:
-    """Ask the person for a secret, on our own page only.
+    """Ask for something secret on our page; the client and the model never see it.
 
-    With `name` it is kept sealed for the owner, and asked for once. Raises InvalidQuestion for a
-    schema that no form can show, or a name that is not 1 to 64 letters, digits or . _ -
+    `schema` is `str` for one field, else a pydantic model, a dataclass, a TypedDict or a JSON
+    Schema. With `name` it is kept for this person on this server, until `forget(name)`; else it is
+    wiped when the result has gone out, 10 minutes after the answer at most. Raises InvalidQuestion.
+    `key` and `timeout` are as for `url`.
     """
-    if name is not None and not _NAME.fullmatch(name):
-        raise InvalidQuestion("name must be 1 to 64 letters, digits or . _ -")
-    asked = with_secrets(schema_of(schema))
-    if not asked.fields:
-        raise InvalidQuestion("The schema has no fields, so nothing can be typed.")
-    return Question(
-        message=message,
-        request=Secret(message=message, schema=asked, name=name),
-        answer=asked.typed,
-        key=key,
-        timeout=timeout,
-    )
+    with telling():
+        if name is not None and not _NAME.fullmatch(name):
+            raise InvalidQuestion("name must be 1 to 64 letters, digits or . _ -")
+        asked = with_secrets(schema_of(schema))
+        if not asked.fields:
+            raise InvalidQuestion("The schema has no fields, so nothing can be typed.")
+        return Question(
+            message=message,
+            request=Secret(message=message, schema=asked, name=name),
+            answer=asked.typed,
+            key=key,
+            timeout=timeout,
+        )

@@ -6,9 +6,10 @@ attacker's text in it). Its origin must therefore be a literal of the call, and 
 
 import re
 import string
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from datetime import timedelta
+from typing import TypeAlias, cast
 from urllib.parse import quote
 
 import httpx
@@ -16,8 +17,8 @@ import httpx
 from flows.elicitation.flow import Redirect, RedirectContext
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import InvalidQuestion
-from flows.origin import origin_of
-from flows.question import Link
+from flows.origin import is_origin, origin_of
+from flows.question import DEFAULT_TIMEOUT, Link, Question, must_be_listed, telling
 
 UrlOrBuilder: TypeAlias = str | Callable[[Link], str]
 
@@ -57,6 +58,51 @@ class Visit:
         return origin + quote(url[tail.end() if tail else 0 :], safe=string.printable)
 
 
+def url(
+    message: str,
+    url: UrlOrBuilder,
+    *,
+    origins: Sequence[str] = (),
+    wait_for_completion: bool = True,
+    elicitation_id: str | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[Mapping[str, Json]]:
+    """Ask the person to visit an address, and wait until its service says that it is done.
+
+    `url` is text, or a function of the link; a function needs `origins`, the places it may lead
+    to, as literals. It is called when the question stands, which may be completed from then on;
+    after a crash it is called again. The answer is the object that the completion carried. With
+    `wait_for_completion=False` the answer is there as soon as the person agrees to go.
+    With `key` it is the same question in every call of the tool, whatever its arguments; `timeout`
+    is how long it stays open.
+    Raises InvalidQuestion for an address that is not https (http on loopback).
+    """
+    with telling():
+        must_be_listed("origins", origins)
+        if not isinstance(url, str) and not origins:
+            raise InvalidQuestion("A function as url needs origins=, the places it may lead to.")
+        literal = (origin_of(url), *origins) if isinstance(url, str) else tuple(origins)
+        for origin in literal:
+            if not is_origin(origin):
+                raise InvalidQuestion(
+                    f"{origin!r} is no origin; write scheme://host, without a path."
+                )
+        return Question(
+            message=message,
+            request=Visit(
+                message=message,
+                url=url,
+                origins=tuple(dict.fromkeys(literal)),
+                waits=wait_for_completion,
+            ),
+            answer=_mapping,
+            key=key,
+            elicitation_id=elicitation_id,
+            timeout=timeout,
+        )
+
+
 class VisitFlow:
     """Nothing is asked of the service on the way: the address was made with the question."""
 
@@ -69,3 +115,7 @@ class VisitFlow:
         yield from ()
         assert elicitation.asked.url is not None
         return Redirect(url=elicitation.asked.url)
+
+
+def _mapping(content: Json) -> Mapping[str, Json]:
+    return cast("Mapping[str, Json]", content if isinstance(content, Mapping) else {})

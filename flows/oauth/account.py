@@ -11,6 +11,7 @@ from typing import NoReturn, TypeAlias
 
 import httpx
 import msgspec
+from msgspec.structs import replace
 
 from flows.elicitation.states import Json
 from flows.question import Resources
@@ -71,99 +72,6 @@ class BearerAuth(httpx.Auth):
         raise TypeError("a key to an account is not pickled or copied")
 
 
-class Account:
-    """Whose account it is, what it may be used for, and a way to use it."""
-
-    __slots__ = (
-        "_access_token",
-        "_auth",
-        "_reach",
-        "api",
-        "api_hosts",
-        "id",
-        "label",
-        "name",
-        "picture",
-        "provider",
-        "scopes",
-    )
-
-    def __init__(
-        self,
-        *,
-        provider: str,
-        id: str,
-        label: str,
-        name: str | None = None,
-        picture: str | None = None,
-        scopes: tuple[str, ...],
-        access_token: str,
-        api: str,
-        api_hosts: tuple[str, ...],
-        connection: str | None = None,
-        reach: Resources,
-    ) -> None:
-        self.provider = provider
-        self.id = id
-        self.label = label
-        self.name = name
-        self.picture = picture
-        self.scopes = scopes
-        self.api = api
-        self.api_hosts = api_hosts
-        self._access_token = access_token
-        self._reach = reach
-        renew = None if connection is None else partial(reach.renew, connection)
-        # One for all its clients: what one of them was given, the others use too.
-        self._auth = BearerAuth(access_token, origins=api_hosts, renew=renew)
-
-    @property
-    def access_token(self) -> str:
-        """The key as it was handed out, for a library that wants it.
-
-        `client()` needs no one to hold it, and goes on with a newer one where this one is over.
-        """
-        return self._access_token
-
-    def client(self) -> httpx.AsyncClient:
-        """Make a client for the provider's API, authorised there and nowhere else.
-
-        It is httpx's own: it unpacks what comes, of any size. Where that is not to be trusted, ask
-        for `accept-encoding: identity` and stream.
-        """
-        return self._reach.client(base_url=self.api, auth=self._auth)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Account):
-            return NotImplemented
-        return self._facts() == other._facts()
-
-    def __hash__(self) -> int:
-        return hash((self.provider, self.id))
-
-    def __repr__(self) -> str:
-        return (
-            f"Account(provider={self.provider!r}, id={self.id!r}, label={self.label!r}, "
-            f"scopes={self.scopes!r}, access_token='***')"
-        )
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("an account is not pickled or copied: it holds a key and a call")
-
-    def _facts(self) -> tuple[object, ...]:
-        return (
-            self.provider,
-            self.id,
-            self.label,
-            self.name,
-            self.picture,
-            self.scopes,
-            self._access_token,
-            self.api,
-            self.api_hosts,
-        )
-
-
 class Content(msgspec.Struct, frozen=True, kw_only=True):
     """An account as the service hands it to the tool."""
 
@@ -182,19 +90,67 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
         return f"Content({self.provider!r}, {self.label!r})"
 
 
-def account_of(content: Json, reach: Resources) -> Account:
-    """Make the account of what an accepted question holds; raises msgspec.ValidationError."""
-    found = msgspec.convert(content, Content)
-    return Account(
-        provider=found.provider,
-        id=found.id,
-        label=found.label,
-        name=found.name,
-        picture=found.picture,
-        scopes=found.scopes,
-        access_token=found.access_token,
-        api=found.api,
-        api_hosts=found.api_hosts,
-        connection=found.connection,
-        reach=reach,
+class Account:
+    """Whose account it is, what it may be used for, and a way to use it."""
+
+    __slots__ = (
+        *("_auth", "_content", "_resources"),
+        *("api", "api_hosts", "id", "label", "name", "picture", "provider", "scopes"),
     )
+
+    def __init__(self, content: Content, *, resources: Resources) -> None:
+        self.provider = content.provider
+        self.id = content.id
+        self.label = content.label
+        self.name = content.name
+        self.picture = content.picture
+        self.scopes = content.scopes
+        self.api = content.api
+        self.api_hosts = content.api_hosts
+        self._content = content
+        self._resources = resources
+        connection = content.connection
+        renew = None if connection is None else partial(resources.renew, connection)
+        # One for all its clients: what one of them was given, the others use too.
+        self._auth = BearerAuth(content.access_token, origins=content.api_hosts, renew=renew)
+
+    @property
+    def access_token(self) -> str:
+        """The key as it was handed out, for a library that wants it.
+
+        `client()` needs no one to hold it, and goes on with a newer one where this one is over.
+        """
+        return self._content.access_token
+
+    def client(self) -> httpx.AsyncClient:
+        """Make a client for the provider's API, authorised there and nowhere else.
+
+        It is httpx's own: it unpacks what comes, of any size. Where that is not to be trusted, ask
+        for `accept-encoding: identity` and stream.
+        """
+        return self._resources.client(base_url=self.api, auth=self._auth)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Account):
+            return NotImplemented
+        return self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return hash((self.provider, self.id))
+
+    def __repr__(self) -> str:
+        return (
+            f"Account(provider={self.provider!r}, id={self.id!r}, label={self.label!r}, "
+            f"scopes={self.scopes!r}, access_token='***')"
+        )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("an account is not pickled or copied: it holds a key and a call")
+
+    def _facts(self) -> Content:
+        return replace(self._content, connection=None)
+
+
+def account_of(content: Json, resources: Resources) -> Account:
+    """Make the account of what an accepted question holds; raises msgspec.ValidationError."""
+    return Account(msgspec.convert(content, Content), resources=resources)

@@ -34,17 +34,6 @@ from flows.oauth.responses import (
 from flows.oauth.token_errors import meaning_of, tokens_in
 from flows.origin import origin_of
 
-__all__ = [
-    "AccountTerms",
-    "Client",
-    "Grant",
-    "Mixed",
-    "OauthFlow",
-    "Person",
-    "Provider",
-    "TokenSet",
-]
-
 VERIFIER_BYTES = 64
 NONCE_BYTES = 24
 CODE_AT_MOST = 4096
@@ -115,7 +104,7 @@ class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
     client_auth: str = "basic"
 
     def __repr__(self) -> str:
-        return f"Kept(issuer={self.issuer!r}, token={self.token!r})"
+        return f"StoredAttempt(issuer={self.issuer!r}, token={self.token!r})"
 
 
 class OauthFlow:
@@ -146,8 +135,7 @@ class OauthFlow:
         terms, client = self._client(elicitation)
         provider, kept, authorize = client.provider, _kept(elicitation), client.provider.authorize
         if provider.discovers:
-            discovered = yield from discover(provider)
-            found = discovered.metadata
+            found = yield from discover(provider)
             if kept.nonce is not None and found.jwks is None:
                 raise Failed(f"{provider.label} does not publish the keys that it signs with.")
             authorize = found.authorize
@@ -157,7 +145,7 @@ class OauthFlow:
                 token=found.token,
                 jwks=found.jwks,
                 userinfo=found.userinfo,
-                client_auth=discovered.client_auth(kept.client_auth),
+                client_auth=found.client_auth(kept.client_auth),
             )
         url = authorize_url(
             client,
@@ -178,32 +166,30 @@ class OauthFlow:
         Raises Mixed where nothing may be done, Denied for the person's no, Failed for another.
         """
         _, client = self._client(elicitation)
-        kept, label = _kept(elicitation), client.provider.label
-        came = _single(arrival)
-        _check_issuer(came["iss"], kept)
-        code, error = came["code"], came["error"]
-        if code is not None and error is not None:
-            raise Mixed("both a code and an error")
-        descriptions = arrival.all("error_description")
-        meaning = meaning_of(descriptions[0], client.provider) if descriptions else None
-        if error is not None and meaning is not None:
-            raise Failed(meaning, elicitation_id=elicitation.id)
-        if error == "access_denied":
-            raise Denied(f"The person said no at {label}.", elicitation_id=elicitation.id)
-        if error is not None:
-            word = f" ({error})" if ERROR_CODE.fullmatch(error) else ""
-            raise Failed(f"{label} refused{word}.", elicitation_id=elicitation.id)
-        if not code:
-            raise Mixed("neither a code nor an error")
-        if len(code) > CODE_AT_MOST or not code.isascii() or not code.isprintable():
-            raise Mixed("the code is none")
-        return code
+        kept = _kept(elicitation)
+        return code_in(
+            arrival,
+            client.provider,
+            issuer=kept.issuer,
+            sends_issuer=kept.sends_issuer,
+            denied=f"The person said no at {client.provider.label}.",
+            elicitation_id=elicitation.id,
+        )
 
     def finish(self, elicitation: Elicitation, *, code: str, now: datetime) -> Talk[Grant]:
         """Exchange the code, once, and find out whose account it is. Raises Failed."""
         _, client = self._client(elicitation)
         provider, kept = client.provider, _kept(elicitation)
-        reply = yield from ask(_exchange(client, kept, code), provider)
+        assert kept.token is not None
+        request = exchange(
+            client,
+            place=kept.token,
+            code=code,
+            redirect_uri=kept.redirect_uri,
+            verifier=kept.verifier,
+            client_auth=kept.client_auth,
+        )
+        reply = yield from ask(request, provider)
         granted = tokens_in(reply, provider, now=now)
         person = yield from _person(client, kept, granted, now=now)
         issuer = kept.issuer or origin_of(provider.authorize or provider.api)
@@ -228,73 +214,122 @@ class OauthFlow:
         return terms, client
 
 
-def _switches(trip: RedirectContext, terms: AccountTerms) -> bool:
-    return trip.switches and terms.account is None
+def code_in(
+    arrival: CallbackParams,
+    provider: Provider,
+    *,
+    issuer: str | None,
+    sends_issuer: bool,
+    denied: str,
+    elicitation_id: str | None = None,
+) -> str:
+    """The code in an answer of this very issuer (RFC 9207); see `OauthFlow.code_of`.
+
+    Where a declaration names no issuer the redirect address, one for each provider, tells.
+    """
+    came = single(arrival)
+    if came["iss"] is None and sends_issuer:
+        raise Mixed("the issuer is missing")
+    if came["iss"] is not None and issuer is not None and came["iss"] != issuer:
+        raise Mixed("another issuer answers")
+    code, error = came["code"], came["error"]
+    if code is not None and error is not None:
+        raise Mixed("both a code and an error")
+    descriptions = arrival.all("error_description")
+    meaning = meaning_of(descriptions[0], provider) if descriptions else None
+    if error is not None and meaning is not None:
+        raise Failed(meaning, elicitation_id=elicitation_id)
+    if error == "access_denied":
+        raise Denied(denied, elicitation_id=elicitation_id)
+    if error is not None:
+        word = f" ({error})" if ERROR_CODE.fullmatch(error) else ""
+        raise Failed(f"{provider.label} refused{word}.", elicitation_id=elicitation_id)
+    if not code:
+        raise Mixed("neither a code nor an error")
+    if len(code) > CODE_AT_MOST or not code.isascii() or not code.isprintable():
+        raise Mixed("the code is none")
+    return code
 
 
-def _single(arrival: CallbackParams) -> Mapping[str, str | None]:
+def single(arrival: CallbackParams) -> Mapping[str, str | None]:
+    """Each parameter that must not be repeated. Raises Mixed where one is."""
     for name in _ONCE:
         if len(arrival.all(name)) > 1:
             raise Mixed(f"{name} comes more than once")
     return {name: next(iter(arrival.all(name)), None) for name in _ONCE}
 
 
-def _check_issuer(came: str | None, kept: StoredAttempt) -> None:
-    """Compare who answers with who was asked (RFC 9207).
+def exchange(
+    client: Client,
+    *,
+    place: str,
+    code: str,
+    redirect_uri: str,
+    verifier: str,
+    client_auth: str,
+) -> httpx.Request:
+    """What redeems a code, once (RFC 6749, 4.1.3; RFC 7636, 4.5)."""
+    values = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "redirect_uri": redirect_uri,
+        "code_verifier": verifier,
+    }
+    body = client.provider.body
+    return post(client, place=place, values=values, client_auth=client_auth, body=body)
 
-    Where a declaration names no issuer the redirect address, one for each provider, tells.
-    """
-    if came is None and kept.sends_issuer:
-        raise Mixed("the issuer is missing")
-    if came is not None and kept.issuer is not None and came != kept.issuer:
-        raise Mixed("another issuer answers")
+
+def proven_claims(
+    granted: TokenReply, client: Client, *, jwks: str, issuer: str, nonce: str, now: datetime
+) -> Talk[Mapping[str, Any]]:
+    """What the id_token says, by the keys that its issuer publishes. Raises Failed."""
+    provider = client.provider
+    return verified_claims(
+        granted.id_token,
+        provider=provider,
+        client_id=client.client_id,
+        issuer=issuer,
+        nonce=nonce,
+        keys=keys_of((yield from ask(get(jwks, provider=provider), provider))),
+        now=now,
+    )
+
+
+def named_person(
+    claims: Mapping[str, Any], provider: Provider, *, userinfo: str | None, token: str
+) -> Talk[Person | None]:
+    """The person of the claims; userinfo is asked where they have no name for people."""
+    more = None
+    is_named = any(claims.get(name) for name in ("email", "preferred_username", "name"))
+    if userinfo is not None and not is_named:
+        request = get(userinfo, provider=provider, token=token)
+        more = read_userinfo((yield from ask(request, provider)), provider)
+    return person_in(claims, more=more)
+
+
+def _switches(trip: RedirectContext, terms: AccountTerms) -> bool:
+    return trip.switches and terms.account is None
 
 
 def _person(
     client: Client, kept: StoredAttempt, granted: TokenReply, *, now: datetime
 ) -> Talk[Person]:
-    provider, claims = client.provider, None
+    provider, token, claims = client.provider, granted.tokens.access_token, None
     if kept.nonce is not None:
         assert kept.issuer is not None
         assert kept.jwks is not None
-        keys = keys_of((yield from ask(get(kept.jwks, provider=provider), provider)))
-        claims = verified_claims(
-            granted.id_token,
-            provider=provider,
-            client_id=client.client_id,
-            issuer=kept.issuer,
-            nonce=kept.nonce,
-            keys=keys,
-            now=now,
+        claims = yield from proven_claims(
+            granted, client, jwks=kept.jwks, issuer=kept.issuer, nonce=kept.nonce, now=now
         )
-    token = granted.tokens.access_token
     if provider.person is not None:
         reply = yield from ask(probe(provider.person, provider=provider, token=token), provider)
         return read_person(reply, provider, provider.person)
-    more = None
-    if claims is not None and kept.userinfo is not None and not _has_label(claims):
-        request = get(kept.userinfo, provider=provider, token=token)
-        more = read_userinfo((yield from ask(request, provider)), provider)
-    person = person_in(claims, more=more) if claims is not None else None
+    person = None
+    if claims is not None:
+        person = yield from named_person(claims, provider, userinfo=kept.userinfo, token=token)
     if person is None:
         raise Failed(f"{provider.label} did not say whose account it is.")
     return person
-
-
-def _exchange(client: Client, kept: StoredAttempt, code: str) -> httpx.Request:
-    assert kept.token is not None
-    values = {
-        "grant_type": "authorization_code",
-        "code": code,
-        "redirect_uri": kept.redirect_uri,
-        "code_verifier": kept.verifier,
-    }
-    body = client.provider.body
-    return post(client, place=kept.token, values=values, client_auth=kept.client_auth, body=body)
-
-
-def _has_label(claims: Mapping[str, Any]) -> bool:
-    return any(claims.get(name) for name in ("email", "preferred_username", "name"))
 
 
 def _kept(elicitation: Elicitation) -> StoredAttempt:

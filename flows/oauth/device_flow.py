@@ -18,8 +18,8 @@ from flows.oauth.discovery import discover
 from flows.oauth.id_token import person_in
 from flows.oauth.provider import Client, Provider
 from flows.oauth.requests import ask, get, post, probe
-from flows.oauth.responses import Person, read_person, read_userinfo
-from flows.oauth.token_errors import Refusal, members_of, refusal_in, tokens_in
+from flows.oauth.responses import Person, members_of, read_person, read_userinfo
+from flows.oauth.token_errors import Refusal, refusal_in, tokens_in
 from flows.origin import origin_of
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
@@ -64,7 +64,7 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
     if provider.discovers:
         found = yield from discover(provider)
         place = place or found.device
-        token, userinfo = found.metadata.token, found.metadata.userinfo
+        token, userinfo = found.token, found.userinfo
         client_auth = found.client_auth(client_auth)
     if place is None or token is None:
         raise Failed(f"{provider.label} has no way to connect without a browser here.")

@@ -1,55 +1,93 @@
-"""What an issuer says of its own places (RFC 8414), and how it wants to be told who asks."""
+"""What an issuer says of its own places (RFC 8414), and how it wants to be told who asks.
+
+What could go wrong: metadata of somebody else, or an address that leads into our own network.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
+
 from flows.elicitation.flow import Talk
-from flows.errors import InvalidQuestion
+from flows.errors import Failed, InvalidQuestion
 from flows.oauth.provider import Provider
 from flows.oauth.requests import ask, get
-from flows.oauth.responses import Metadata, read_metadata
-from flows.oauth.token_errors import members_of
+from flows.oauth.responses import is_list, object_in
 from flows.origin import origin_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    metadata: Metadata
+class Metadata:
+    """What an issuer says about itself (RFC 8414), as far as the flow needs it."""
+
+    authorize: str
+    token: str
+    jwks: str | None
+    userinfo: str | None
+    introspect: str | None
     revoke: str | None
     device: str | None
+    sends_issuer: bool
+    client_auths: tuple[str, ...]
 
     def client_auth(self, ours: str) -> str:
         """The declared way, unless the issuer takes only the other one."""
-        theirs, other = self.metadata.client_auths, "post" if ours == "basic" else "basic"
+        theirs, other = self.client_auths, "post" if ours == "basic" else "basic"
         is_other = f"client_secret_{ours}" not in theirs and f"client_secret_{other}" in theirs
         return other if is_other else ours
 
 
-def discover(provider: Provider) -> Talk[Found]:
+def discover(provider: Provider) -> Talk[Metadata]:
     """Ask the issuer itself. Raises Failed unless it answers in its own name, with safe places."""
     assert provider.issuer is not None
     place = provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
-    reply = yield from ask(get(place, provider=provider), provider)
-    metadata = read_metadata(reply, provider)
-    says = members_of(reply, provider)
-    return Found(
-        metadata=metadata,
-        revoke=_place(says, "revocation_endpoint", provider),
-        device=_place(says, "device_authorization_endpoint", provider),
+    return read_metadata((yield from ask(get(place, provider=provider), provider)), provider)
+
+
+def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
+    """Raises Failed unless it is the very issuer's, and every address that is needed is safe."""
+    says = object_in(reply)
+    if reply.status_code != 200 or says is None:
+        raise Failed(f"{provider.label} does not say how to connect (HTTP {reply.status_code}).")
+    if says.get("issuer") != provider.issuer:
+        raise Failed(f"{provider.label} answered in another name than its own.")
+    authorize = _endpoint(says, "authorization_endpoint", provider)
+    token = _endpoint(says, "token_endpoint", provider)
+    if authorize is None or token is None:
+        raise Failed(f"{provider.label} does not say where to connect.")
+    auths = says.get("token_endpoint_auth_methods_supported")
+    return Metadata(
+        authorize=authorize,
+        token=token,
+        jwks=_endpoint(says, "jwks_uri", provider),
+        userinfo=_endpoint(says, "userinfo_endpoint", provider),
+        introspect=_endpoint(says, "introspection_endpoint", provider),
+        revoke=_if_safe(says.get("revocation_endpoint"), provider),
+        device=_if_safe(says.get("device_authorization_endpoint"), provider),
+        sends_issuer=says.get("authorization_response_iss_parameter_supported") is True,
+        client_auths=tuple(
+            each for each in (auths if is_list(auths) else ()) if isinstance(each, str)
+        ),
     )
 
 
-def _place(says: Mapping[str, Any], key: str, provider: Provider) -> str | None:
-    """An address that is not safe to go to is none."""
-    address = says.get(key)
-    if not isinstance(address, str):
+def _endpoint(says: Mapping[str, Any], key: str, provider: Provider) -> str | None:
+    if says.get(key) is None:
         return None
+    address = _if_safe(says[key], provider)
+    if address is None:
+        raise Failed(f"{provider.label} names an address that is not safe to go to.")
+    return address
+
+
+def _if_safe(address: Any, provider: Provider) -> str | None:
     try:
-        origin = origin_of(address)
+        origin = origin_of(address) if isinstance(address, str) else ""
     except InvalidQuestion:
         return None
     # An issuer out there has no business on this machine.
     is_local = (provider.issuer or "").startswith("http://")
-    is_unsafe = "#" in address or (origin.startswith("http://") and not is_local)
-    return None if is_unsafe else address
+    if not origin or "#" in address or (origin.startswith("http://") and not is_local):
+        return None
+    return str(address)

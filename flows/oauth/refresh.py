@@ -19,8 +19,8 @@ from flows.oauth.discovery import discover
 from flows.oauth.id_token import unsigned_claims
 from flows.oauth.provider import Client, Provider
 from flows.oauth.requests import ask, post
-from flows.oauth.responses import TokenSet, read_token_reply
-from flows.oauth.token_errors import Refusal, members_of, refusal_in
+from flows.oauth.responses import TokenSet, members_of, read_token_reply
+from flows.oauth.token_errors import Refusal, refusal_in
 
 MARGIN_AT_MOST = timedelta(seconds=60)
 # The standard's word for a refresh token that is over, OpenID Connect's for a person who is needed
@@ -125,7 +125,7 @@ def _place(client: Client, connection: Connection) -> Talk[tuple[str, str]]:
     if place is not None:
         return place, client_auth
     found = yield from discover(provider)
-    return found.metadata.token, found.client_auth(client_auth)
+    return found.token, found.client_auth(client_auth)
 
 
 def _is_anothers(token: str, connection: Connection, provider: Provider) -> bool:

@@ -1,8 +1,8 @@
-"""What a provider replies, read with suspicion: metadata, the key, and whose account it is.
+"""What a provider replies, read with suspicion: the key, and whose account it is.
 
 What could go wrong: a reply that is not what it should be and is used all the same: an error page,
-an error with status 200, a key that does not fit a header, metadata of somebody else. What passes
-here is typed; what does not raises Failed with words for a person and nothing of the reply in it.
+an error with status 200, a key that does not fit a header. What passes here is typed; what does not
+raises Failed with words for a person and nothing of the reply in it.
 """
 
 import re
@@ -64,49 +64,9 @@ class TokenReply:
     id_token: str | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
-    """What an issuer says about itself (RFC 8414), as far as the flow needs it."""
-
-    authorize: str
-    token: str
-    jwks: str | None
-    userinfo: str | None
-    introspect: str | None
-    sends_issuer: bool
-    client_auths: tuple[str, ...]
-
-
-def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
-    """Raises Failed unless it is the very issuer's, and every address in it is one to go to."""
-    says = _object(reply)
-    if reply.status_code != 200 or says is None:
-        raise Failed(f"{provider.label} does not say how to connect (HTTP {reply.status_code}).")
-    if says.get("issuer") != provider.issuer:
-        raise Failed(f"{provider.label} answered in another name than its own.")
-    authorize = _endpoint(says, "authorization_endpoint", provider)
-    token = _endpoint(says, "token_endpoint", provider)
-    if authorize is None or token is None:
-        raise Failed(f"{provider.label} does not say where to connect.")
-    auths = says.get("token_endpoint_auth_methods_supported")
-    return Metadata(
-        authorize=authorize,
-        token=token,
-        jwks=_endpoint(says, "jwks_uri", provider),
-        userinfo=_endpoint(says, "userinfo_endpoint", provider),
-        introspect=_endpoint(says, "introspection_endpoint", provider),
-        sends_issuer=says.get("authorization_response_iss_parameter_supported") is True,
-        client_auths=tuple(
-            each for each in (auths if is_list(auths) else ()) if isinstance(each, str)
-        ),
-    )
-
-
 def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime) -> TokenReply:
     """Raises Failed unless it holds a key that can be used."""
-    whole = _object(reply)
-    if whole is None and provider.replies == "form":
-        whole = _form(reply)
+    whole = _whole(reply, provider)
     error = (whole or {}).get("error")
     if error not in (None, "") or (whole is not None and whole.get("ok") is False):
         raise Failed(f"{provider.label} did not give a key{_code_of(error)}.")
@@ -135,7 +95,7 @@ def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime
 
 def read_person(reply: httpx.Response, provider: Provider, probe: PersonProbe) -> Person:
     """Whose account it is, by the reply to the probe. Raises Failed unless it says so."""
-    says = _object(reply)
+    says = object_in(reply)
     if reply.status_code != 200 or says is None:
         _nobody(provider, f" (HTTP {reply.status_code})")
     person = person_of(
@@ -149,7 +109,7 @@ def read_person(reply: httpx.Response, provider: Provider, probe: PersonProbe) -
 
 def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
     """The claims at the userinfo endpoint. Raises Failed."""
-    says = _object(reply)
+    says = object_in(reply)
     if reply.status_code != 200 or says is None:
         _nobody(provider, f" (HTTP {reply.status_code})")
     return says
@@ -172,7 +132,7 @@ def person_of(*, id: Any, labels: tuple[Any, ...], name: Any, picture: Any) -> P
 
 def keys_of(reply: httpx.Response) -> list[Mapping[str, Any]] | None:
     """The members of a key set (RFC 7517); None if it is none."""
-    keys = (_object(reply) or {}).get("keys")
+    keys = (object_in(reply) or {}).get("keys")
     if reply.status_code != 200 or not is_list(keys):
         return None
     return [key for key in keys if isinstance(key, dict)]
@@ -182,7 +142,17 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def _object(reply: httpx.Response) -> dict[str, Any] | None:
+def members_of(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
+    """The members of a reply, JSON or, where the provider may send it, a form; none if neither."""
+    return _whole(reply, provider) or {}
+
+
+def _whole(reply: httpx.Response, provider: Provider) -> dict[str, Any] | None:
+    says = object_in(reply)
+    return _form(reply) if says is None and provider.replies == "form" else says
+
+
+def object_in(reply: httpx.Response) -> dict[str, Any] | None:
     try:
         says = msgspec.json.decode(reply.content)
     except (msgspec.DecodeError, RecursionError, ValueError):  # ValueError: not UTF-8
@@ -199,21 +169,6 @@ def _form(reply: httpx.Response) -> dict[str, Any] | None:
     except ValueError:  # UnicodeError is one
         return None
     return dict(pairs) if len(dict(pairs)) == len(pairs) else None
-
-
-def _endpoint(says: Mapping[str, Any], key: str, provider: Provider) -> str | None:
-    address = says.get(key)
-    if address is None:
-        return None
-    try:
-        origin = origin_of(address) if isinstance(address, str) else ""
-    except InvalidQuestion:
-        origin = ""
-    # An issuer out there has no business on this machine.
-    is_local = (provider.issuer or "").startswith("http://")
-    if not origin or "#" in address or (origin.startswith("http://") and not is_local):
-        raise Failed(f"{provider.label} names an address that is not safe to go to.")
-    return str(address)
 
 
 def _token(says: Mapping[str, Any], key: str, provider: Provider) -> str | None:

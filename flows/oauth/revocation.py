@@ -14,7 +14,8 @@ from flows.oauth.connection import Connection
 from flows.oauth.discovery import discover
 from flows.oauth.provider import Client, Revocation
 from flows.oauth.requests import ask, called, deleted, post
-from flows.oauth.token_errors import members_of, refusal_in
+from flows.oauth.responses import members_of
+from flows.oauth.token_errors import refusal_in
 
 # It was gone already: the standard's word, Slack's two, Dropbox's.
 GONE_ALREADY = frozenset(

@@ -8,27 +8,33 @@ both are read by one rule (`subject_of`).
 
 import hmac
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import cast
 
-import httpx
 import msgspec
 
 from flows.elicitation.flow import CallbackParams, Redirect, Talk
 from flows.elicitation.states import Json
-from flows.errors import Denied, Failed
+from flows.errors import Failed
 from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
-from flows.oauth.authorization_code import CODE_AT_MOST, NONCE_BYTES, VERIFIER_BYTES, Mixed
-from flows.oauth.id_token import person_in, verified_claims
+from flows.oauth.authorization_code import (
+    NONCE_BYTES,
+    VERIFIER_BYTES,
+    Mixed,
+    code_in,
+    exchange,
+    named_person,
+    proven_claims,
+    single,
+)
+from flows.oauth.discovery import Metadata
 from flows.oauth.provider import Client
-from flows.oauth.requests import ask, auth_of, authorize_url, get, post
-from flows.oauth.responses import ERROR_CODE, Metadata, keys_of, read_token_reply, read_userinfo
+from flows.oauth.requests import ask, auth_of, authorize_url
+from flows.oauth.token_errors import tokens_in
 
 SCOPES = ("openid", "profile")
 STATE_BYTES = 16
-_ONCE = ("code", "state", "iss", "error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,27 +100,30 @@ class SignIn:
         provider = self.client.provider
         leaving = _left(kept)
         code = self._code(arrival, leaving, metadata)
-        reply = yield from ask(self._exchange(code, leaving, metadata), provider)
-        granted = read_token_reply(reply, provider, now=now)
+        request = exchange(
+            self.client,
+            place=metadata.token,
+            code=code,
+            redirect_uri=self.redirect_uri,
+            verifier=leaving.verifier,
+            client_auth=auth_of(metadata.client_auths),
+        )
+        granted = tokens_in((yield from ask(request, provider)), provider, now=now)
         if metadata.jwks is None:
             raise Failed(f"{provider.label} does not publish the keys that it signs with.")
         assert provider.issuer is not None
-        claims = verified_claims(
-            granted.id_token,
-            provider=provider,
-            client_id=self.client.client_id,
+        claims = yield from proven_claims(
+            granted,
+            self.client,
+            jwks=metadata.jwks,
             issuer=provider.issuer,
             nonce=leaving.nonce,
-            keys=keys_of((yield from ask(get(metadata.jwks, provider=provider), provider))),
             now=now,
         )
-        more = None
-        if metadata.userinfo is not None and not _has_label(claims):
-            token = granted.tokens.access_token
-            request = get(metadata.userinfo, provider=provider, token=token)
-            more = read_userinfo((yield from ask(request, provider)), provider)
+        token = granted.tokens.access_token
+        person = yield from named_person(claims, provider, userinfo=metadata.userinfo, token=token)
         # What userinfo adds is for the label only: the subject is in what was signed.
-        subject, person = subject_of(claims, claim=self.claim), person_in(claims, more=more)
+        subject = subject_of(claims, claim=self.claim)
         if subject is None or person is None:
             raise Failed(f"{provider.label} did not say who signed in.")
         return SignedIn(issuer=provider.issuer, subject=subject, label=person.label)
@@ -122,41 +131,15 @@ class SignIn:
     def _code(self, arrival: CallbackParams, leaving: Leaving, metadata: Metadata) -> str:
         """The code that this browser brought, if it is an answer to what it left with."""
         provider = self.client.provider
-        came = _single(arrival)
-        state, issuer = came["state"] or "", came["iss"]
+        state = single(arrival)["state"] or ""
         if not hmac.compare_digest(state.encode("utf-8", "replace"), leaving.state.encode()):
             raise Mixed("the state is not this browser's")
-        if issuer is None and (metadata.sends_issuer or provider.sends_issuer):
-            raise Mixed("the issuer is missing")
-        if issuer not in (None, provider.issuer):
-            raise Mixed("another issuer answers")
-        if came["error"] is not None:
-            raise self._refusal(came["error"], code=came["code"])
-        code = came["code"]
-        if not code or len(code) > CODE_AT_MOST or not code.isascii() or not code.isprintable():
-            raise Mixed("the code is none")
-        return code
-
-    def _refusal(self, error: str, *, code: str | None) -> Mixed | Denied | Failed:
-        label = self.client.provider.label
-        if code is not None:
-            return Mixed("both a code and an error")
-        if error == "access_denied":
-            return Denied(f"You did not sign in at {label}.")
-        word = f" ({error})" if ERROR_CODE.fullmatch(error) else ""
-        return Failed(f"{label} refused{word}.")
-
-    def _exchange(self, code: str, leaving: Leaving, metadata: Metadata) -> httpx.Request:
-        return post(
-            self.client,
-            place=metadata.token,
-            values={
-                "grant_type": "authorization_code",
-                "code": code,
-                "redirect_uri": self.redirect_uri,
-                "code_verifier": leaving.verifier,
-            },
-            client_auth=auth_of(metadata.client_auths),
+        return code_in(
+            arrival,
+            provider,
+            issuer=provider.issuer,
+            sends_issuer=metadata.sends_issuer or provider.sends_issuer,
+            denied=f"You did not sign in at {provider.label}.",
         )
 
 
@@ -165,14 +148,3 @@ def _left(kept: Json) -> Leaving:
         return msgspec.convert(kept, Leaving)
     except msgspec.ValidationError:
         raise Mixed("this browser did not leave") from None
-
-
-def _single(arrival: CallbackParams) -> Mapping[str, str | None]:
-    for name in _ONCE:
-        if len(arrival.all(name)) > 1:
-            raise Mixed(f"{name} comes more than once")
-    return {name: next(iter(arrival.all(name)), None) for name in _ONCE}
-
-
-def _has_label(claims: Mapping[str, Any]) -> bool:
-    return any(claims.get(name) for name in ("email", "preferred_username", "name"))

@@ -4,20 +4,15 @@ What could go wrong: a no that is read as a yes, or as a no for good when it is 
 refuse with HTTP 200, some inside an object, and only the word tells an end from a hitch.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
-from urllib.parse import parse_qsl
 
 import httpx
-import msgspec
 
 from flows.errors import Failed
 from flows.oauth.provider import Provider
-from flows.oauth.responses import ERROR_CODE, TokenReply, read_token_reply
-
-FIELDS_AT_MOST = 50
+from flows.oauth.responses import ERROR_CODE, TokenReply, members_of, read_token_reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +63,3 @@ def tokens_in(reply: httpx.Response, provider: Provider, *, now: datetime) -> To
     if refusal is not None and refusal.meaning is not None:
         raise Failed(refusal.meaning)
     return read_token_reply(reply, provider, now=now)
-
-
-def members_of(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
-    """The members of a reply, JSON or, where the provider may send it, a form; none if neither."""
-    try:
-        says = msgspec.json.decode(reply.content)
-    except (msgspec.DecodeError, RecursionError, ValueError):  # ValueError: not UTF-8
-        kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if provider.replies != "form" or kind != "application/x-www-form-urlencoded":
-            return {}
-        try:
-            return dict(parse_qsl(reply.content.decode("ascii"), max_num_fields=FIELDS_AT_MOST))
-        except ValueError:  # UnicodeError is one
-            return {}
-    return cast("dict[str, Any]", says) if isinstance(says, dict) else {}

@@ -10,8 +10,7 @@ nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Protocol, assert_never, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -37,16 +36,6 @@ from flows.webhooks.signatures import Delivery, Scheme
 CLOCKS_DIFFER = timedelta(minutes=2)  # between ours and the provider's, with the way there
 
 
-class State(StrEnum):
-    """How far a session is at its provider."""
-
-    OPEN = "open"  # it can be paid, or was approved and is not taken yet
-    PENDING = "pending"  # the money is on its way and may still not arrive
-    PAID = "paid"
-    FAILED = "failed"  # it was tried and no money came; nobody can pay there now
-    CLOSED = "closed"  # nobody paid and nobody can
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderSession:
     """What a provider says of a session; amounts in minor units of ISO 4217.
@@ -60,7 +49,7 @@ class ProviderSession:
     """
 
     id: str
-    state: State
+    state: SessionStatus
     amount: int | None
     currency: str | None
     reference: str | None
@@ -117,7 +106,10 @@ class UnsignedNotice:
 
 
 class MerchantAccount(Protocol):
-    """Our registration at a payment provider: what is shown of it, and what is compared."""
+    """Our registration at a payment provider: what is shown of it, and what is compared.
+
+    `checkout_origins` are where its payment pages stand; people are shown the first.
+    """
 
     @property
     def name(self) -> str: ...
@@ -127,8 +119,6 @@ class MerchantAccount(Protocol):
     def api(self) -> str: ...
     @property
     def checkout_origins(self) -> tuple[str, ...]: ...
-    @property
-    def checkout_origin(self) -> str: ...
     @property
     def is_live(self) -> bool: ...
     @property
@@ -270,26 +260,16 @@ def verify_session(
     if session.id not in sessions_of(elicitation):
         raise Mismatch("session", session=session.id)
     require_terms(elicitation, session, seller=seller)
-    match session.state:
-        case State.OPEN:
-            return SessionStatus.OPEN
-        case State.PENDING:
-            return SessionStatus.PENDING
-        case State.PAID:
-            is_gone = session.gone >= terms_of(elicitation).amount
-            return SessionStatus.FAILED if is_gone else SessionStatus.PAID
-        case State.FAILED:
-            return SessionStatus.FAILED
-        case State.CLOSED:
-            return SessionStatus.EXPIRED
-        case _:
-            assert_never(session.state)
+    is_gone = session.gone >= terms_of(elicitation).amount
+    if session.state is SessionStatus.PAID and is_gone:
+        return SessionStatus.FAILED
+    return session.state
 
 
 def verify_notice(
     elicitation: Elicitation, notice: Notice, *, seller: MerchantAccount
 ) -> SessionStatus:
-    """What a signed notice says about the elicitation, as of when it was made; see `judge`.
+    """What a signed notice says about the elicitation, as of when it was made.
 
     Raises Mismatch, for a notice of another account or mode or without a session too.
     """
@@ -328,7 +308,7 @@ def heard(payment: Payment, session: ProviderSession, *, now: datetime) -> Payme
     Of what it has forgotten, which is closed for us, it says nothing. What was taken and is back
     is believed only where it is said now: a picture in a notice may be an old one, and adds.
     """
-    if session.state is State.CLOSED:
+    if session.state is SessionStatus.CLOSED:
         return payment
     for id, dispute in session.claims:
         payment = receipts.disputed(payment, id, dispute)

@@ -7,18 +7,20 @@ can hold parts of a key.
 """
 
 import re
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, TypeVar
 
 import httpx
 import msgspec
+from msgspec import Struct
 
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed, InvalidQuestion
 from flows.origin import origin_of
 from flows.payments.gateway import MerchantAccount, ProviderSession, require_terms
 from flows.payments.money import MINOR_UNIT_DIGITS_AT_MOST, Money, digits_of
-from flows.payments.session import Malformed, Mismatch, StoredCheckout
+from flows.payments.receipt import Payment, Refund, RefundStatus
+from flows.payments.session import Id, Malformed, Mismatch, StoredCheckout
 
 T = TypeVar("T")
 GIVING_BACK = "give the money back"
@@ -29,6 +31,30 @@ _NOT_NOW = (408, 409, 425, 429)
 _NEVER = (400, 402, 422)
 _WRITTEN = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?", re.ASCII)
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+class ProviderRefund(Struct, frozen=True, kw_only=True):
+    """One refund in its provider's words.
+
+    `standing` are those for money that went back or is on its way, `done` is the first of them.
+    """
+
+    standing: ClassVar[frozenset[str]]
+    done: ClassVar[str]
+    id: Id
+    status: str | None = None
+
+    @property
+    def price(self) -> Money:
+        """Raises Malformed."""
+        raise NotImplementedError
+
+    @property
+    def stands(self) -> bool:
+        return self.status in self.standing
+
+
+RefundT = TypeVar("RefundT", bound=ProviderRefund)
 
 
 def written(price: Money, *, digits: int | None = None) -> str:
@@ -108,6 +134,54 @@ def unreadable(seller: MerchantAccount, *, doing: str) -> Failed:
     return Failed(f"{seller.label} could not {doing}: its answer is not what was asked for.")
 
 
+def refund_made(
+    found: ProviderRefund, payment: Payment, seller: MerchantAccount, *, at_most: int
+) -> Refund:
+    """The refund that was just asked for. Raises Failed, also where it was tried in vain."""
+    if not found.stands:
+        raise Failed(f"{seller.label} could not {GIVING_BACK} (refund {found.id} did not stand).")
+    _, given = standing_refunds([found], payment, seller)
+    if not 0 < given <= at_most:
+        raise unreadable(seller, doing=GIVING_BACK)
+    return as_one([found], found.price)
+
+
+def standing_refunds(
+    refunds: Iterable[RefundT], payment: Payment, seller: MerchantAccount
+) -> tuple[list[RefundT], int]:
+    """Those of the payment that stand, and their sum in minor units. Raises Failed."""
+    standing = [one for one in refunds if one.stands]
+    try:
+        prices = [one.price for one in standing]
+    except Malformed:
+        raise unreadable(seller, doing=GIVING_BACK) from None
+    if any(price.currency != payment.currency for price in prices):
+        raise unreadable(seller, doing=GIVING_BACK)
+    return standing, sum(price.minor_units for price in prices)
+
+
+def refund_that_stands(
+    refunds: Iterable[ProviderRefund],
+    payment: Payment,
+    seller: MerchantAccount,
+    *,
+    price: Money,
+    why: str,
+) -> Refund:
+    """The refund of so much of it, though one was refused (`why`). Raises Failed if none is."""
+    standing, given = standing_refunds(refunds, payment, seller)
+    if given < price.minor_units:
+        raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}).")
+    return as_one(standing, price)
+
+
+def as_one(refunds: Sequence[ProviderRefund], price: Money) -> Refund:
+    """Several that stand, as the one refund of so much: done when all of them are."""
+    are_done = all(one.status == one.done for one in refunds)
+    status = RefundStatus.SUCCEEDED if are_done else RefundStatus.PENDING
+    return Refund(id=refunds[0].id, price=price, status=status)
+
+
 def learned(
     kept: StoredCheckout,
     elicitation: Elicitation,
@@ -128,7 +202,7 @@ def learned(
     if session.url is not None and _origin(session.url) not in seller.checkout_origins:
         raise Failed(
             f"{seller.label} named a payment page that does not stand at "
-            f"{seller.checkout_origin}, so you are not sent there. Nothing was charged."
+            f"{seller.checkout_origins[0]}, so you are not sent there. Nothing was charged."
         )
     until = kept.expires_at if session.closes_at is None else int(session.closes_at.timestamp())
     return msgspec.structs.replace(kept, session=session.id, url=session.url, expires_at=until)

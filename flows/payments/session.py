@@ -72,15 +72,17 @@ class StoredCheckout(Struct, frozen=True, kw_only=True):
     handle: str | None = None
 
     def __repr__(self) -> str:
-        return f"Kept(session={self.session!r})"
+        return f"StoredCheckout(session={self.session!r})"
 
 
 class SessionStatus(StrEnum):
+    """How far a session is at its provider."""
+
+    OPEN = "open"  # it can be paid, or was approved and is not taken yet
+    PENDING = "pending"  # the money is on its way and may still not arrive
     PAID = "paid"
-    PENDING = "pending"  # a delayed method is under way
-    OPEN = "open"
-    FAILED = "failed"  # the delayed method did
-    EXPIRED = "expired"
+    FAILED = "failed"  # it was tried and no money came; nobody can pay there now
+    CLOSED = "closed"  # nobody paid and nobody can
 
 
 def terms_of(elicitation: Elicitation) -> CheckoutTerms:

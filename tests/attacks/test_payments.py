@@ -15,15 +15,15 @@ from flows.elicitation import states
 from flows.elicitation.flow import RedirectContext
 from flows.elicitation.states import Attempt, Elicitation, Status
 from flows.errors import Failed, NotPossible
-from flows.payments.gateway import verify_notice, verify_session
+from flows.payments.gateway import Notice, verify_notice, verify_session
 from flows.payments.session import Malformed, Mismatch, SessionStatus, StoredCheckout, sessions_of
 from flows.payments.stripe.account import stripe
-from flows.payments.stripe.events import SETTLING_EVENTS, Event, read_event
-from flows.payments.stripe.gateway import StripeGateway, neutral
-from flows.payments.stripe.session import read_session
-from tests.support.checkouts import ID, KEY, asked, begun, prepared, session
+from flows.payments.stripe.events import SETTLING_EVENTS
+from flows.payments.stripe.gateway import StripeGateway
+from flows.payments.stripe.session import neutral, read_session
+from tests.support.checkouts import KEY, asked, begun, prepared, session
 from tests.support.clock import NOON
-from tests.support.gateway_env import reply, run
+from tests.support.gateway_env import ID, reply, run
 from tests.support.payment_events import (
     COMPLETED,
     EXPIRED,
@@ -37,6 +37,7 @@ from tests.support.payment_events import (
 )
 
 LIVE = stripe("sk_live_notAKey", [SECRET])
+read = StripeGateway(SELLER).read_notice
 PAID = {"status": "complete", "payment_status": "paid", "payment_intent": "pi_1"}
 
 
@@ -152,7 +153,7 @@ def test_an_end_that_comes_after_the_money_takes_nothing_back(kind):
     after = event(kind, session(**{**PAID, "status": "expired"}))
     assert verify_notice(accepted(), after, seller=SELLER) is SessionStatus.PAID
     before = event(EXPIRED, session(status="expired", url=None))
-    assert verify_notice(accepted(), before, seller=SELLER) is SessionStatus.EXPIRED
+    assert verify_notice(accepted(), before, seller=SELLER) is SessionStatus.CLOSED
     for status in (Status.EXPIRED, Status.FAILED):
         with pytest.raises(NotPossible):
             states.settle(accepted(), status, now=NOON)
@@ -228,14 +229,14 @@ def test_nobody_is_led_elsewhere_to_pay(url):
 )
 def test_signed_rubbish_is_refused_as_a_bad_request(body):
     with pytest.raises(Malformed) as refused:
-        read_event(delivery(body))
+        read(delivery(body))
     assert refused.value.http_status == 400
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_anything_but_an_event_or_a_refusal(body):
     with suppress(Malformed):
-        assert read_event(delivery(body)).session is None
+        assert read(delivery(body)).session is None
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,7 @@ def test_an_event_that_nobody_here_waits_for_is_read_and_ignored(about):
 
 def test_an_event_of_another_shape_is_ignored_and_not_refused():
     thin = b'{"id":"evt_2","object":"v2.core.event","type":"v1.x","created":"2026-03-01T12:00Z"}'
-    assert read_event(delivery(thin)) == Event(id="evt_2", type="v1.x")
+    assert read(delivery(thin)) == Notice(id="evt_2", type="v1.x", is_live=False)
 
 
 def test_the_sellers_other_sessions_are_readable_and_not_ours():
@@ -292,10 +293,10 @@ def test_what_happens_to_the_money_later_names_its_elicitation():
 
 def test_each_event_that_matters_carries_its_session():
     for kind in sorted(SETTLING_EVENTS):
-        read = event(kind, session(**PAID))
-        assert (read.id, read.type, read.subject) == ("evt_1", kind, "cs_test_1")
-        assert (read.reference, read.payment) == (ID, "pi_1")
-        assert read.session == neutral(read_session(session(**PAID)), is_now=False)
+        found = event(kind, session(**PAID))
+        assert (found.id, found.type, found.subject) == ("evt_1", kind, "cs_test_1")
+        assert (found.reference, found.payment) == (ID, "pi_1")
+        assert found.session == neutral(read_session(session(**PAID)), is_now=False)
 
 
 def test_two_events_about_one_change_are_known_by_object_and_type():

@@ -19,7 +19,7 @@ from flows.elicitation.flow import CallbackParams, Redirect, Talk
 from flows.errors import Denied, Failed
 from flows.oauth.access_token import BadBearer, Resource, Verified, key_id_of, verify
 from flows.oauth.authorization_code import Mixed
-from flows.oauth.responses import Metadata
+from flows.oauth.discovery import Metadata
 from flows.oauth.sign_in import SignedIn, SignIn
 from tests.oidc.env import (
     OUR_ID,

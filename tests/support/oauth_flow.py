@@ -11,8 +11,8 @@ from joserfc.jwk import ECKey
 
 from flows.elicitation.flow import CallbackParams, Redirect, RedirectContext, Talk
 from flows.elicitation.states import Asked, Attempt, Elicitation, Status
-from flows.oauth.authorization_code import AccountTerms, Client, Grant, OauthFlow
-from flows.oauth.provider import Provider
+from flows.oauth.authorization_code import AccountTerms, Grant, OauthFlow
+from flows.oauth.provider import Client, Provider
 from flows.providers import github, openid
 from tests.support.clock import NOON
 

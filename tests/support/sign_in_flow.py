@@ -7,8 +7,8 @@ import httpx
 import msgspec
 
 from flows.elicitation.flow import CallbackParams, Redirect
+from flows.oauth.discovery import Metadata, read_metadata
 from flows.oauth.provider import Client
-from flows.oauth.responses import Metadata, read_metadata
 from flows.oauth.sign_in import SignedIn, SignIn
 from flows.providers import openid
 from tests.support.access_tokens import ISSUER

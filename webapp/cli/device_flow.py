@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotConfigured
-from flows.oauth.authorization_code import Client, Grant
+from flows.oauth.authorization_code import Grant
 from flows.oauth.device_flow import DeviceCode, Pending, poll, start
+from flows.oauth.provider import Client
 from webapp.oauth.clients import is_at_sandbox
 from webapp.oauth.code_exchange import why_not
 from webapp.printing import printed

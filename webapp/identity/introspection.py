@@ -27,7 +27,7 @@ from flows.errors import Failed
 from flows.oauth.access_token import ASKED_AGAIN, BadBearer, Resource, Verified, introspected
 from flows.oauth.provider import Client
 from flows.oauth.requests import auth_of, post
-from flows.oauth.token_errors import members_of
+from flows.oauth.responses import members_of
 from webapp.deadline import Clock, ticks_of
 from webapp.http.rate_limit import Rates
 from webapp.identity.issuer import Issuer

@@ -16,9 +16,10 @@ from urllib.parse import urlsplit
 import httpx
 
 from flows.errors import Failed
+from flows.oauth.discovery import Metadata, read_metadata
 from flows.oauth.provider import Provider
 from flows.oauth.requests import get
-from flows.oauth.responses import Metadata, keys_of, read_metadata
+from flows.oauth.responses import keys_of
 from webapp.deadline import Clock
 
 # Sends one request as it is, following nothing; raises Failed or httpx.HTTPError.

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from flows.elicitation.proof import ConnectedBefore
 from flows.elicitation.states import Asked, Elicitation, Json, Status
 from flows.errors import Failed
-from flows.oauth.authorization_code import AccountTerms, Client, OauthFlow
+from flows.oauth.authorization_code import AccountTerms, OauthFlow
 from flows.oauth.connection import Connection
-from flows.oauth.provider import Provider
+from flows.oauth.provider import Client, Provider
 from flows.question import Link
 from flows.requests import AccountRequest
 from webapp.elicitations.complete import complete_elicitation

@@ -20,7 +20,7 @@ from flows.elicitation import attempt as attempts
 from flows.elicitation.flow import Talk
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotConfigured, NotPossible
-from flows.payments.gateway import ProviderSession, State, forget_page, stands_in_the_way
+from flows.payments.gateway import ProviderSession, forget_page, stands_in_the_way
 from flows.payments.registry import Gateways
 from flows.payments.session import Mismatch, SessionStatus, kept_of, sessions_of
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
@@ -232,8 +232,8 @@ class Checkouts:
             found = await self._ask(elicitation, loose.session, collects=False)
             with suppress(Mismatch):
                 await self._verdicts.heed(elicitation, found)
-            is_over = found.state is not State.PENDING
-            if found.state is State.OPEN:
+            is_over = found.state is not SessionStatus.PENDING
+            if found.state is SessionStatus.OPEN:
                 is_over = await self._end(elicitation, loose.session)
         except Failed as error:
             _log.warning("provider.failed", extra={"id": loose.elicitation_id, "why": str(error)})
@@ -288,7 +288,7 @@ class Checkouts:
         found = await self._ask(elicitation, session, collects=False)
         with suppress(Mismatch):
             await self._verdicts.heed(elicitation, found)
-        return found.state not in (State.PENDING, State.OPEN)
+        return found.state not in (SessionStatus.PENDING, SessionStatus.OPEN)
 
     def _is_past(self, elicitation: Elicitation) -> bool:
         """Whether the provider has closed every checkout by itself by now."""

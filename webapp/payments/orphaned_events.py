@@ -11,8 +11,9 @@ that this store never had, as where it was put back from a backup.
 from msgspec.structs import replace
 
 from flows.elicitation.states import RECORD_KEPT
-from flows.payments.gateway import MerchantAccount, Notice, ProviderSession, State, heard
+from flows.payments.gateway import MerchantAccount, Notice, ProviderSession, heard
 from flows.payments.receipt import Payment
+from flows.payments.session import SessionStatus
 from webapp.elicitations.service import Elicitations
 from webapp.payments.payments import Payments
 from webapp.payments.webhook_rows import WebhookBody, WebhookRows, contradicts
@@ -111,4 +112,4 @@ def _is_no_money(session: ProviderSession | None) -> bool:
     """Whether it says that there is none; of a session that it only names it says nothing."""
     if session is None:
         return False
-    return session.state is not State.PAID or session.gone >= (session.amount or 1)
+    return session.state is not SessionStatus.PAID or session.gone >= (session.amount or 1)

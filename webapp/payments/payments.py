@@ -129,7 +129,7 @@ class Payments:
         )
         for loose in in_the_way:
             await self._require_over(loose)
-        return replace(asked, origins=(seller.checkout_origin,), terms=msgspec.to_builtins(terms))
+        return replace(asked, origins=seller.checkout_origins[:1], terms=msgspec.to_builtins(terms))
 
     async def answer(self, taken: Elicitation) -> Json:
         found = await self._of(taken)

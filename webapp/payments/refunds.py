@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.payments import receipt as receipts
 from flows.payments.declared.declaration import DeclaredAccount
-from flows.payments.gateway import MerchantAccount, State
+from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import (
     REFUND_AGAIN_AFTER,
     REFUND_AGAIN_AT_MOST,
@@ -26,6 +26,7 @@ from flows.payments.receipt import (
     Refund,
 )
 from flows.payments.registry import Gateways
+from flows.payments.session import SessionStatus
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.payments.ledger import Ledger
@@ -153,7 +154,7 @@ class Refunds:
                 found = await self._outbound.run(self._flow.fetch(elicitation, one.session))
             except NotConfigured as error:
                 raise Failed("The payment provider is not set up here any more.") from error
-            is_there = found.state is State.PAID and not found.gone
+            is_there = found.state is SessionStatus.PAID and not found.gone
             if is_there and found.payment is not None and found.payment == one.payment_intent:
                 charges.add(found.payment)
         return len(charges) == len((other, payment))

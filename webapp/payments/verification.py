@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from flows.elicitation.proof import PaidSession
 from flows.elicitation.states import NOT_ARRIVED, Completion, Elicitation, Status
 from flows.errors import NotPossible
-from flows.payments.gateway import ProviderSession, State, forget_page, heard, verify_session
+from flows.payments.gateway import ProviderSession, forget_page, heard, verify_session
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
 from flows.payments.session import Mismatch, SessionStatus, sessions_of
@@ -94,9 +94,9 @@ class Verification:
         """
         if mismatch.what not in _OTHERWISE or session.id not in sessions_of(elicitation):
             return
-        if session.state is State.PENDING and elicitation.status.is_final:
+        if session.state is SessionStatus.PENDING and elicitation.status.is_final:
             await self._loose_ends.wait(elicitation, session.id)
-        if session.state is State.PAID:
+        if session.state is SessionStatus.PAID:
             await self._loose_ends.paid_otherwise(elicitation, session)
 
     async def _apply(
@@ -115,7 +115,7 @@ class Verification:
             nonlocal is_news
             was_news, is_news = is_news, False
             payment: Payment | None = None
-            if session.state is State.PAID:  # and gone again: it has its row all the same
+            if session.state is SessionStatus.PAID:  # and gone again: it has its row all the same
                 id = payment_id if was_news else await self._ledger.id_for(elicitation, session)
                 paid = await self._ledger.payment_of(changed, session, id=id)
                 whole = await self.early.whole(heard(paid, session, now=self._elicitations.clock()))
@@ -193,7 +193,7 @@ class Verification:
             await self._elicitations.change(
                 elicitation.id, lambda e: replace(e, progress=ON_ITS_WAY)
             )
-        elif verified is SessionStatus.EXPIRED:
+        elif verified is SessionStatus.CLOSED:
             await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session.id))
 
 

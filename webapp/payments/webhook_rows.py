@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from flows.payments import receipt as receipts
-from flows.payments.gateway import MerchantAccount, Notice, Signs, State
+from flows.payments.gateway import MerchantAccount, Notice, Signs
 from flows.payments.receipt import Payment
+from flows.payments.session import SessionStatus
 from webapp.elicitations.service import Elicitations
 from webapp.records.ids import beside, owner_of
 from webapp.records.rows import StoredWebhook
@@ -61,7 +62,7 @@ class WebhookRows:
         about = reference if is_about else owner
         tag = pepper.tag("hook", seller.name, event.id, size=12 if is_about else 18)
         # A session that is paid has its row in the ledger, and needs no other mark.
-        is_paid = event.session is not None and event.session.state is State.PAID
+        is_paid = event.session is not None and event.session.state is SessionStatus.PAID
         says = None if is_paid else event.transition
         return StoredWebhook(
             id=beside(about, tag),

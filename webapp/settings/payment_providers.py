@@ -17,9 +17,9 @@ from flows.errors import InvalidQuestion
 from flows.oauth.provider import NAME
 from flows.payments.declared.declaration import LIFE_AT_MOST, ProviderDeclaration
 from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
-from flows.payments.gateway import State
 from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.registry import BUILT_IN, SCHEMES
+from flows.payments.session import SessionStatus
 
 # Of every provider: ELICIT_{NAME}_ and one of these, so nothing that one needs is called so.
 SETTINGS: Final = frozenset(
@@ -36,7 +36,7 @@ _NUMBER, _MINUTES = "a whole number", f"a whole number, 1 to {_MINUTES_AT_MOST}"
 _SECONDS = "a list of seconds, each a whole number, 1 at least"
 _REFUNDS = "a table of pending or succeeded"
 _NEWS = "a table of open, lost, won, gone or returned"
-_STATES = f"a table of {', '.join(State)}"
+_STATES = f"a table of {', '.join(SessionStatus)}"
 _LIVE, _UNIT = "a table of true or false", "minor or decimal"
 _TYPES: Mapping[str, Any] = {
     _TEXT: str,
@@ -49,7 +49,7 @@ _TYPES: Mapping[str, Any] = {
     _SECONDS: tuple[Annotated[int, msgspec.Meta(ge=1, le=86_400)], ...],
     _REFUNDS: dict[str, RefundStatus],
     _NEWS: dict[str, str],
-    _STATES: dict[str, State],
+    _STATES: dict[str, SessionStatus],
     _LIVE: dict[str, bool],
     _UNIT: str,
 }

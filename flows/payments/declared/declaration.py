@@ -294,10 +294,6 @@ class DeclaredAccount:
         declared = self.declaration.origins(is_live=self.is_live)
         return (*declared, *self.more_checkout_origins)
 
-    @property
-    def checkout_origin(self) -> str:
-        return self.checkout_origins[0]
-
 
 def _nothing(name: str) -> str:
     return f"{{{name}}} is nothing that can stand there."

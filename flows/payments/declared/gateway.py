@@ -27,11 +27,11 @@ from flows.payments.declared.reader import (
     session_in,
 )
 from flows.payments.declared.templates import Values, fill, fill_path, fill_text, text_at
-from flows.payments.gateway import Notice, ProviderSession, State, payment_of, terms_for
+from flows.payments.gateway import Notice, ProviderSession, payment_of, terms_for
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund, RefundStatus
 from flows.payments.responses import GIVING_BACK, learned, unreadable, written
-from flows.payments.session import Malformed, StoredCheckout, kept_of, terms_of
+from flows.payments.session import Malformed, SessionStatus, StoredCheckout, kept_of, terms_of
 from flows.webhooks.signatures import Delivery, Scheme
 
 OPENING = "open its payment page"
@@ -104,7 +104,7 @@ class DeclaredGateway:
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         """One that cannot be closed lapses by itself, and until then this raises."""
         found = yield from self.fetch(elicitation, session)
-        if found.state is State.OPEN and self._declared.close is not None:
+        if found.state is SessionStatus.OPEN and self._declared.close is not None:
             body = None
             if self._declared.close_body is not None:
                 values = self._known(elicitation, session)
@@ -112,9 +112,9 @@ class DeclaredGateway:
             yield self._request(self._declared.close, self._known(elicitation, session), body=body)
             # Closed, or paid a moment before: it tells when it is asked again.
             found = yield from self.fetch(elicitation, session)
-        if found.state is State.OPEN:
+        if found.state is SessionStatus.OPEN:
             raise Failed(f"{self.seller.label} did not close its payment page.", is_refusal=True)
-        return found.state not in (State.PAID, State.PENDING)
+        return found.state not in (SessionStatus.PAID, SessionStatus.PENDING)
 
     def refund(
         self, payment: Payment, *, reason: str | None, up_to: int | None = None
@@ -215,7 +215,7 @@ class DeclaredGateway:
             raise unreadable(self.seller, doing=OPENING)
         return told or ProviderSession(
             id=id,
-            state=State.OPEN,
+            state=SessionStatus.OPEN,
             amount=terms.amount,
             currency=terms.currency,
             reference=elicitation.id,

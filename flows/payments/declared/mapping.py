@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from flows.payments.gateway import State
+from flows.payments.session import SessionStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,8 @@ class Reading:
 
     session: str = "id"
     handle: str | None = None
-    states: Mapping[str, State] = field(
-        default_factory=lambda: {f"state={state}": state for state in State}
+    states: Mapping[str, SessionStatus] = field(
+        default_factory=lambda: {f"state={state}": state for state in SessionStatus}
     )
     amount: str | None = "amount"
     unit: Literal["minor", "decimal"] = "minor"
@@ -66,7 +66,7 @@ OURS: Final = Reading(refunded="refunded", charged_back="charged_back")
 OURS_OPENED: Final = Reading(url="url", closes_at="closes_at")
 OURS_TOLD: Final = Reading(
     session="data.id",
-    states={f"data.state={state}": state for state in State},
+    states={f"data.state={state}": state for state in SessionStatus},
     amount="data.amount",
     currency="data.currency",
     reference="data.reference",

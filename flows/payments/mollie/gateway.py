@@ -11,6 +11,7 @@ payment pages stand at www.mollie.com; a `webhookUrl` with a query; how long a p
 method stays open; when `authorized` becomes `paid` by itself (it is not money before).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -26,14 +27,13 @@ from flows.origin import is_origin
 from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
 from flows.payments.gateway import (
     ProviderSession,
-    State,
     UnsignedNotice,
     fits_a_header,
     payment_of,
     terms_for,
 )
 from flows.payments.mollie.responses import (
-    MollieRefunds,
+    field_in,
     payment_in,
     read_refund,
     refunds_in,
@@ -44,8 +44,16 @@ from flows.payments.mollie.responses import (
 from flows.payments.money import Money
 from flows.payments.pace import PACE
 from flows.payments.receipt import Payment, Refund
-from flows.payments.responses import learned, written
-from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
+from flows.payments.responses import (
+    ProviderRefund,
+    as_one,
+    learned,
+    problem,
+    refund_that_stands,
+    standing_refunds,
+    written,
+)
+from flows.payments.session import REFERENCE_KEY, SessionStatus, StoredCheckout, terms_of
 from flows.webhooks.signatures import Scheme
 
 MOLLIE_API = "https://api.mollie.com"
@@ -80,10 +88,6 @@ class MollieAccount:
     webhook_url: str | None = None
     name: str = "mollie"
     label: str = "Mollie"
-
-    @property
-    def checkout_origin(self) -> str:
-        return self.checkout_origins[0]
 
 
 def mollie(
@@ -172,35 +176,36 @@ class MollieGateway:
             reply = yield self._request("GET", _path(session))
             payment = same_payment(session, reply, self.seller)
         found = session_of(payment, self.seller)
-        if found.state is State.OPEN:
+        if found.state is SessionStatus.OPEN:
             raise Failed(f"{self.seller.label} did not close its payment page.", is_refusal=True)
-        return found.state not in (State.PAID, State.PENDING)
+        return found.state not in (SessionStatus.PAID, SessionStatus.PENDING)
 
     def refund(
         self, payment: Payment, *, reason: str | None, up_to: int | None = None
     ) -> Talk[Refund]:
-        there = yield from self._refunds(payment, up_to=up_to)
-        if there.standing is not None:
-            return there.standing
-        rest = Money.from_minor_units(there.rest, payment.currency)
+        path = f"{_path(payment_of(payment, self.seller))}/refunds"
+        price = payment.price if up_to is None else Money.from_minor_units(up_to, payment.currency)
+        listed = yield from self._refunds(payment, path)
+        standing, given = standing_refunds(listed, payment, self.seller)
+        if given >= price.minor_units:
+            return as_one(standing, price)
+        rest = Money.from_minor_units(price.minor_units - given, payment.currency)
         wish = {
             "amount": _amount(rest),
             "metadata": {"receipt": payment.id, REFERENCE_KEY: payment.elicitation_id},
         }
         if reason:
             wish["metadata"]["reason"] = reason[:REASON_AT_MOST]
-        path = f"{_path(payment_of(payment, self.seller))}/refunds"
         # Another rest is another refund: after one by hand, or after one that did not stand.
-        key = f"refund:{payment.id}:{there.rest}"
+        key = f"refund:{payment.id}:{rest.minor_units}"
         if up_to is not None:
             key = f"{key}:{up_to}"  # two parts of one size are two
         body = msgspec.json.encode(wish).decode()
         reply = yield self._request("POST", path, body=body, key=key)
         if reply.status_code == 201:
-            return read_refund(reply, payment, self.seller, at_most=there.rest)
-        there = yield from self._refunds(payment, up_to=up_to, refused=reply)
-        assert there.standing is not None
-        return there.standing
+            return read_refund(reply, payment, self.seller, at_most=rest.minor_units)
+        listed, why = (yield from self._refunds(payment, path)), problem(reply, code_of=field_in)
+        return refund_that_stands(listed, payment, self.seller, price=price, why=why)
 
     def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
         return unsigned_in(body, query=query)
@@ -228,12 +233,9 @@ class MollieGateway:
             payment["webhookUrl"] = f"{self.seller.webhook_url}?{query}"
         return asking(payment, until=trip.now + LIFE_WITHOUT_A_METHOD)
 
-    def _refunds(
-        self, payment: Payment, *, up_to: int | None, refused: httpx.Response | None = None
-    ) -> Talk[MollieRefunds]:
-        path = f"{_path(payment_of(payment, self.seller))}/refunds?limit=250"
-        reply = yield self._request("GET", path)
-        return refunds_in(reply, payment, self.seller, up_to=up_to, refused=refused)
+    def _refunds(self, payment: Payment, path: str) -> Talk[Sequence[ProviderRefund]]:
+        reply = yield self._request("GET", f"{path}?limit=250")
+        return refunds_in(reply, payment, self.seller)
 
     def _request(
         self, method: str, path: str, *, body: str | None = None, key: str | None = None

@@ -6,7 +6,7 @@ nothing but where to look, so whoever reads the id asks Mollie about it, and onl
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final, Literal
 from urllib.parse import parse_qs, parse_qsl
@@ -16,24 +16,31 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from flows.elicitation.states import Json
-from flows.errors import Failed, Unverified
+from flows.errors import Unverified
 from flows.payments.gateway import MerchantAccount as Seller
-from flows.payments.gateway import ProviderSession, State, UnsignedNotice
+from flows.payments.gateway import ProviderSession, UnsignedNotice
 from flows.payments.money import Money
-from flows.payments.receipt import Payment, Refund, RefundStatus
-from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
-from flows.payments.session import REFERENCE_KEY, Id, Malformed
+from flows.payments.receipt import Payment, Refund
+from flows.payments.responses import (
+    GIVING_BACK,
+    ProviderRefund,
+    decode,
+    minor_units,
+    refund_made,
+    unreadable,
+)
+from flows.payments.session import REFERENCE_KEY, Malformed, SessionStatus
 
 NOTICE_BYTES_AT_MOST: Final = 1024
 ASKING = "say what became of the payment"
 _STATES = {
-    "open": State.OPEN,
-    "pending": State.PENDING,
-    "authorized": State.PENDING,
-    "paid": State.PAID,
-    "canceled": State.CLOSED,
-    "expired": State.CLOSED,
-    "failed": State.FAILED,
+    "open": SessionStatus.OPEN,
+    "pending": SessionStatus.PENDING,
+    "authorized": SessionStatus.PENDING,
+    "paid": SessionStatus.PAID,
+    "canceled": SessionStatus.CLOSED,
+    "expired": SessionStatus.CLOSED,
+    "failed": SessionStatus.FAILED,
 }
 _FIELDS_AT_MOST = 20
 _NOTICE_FIELDS_AT_MOST = 8
@@ -73,15 +80,20 @@ class MolliePayment(Struct, frozen=True, kw_only=True, rename="camel"):
     links: _Links = field(default=_Links(), name="_links")
 
 
-class _Refund(Struct, frozen=True, kw_only=True, rename="camel"):
-    id: Id
-    status: str
+class _Refund(ProviderRefund, frozen=True, kw_only=True, rename="camel"):
+    standing = frozenset({"queued", "pending", "processing", "refunded"})
+    done = "refunded"
     amount: _Amount
     metadata: Json = None
 
     @property
-    def stands(self) -> bool:
-        return self.status in ("queued", "pending", "processing", "refunded")
+    def price(self) -> Money:
+        return Money.from_minor_units(self.amount.units, self.amount.currency)
+
+    @property
+    def receipt(self) -> str | None:
+        """Which of ours it was asked for, where it was asked for by us."""
+        return _text(self.metadata, "receipt")
 
 
 class _Embedded(Struct, frozen=True, kw_only=True):
@@ -96,17 +108,9 @@ class _Error(Struct, frozen=True, kw_only=True):
     field: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MollieRefunds:
-    """What is given back already: all of it by `standing`, or `rest` is left, in minor units."""
-
-    standing: Refund | None
-    rest: int
-
-
 def payment_in(reply: httpx.Response, seller: Seller, *, doing: str) -> MolliePayment:
     """Raises Failed."""
-    return decode(reply, MolliePayment, seller=seller, doing=doing, code_of=_field)
+    return decode(reply, MolliePayment, seller=seller, doing=doing, code_of=field_in)
 
 
 def same_payment(payment: str, reply: httpx.Response, seller: Seller) -> MolliePayment:
@@ -137,63 +141,25 @@ def session_of(payment: MolliePayment, seller: Seller) -> ProviderSession:
         currency=payment.amount.currency,
         reference=_text(payment.metadata, REFERENCE_KEY),
         is_live=payment.mode == "live",
-        payment=payment.id if state is State.PAID else None,
+        payment=payment.id if state is SessionStatus.PAID else None,
         account=payment.profile_id,
         refunded=refunded,
         charged_back=charged_back,
-        url=checkout.href if checkout is not None and state is State.OPEN else None,
+        url=checkout.href if checkout is not None and state is SessionStatus.OPEN else None,
         closes_at=payment.expires_at,
     )
 
 
-def refunds_in(
-    reply: httpx.Response,
-    payment: Payment,
-    seller: Seller,
-    *,
-    up_to: int | None,
-    refused: httpx.Response | None,
-) -> MollieRefunds:
-    """Of all of it, or of a part. Raises Failed; also where `refused` made none and none stands."""
-    whole = payment.amount if up_to is None else up_to
-    listed = decode(reply, _List, seller=seller, doing=GIVING_BACK, code_of=_field)
-    standing = [one for one in listed.embedded.refunds if one.stands]
-    try:
-        given = sum(_units(one, payment) for one in standing)
-    except Malformed:
-        raise unreadable(seller, doing=GIVING_BACK) from None
-    if given < whole:
-        if refused is not None:
-            why = problem(refused, code_of=_field)
-            raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}).")
-        return MollieRefunds(standing=None, rest=whole - given)
-    ours = [one for one in standing if _text(one.metadata, "receipt") == payment.id]
-    are_done = all(one.status == "refunded" for one in standing)
-    found = Refund(
-        id=(ours or standing)[0].id,
-        price=Money.from_minor_units(whole, payment.currency),
-        status=RefundStatus.SUCCEEDED if are_done else RefundStatus.PENDING,
-    )
-    return MollieRefunds(standing=found, rest=0)
+def refunds_in(reply: httpx.Response, payment: Payment, seller: Seller) -> Sequence[ProviderRefund]:
+    """All refunds of the payment, those that we asked for first. Raises Failed."""
+    listed = decode(reply, _List, seller=seller, doing=GIVING_BACK, code_of=field_in)
+    return sorted(listed.embedded.refunds, key=lambda one: one.receipt != payment.id)
 
 
 def read_refund(reply: httpx.Response, payment: Payment, seller: Seller, *, at_most: int) -> Refund:
     """Raises Failed, also where the provider tried in vain."""
-    found = decode(reply, _Refund, seller=seller, doing=GIVING_BACK, code_of=_field)
-    if not found.stands:
-        raise Failed(f"{seller.label} could not {GIVING_BACK} (refund {found.id} did not stand).")
-    try:
-        units = _units(found, payment)
-    except Malformed:
-        raise unreadable(seller, doing=GIVING_BACK) from None
-    if not 0 < units <= at_most:
-        raise unreadable(seller, doing=GIVING_BACK)
-    is_done = found.status == "refunded"
-    return Refund(
-        id=found.id,
-        price=Money.from_minor_units(units, payment.currency),
-        status=RefundStatus.SUCCEEDED if is_done else RefundStatus.PENDING,
-    )
+    found = decode(reply, _Refund, seller=seller, doing=GIVING_BACK, code_of=field_in)
+    return refund_made(found, payment, seller, at_most=at_most)
 
 
 def unsigned_in(body: bytes, *, query: str) -> UnsignedNotice | None:
@@ -229,16 +195,10 @@ def read_id(body: bytes) -> str:
     return ids[0]
 
 
-def _units(refund: _Refund, payment: Payment) -> int:
-    if refund.amount.currency != payment.currency:
-        raise Malformed("amount")
-    return refund.amount.units
-
-
 def _text(metadata: Json, key: str) -> str | None:
     value = metadata.get(key) if isinstance(metadata, dict) else None
     return value if isinstance(value, str) else None
 
 
-def _field(content: bytes) -> str:
+def field_in(content: bytes) -> str:
     return msgspec.json.decode(content, type=_Error).field or ""

@@ -16,6 +16,7 @@ names the order in `supplementary_data.related_ids`; how long a completed order 
 """
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -30,7 +31,6 @@ from flows.errors import InvalidQuestion
 from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
 from flows.payments.gateway import (
     ProviderSession,
-    State,
     UnsignedNotice,
     payment_of,
     terms_for,
@@ -40,20 +40,28 @@ from flows.payments.money import Money
 from flows.payments.pace import PACE
 from flows.payments.paypal.responses import (
     has_lapsed,
+    issue_in,
     lapsed,
     order_in,
     read_refund,
     reference_in,
-    refunded_so_far,
+    refunds_in,
     same_order,
     session_of,
-    standing_refund,
     token_in,
     unsigned_in,
 )
 from flows.payments.receipt import Payment, Refund
-from flows.payments.responses import learned, written
-from flows.payments.session import StoredCheckout, terms_of
+from flows.payments.responses import (
+    ProviderRefund,
+    as_one,
+    learned,
+    problem,
+    refund_that_stands,
+    standing_refunds,
+    written,
+)
+from flows.payments.session import SessionStatus, StoredCheckout, terms_of
 from flows.webhooks.certificates import WEBHOOK_ID, CertificateScheme
 
 PAYPAL_API = "https://api-m.paypal.com"
@@ -112,10 +120,6 @@ class PayPalAccount:
     webhook_ids: tuple[str, ...] = ()
     name: str = "paypal"
     label: str = "PayPal"
-
-    @property
-    def checkout_origin(self) -> str:
-        return self.checkout_origins[0]
 
 
 def paypal(
@@ -227,7 +231,7 @@ class PayPalGateway:
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         found = yield from self.fetch(elicitation, session)
-        return found.state not in (State.PAID, State.PENDING)
+        return found.state not in (SessionStatus.PAID, SessionStatus.PENDING)
 
     def refund(
         self, payment: Payment, *, reason: str | None, up_to: int | None = None
@@ -240,18 +244,18 @@ class PayPalGateway:
         key, price = f"refund:{payment.id}", payment.price
         if up_to is not None:
             price = Money.from_minor_units(up_to, payment.currency)
-            listed = yield from self._send("GET", _path(payment.session))
-            given, count = refunded_so_far(listed, payment, self.seller)
+            listed = yield from self._refunds(payment)
+            standing, given = standing_refunds(listed, payment, self.seller)
             if given >= up_to:
-                return standing_refund(listed, payment, self.seller, price=price, refused=listed)
+                return as_one(standing, price)
             wish["amount"] = _amount(Money.from_minor_units(up_to - given, payment.currency))
-            key = f"{key}:{up_to}:{count}"
+            key = f"{key}:{up_to}:{len(listed)}"
         body = msgspec.json.encode(wish).decode()
         reply = yield from self._send("POST", path, body=body, key=key)
         if reply.status_code in (200, 201):
             return read_refund(reply, payment, self.seller)
-        listed = yield from self._send("GET", _path(payment.session))
-        return standing_refund(listed, payment, self.seller, price=price, refused=reply)
+        listed, why = (yield from self._refunds(payment)), problem(reply, code_of=issue_in)
+        return refund_that_stands(listed, payment, self.seller, price=price, why=why)
 
     def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
         return unsigned_in(body)
@@ -274,6 +278,10 @@ class PayPalGateway:
             return False, gone
         order = same_order(session, reply, self.seller)
         return order.is_approved, session_of(order, self.seller)
+
+    def _refunds(self, payment: Payment) -> Talk[Sequence[ProviderRefund]]:
+        reply = yield from self._send("GET", _path(payment.session))
+        return refunds_in(reply, payment, self.seller)
 
     def _send(
         self, method: str, path: str, *, body: str | None = None, key: str | None = None

@@ -15,13 +15,19 @@ import msgspec
 from msgspec import Meta, Struct
 
 from flows.elicitation.states import Elicitation
-from flows.errors import Failed
 from flows.payments.gateway import MerchantAccount as Seller
-from flows.payments.gateway import ProviderSession, State, UnsignedNotice
+from flows.payments.gateway import ProviderSession, UnsignedNotice
 from flows.payments.money import Money
-from flows.payments.receipt import Payment, Refund, RefundStatus
-from flows.payments.responses import GIVING_BACK, decode, minor_units, problem, unreadable
-from flows.payments.session import Id, Malformed, kept_of, terms_of
+from flows.payments.receipt import Payment, Refund
+from flows.payments.responses import (
+    GIVING_BACK,
+    ProviderRefund,
+    decode,
+    minor_units,
+    refund_made,
+    unreadable,
+)
+from flows.payments.session import Id, Malformed, SessionStatus, kept_of, terms_of
 
 TAKEN = frozenset({"COMPLETED", "PARTIALLY_REFUNDED", "REFUNDED", "REVERSED"})
 CAN_BE_PAID = frozenset({"CREATED", "SAVED", "APPROVED", "PAYER_ACTION_REQUIRED"})
@@ -59,14 +65,14 @@ class _Capture(Struct, frozen=True, kw_only=True):
     amount: _Amount
 
 
-class _Refund(Struct, frozen=True, kw_only=True):
-    id: Id
-    status: str
+class _Refund(ProviderRefund, frozen=True, kw_only=True):
+    standing = frozenset({"PENDING", "COMPLETED"})
+    done = "COMPLETED"
     amount: _Amount
 
     @property
-    def stands(self) -> bool:
-        return self.status in ("PENDING", "COMPLETED")
+    def price(self) -> Money:
+        return Money.from_minor_units(self.amount.units, self.amount.currency_code)
 
 
 class _Payments(Struct, frozen=True, kw_only=True):
@@ -157,7 +163,7 @@ class _Event(_Envelope, frozen=True, kw_only=True):
 def token_in(reply: httpx.Response, seller: Seller) -> str:
     """Raises Failed."""
     doing = "let this server in"
-    token = decode(reply, _Token, seller=seller, doing=doing, code_of=_issue).access_token
+    token = decode(reply, _Token, seller=seller, doing=doing, code_of=issue_in).access_token
     if not _TOKEN.fullmatch(token):  # it goes into a header
         raise unreadable(seller, doing=doing)
     return token
@@ -165,7 +171,7 @@ def token_in(reply: httpx.Response, seller: Seller) -> str:
 
 def order_in(reply: httpx.Response, seller: Seller, *, doing: str) -> PayPalOrder:
     """Raises Failed."""
-    return decode(reply, PayPalOrder, seller=seller, doing=doing, code_of=_issue)
+    return decode(reply, PayPalOrder, seller=seller, doing=doing, code_of=issue_in)
 
 
 def same_order(order: str, reply: httpx.Response, seller: Seller) -> PayPalOrder:
@@ -204,7 +210,7 @@ def lapsed(
             continue
         return ProviderSession(
             id=session,
-            state=State.CLOSED,
+            state=SessionStatus.CLOSED,
             amount=terms.amount,
             currency=terms.currency,
             reference=elicitation.id,
@@ -218,7 +224,7 @@ def reference_in(reply: httpx.Response, payment: str, seller: Seller) -> str | N
     if reply.status_code == 404:
         return None
     doing = "say what a payment was for"
-    found = decode(reply, _Traced, seller=seller, doing=doing, code_of=_issue)
+    found = decode(reply, _Traced, seller=seller, doing=doing, code_of=issue_in)
     if found.id != payment:
         raise unreadable(seller, doing=doing)
     is_one = found.custom_id is not None and _REFERENCE.fullmatch(found.custom_id)
@@ -251,67 +257,22 @@ def session_of(order: PayPalOrder, seller: Seller) -> ProviderSession:
         account=unit.payee.merchant_id if unit.payee is not None else None,
         refunded=refunded,
         charged_back=reversed_,
-        url=_page(order) if state is State.OPEN else None,
+        url=_page(order) if state is SessionStatus.OPEN else None,
     )
 
 
 def read_refund(reply: httpx.Response, payment: Payment, seller: Seller) -> Refund:
     """Raises Failed, also where the provider tried in vain."""
-    found = decode(reply, _Refund, seller=seller, doing=GIVING_BACK, code_of=_issue)
-    if not found.stands:
-        raise Failed(f"{seller.label} could not {GIVING_BACK} (refund {found.id} did not stand).")
-    try:
-        units = found.amount.units
-    except Malformed:
-        raise unreadable(seller, doing=GIVING_BACK) from None
-    if found.amount.currency_code != payment.currency or not 0 < units <= payment.amount:
-        raise unreadable(seller, doing=GIVING_BACK)
-    return Refund(
-        id=found.id,
-        price=Money.from_minor_units(units, payment.currency),
-        status=_refund_status([found]),
-    )
+    found = decode(reply, _Refund, seller=seller, doing=GIVING_BACK, code_of=issue_in)
+    return refund_made(found, payment, seller, at_most=payment.amount)
 
 
-def refunded_so_far(reply: httpx.Response, payment: Payment, seller: Seller) -> tuple[int, int]:
-    """How much of it went back, in minor units, and in how many refunds. Raises Failed."""
-    refunds, _, given = _listed(reply, payment, seller)
-    return given, len(refunds)
-
-
-def standing_refund(
-    reply: httpx.Response,
-    payment: Payment,
-    seller: Seller,
-    *,
-    price: Money,
-    refused: httpx.Response,
-) -> Refund:
-    """The refund of so much of it that is there, though `refused` made none. Raises Failed."""
-    _, standing, given = _listed(reply, payment, seller)
-    if not standing or given < price.minor_units:
-        why = problem(refused, code_of=_issue)
-        raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}).")
-    return Refund(id=standing[0].id, price=price, status=_refund_status(standing))
-
-
-def _listed(
-    reply: httpx.Response, payment: Payment, seller: Seller
-) -> tuple[Sequence[_Refund], list[_Refund], int]:
-    """All its refunds, those that stand, and their sum; of its own order. Raises Failed."""
+def refunds_in(reply: httpx.Response, payment: Payment, seller: Seller) -> Sequence[ProviderRefund]:
+    """All refunds of the payment's own order. Raises Failed."""
     order = order_in(reply, seller, doing=GIVING_BACK)
-    [unit] = order.purchase_units
-    refunds = unit.payments.refunds
-    standing = [
-        one for one in refunds if one.stands and one.amount.currency_code == payment.currency
-    ]
-    try:
-        given = sum(one.amount.units for one in standing)
-    except Malformed:
-        raise unreadable(seller, doing=GIVING_BACK) from None
     if order.id != payment.session:
         raise unreadable(seller, doing=GIVING_BACK)
-    return refunds, standing, given
+    return order.purchase_units[0].payments.refunds
 
 
 def unsigned_in(body: bytes) -> UnsignedNotice | None:
@@ -349,16 +310,16 @@ def _capture_above(about: _Resource) -> str | None:
     return None
 
 
-def _state(order: PayPalOrder, payments: _Payments, *, is_taken: bool) -> State | None:
+def _state(order: PayPalOrder, payments: _Payments, *, is_taken: bool) -> SessionStatus | None:
     if is_taken:
-        return State.PAID
+        return SessionStatus.PAID
     if any(one.status == "PENDING" for one in payments.captures):
-        return State.PENDING
+        return SessionStatus.PENDING
     if order.status in CAN_BE_PAID:  # after a decline too: another card may do
-        return State.OPEN
+        return SessionStatus.OPEN
     if order.status == "COMPLETED" and payments.captures:
-        return State.FAILED
-    return State.CLOSED if order.status == "VOIDED" else None
+        return SessionStatus.FAILED
+    return SessionStatus.CLOSED if order.status == "VOIDED" else None
 
 
 def _refunded(payments: _Payments) -> int:
@@ -372,12 +333,7 @@ def _page(order: PayPalOrder) -> str | None:
     return found[0] if found else None
 
 
-def _refund_status(refunds: list[_Refund]) -> RefundStatus:
-    are_done = all(one.status == "COMPLETED" for one in refunds)
-    return RefundStatus.SUCCEEDED if are_done else RefundStatus.PENDING
-
-
-def _issue(content: bytes) -> str:
+def issue_in(content: bytes) -> str:
     error = msgspec.json.decode(content, type=_Error)
     issue = error.details[0].issue if error.details else None
     return issue or error.name or error.error or ""

@@ -45,10 +45,6 @@ class StripeAccount:
     is_live: bool
     account: str | None = None
 
-    @property
-    def checkout_origin(self) -> str:
-        return self.checkout_origins[0]
-
 
 def stripe(
     key: str,

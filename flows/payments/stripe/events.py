@@ -7,7 +7,6 @@ session in it is judged as any other; it is a picture of when the event was made
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -15,11 +14,11 @@ from msgspec import Meta, Struct
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
+from flows.payments.gateway import Notice
 from flows.payments.receipt import Dispute, PaymentChange
 from flows.payments.session import REFERENCE_KEY, Id, Malformed
 from flows.payments.stripe.account import charged
-from flows.payments.stripe.session import CheckoutSession, id_of, read_session
-from flows.webhooks.signatures import Delivery
+from flows.payments.stripe.session import id_of, neutral, read_session
 
 PAYMENT_FAILED = "checkout.session.async_payment_failed"
 SETTLING_EVENTS = frozenset(
@@ -38,35 +37,6 @@ DISPUTE_EVENTS = frozenset(
 _DISPUTES_WON = ("won", "warning_closed", "charge_refunded", "prevented")
 _ID = re.compile(r"[A-Za-z0-9_]{1,255}")
 _REFERENCE = re.compile(r"[A-Za-z0-9_-]{1,200}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """`session` is there for SETTLING_EVENTS only, `news` for what comes after a payment.
-
-    Any other is acknowledged and ignored. `reference` is the elicitation that it claims to be
-    about: anybody who makes a payment at our account can claim one. Two events with the same
-    `subject` and `type` say the same thing.
-    """
-
-    id: str
-    type: str
-    livemode: bool = False
-    account: str | None = None
-    subject: str | None = None
-    session: CheckoutSession | None = None
-    news: PaymentChange | None = None
-    reference: str | None = None
-    payment_intent: str | None = None
-
-    @property
-    def transition(self) -> str | None:
-        """What two events say alike, whichever their ids; None for what nothing follows from."""
-        if self.session is not None:
-            return f"{self.subject} {self.type} {self.session.payment_status}"
-        if self.news is not None:
-            return f"{self.subject} {self.type} {self.news.returned} {self.news.dispute}"
-        return None
 
 
 class _Envelope(Struct, frozen=True, kw_only=True):
@@ -91,13 +61,12 @@ _read_envelope = msgspec.json.Decoder(_Envelope).decode
 _read_whole = msgspec.json.Decoder(_Whole).decode
 
 
-def read_event(delivery: Delivery) -> Event:
-    """Raises Malformed; of an event that is ignored, only id and type must be readable."""
-    return kept_event(delivery.body)
+def notice_in(body: bytes) -> Notice:
+    """The event in the body of a delivery that was verified when it came.
 
-
-def kept_event(body: bytes) -> Event:
-    """The event in the body of a delivery that was verified when it came. Raises Malformed."""
+    Its session is there for SETTLING_EVENTS only, `news` for what comes after a payment; any other
+    is acknowledged and ignored. Raises Malformed; of such a one only id and type must be readable.
+    """
     try:
         return _whole(_read_whole(body))
     except (ValueError, RecursionError):
@@ -108,7 +77,7 @@ def kept_event(body: bytes) -> Event:
         raise Malformed("event") from None
     if envelope.type in SETTLING_EVENTS:
         raise Malformed("event")
-    return Event(id=envelope.id, type=envelope.type)
+    return Notice(id=envelope.id, type=envelope.type, is_live=False)
 
 
 def dispute_in(status: Json) -> Dispute:
@@ -119,21 +88,30 @@ def dispute_in(status: Json) -> Dispute:
     return Dispute.GONE if status == "lost" else Dispute.OPEN
 
 
-def _whole(event: _Whole) -> Event:
+def _whole(event: _Whole) -> Notice:
     about = event.data.object
     metadata = about.get("metadata")
     named = metadata.get(REFERENCE_KEY) if isinstance(metadata, Mapping) else None
     is_payment = about.get("object") == "payment_intent"
-    return Event(
+    subject = _text(about.get("id"), _ID)
+    news, session, transition = _changes(event.type, about), None, None
+    if event.type in SETTLING_EVENTS:
+        found = read_session(about)
+        session = neutral(found, has_failed=event.type == PAYMENT_FAILED, is_now=False)
+        transition = f"{subject} {event.type} {found.payment_status}"
+    elif news is not None:
+        transition = f"{subject} {event.type} {news.returned} {news.dispute}"
+    return Notice(
         id=event.id,
         type=event.type,
-        livemode=event.livemode,
+        is_live=event.livemode,
         account=event.account,
-        subject=_text(about.get("id"), _ID),
-        session=read_session(about) if event.type in SETTLING_EVENTS else None,
-        news=_changes(event.type, about),
+        session=session,
+        news=news,
+        subject=subject,
         reference=_text(about.get("client_reference_id"), _REFERENCE) or _text(named, _REFERENCE),
-        payment_intent=_text(id_of(about.get("id" if is_payment else "payment_intent")), _ID),
+        payment=_text(id_of(about.get("id" if is_payment else "payment_intent")), _ID),
+        transition=transition,
     )
 
 

@@ -7,41 +7,38 @@ makes one session.
 
 import math
 from datetime import datetime, timedelta
-from functools import lru_cache
-from typing import assert_never
 from urllib.parse import quote, urlencode
 
 import httpx
 
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
-from flows.errors import Failed, InvalidQuestion
+from flows.errors import Failed
 from flows.payments.checkout_page import asked, begun, prepared, ways_back
-from flows.payments.gateway import (
-    CLOCKS_DIFFER,
-    Notice,
-    ProviderSession,
-    State,
-    payment_of,
-    terms_for,
-)
+from flows.payments.gateway import CLOCKS_DIFFER, Notice, ProviderSession, payment_of, terms_for
 from flows.payments.money import Money
 from flows.payments.pace import PACE
-from flows.payments.receipt import Dispute, Payment, Refund
-from flows.payments.responses import learned
+from flows.payments.receipt import Payment, Refund
+from flows.payments.responses import (
+    as_one,
+    learned,
+    problem,
+    refund_that_stands,
+    standing_refunds,
+)
 from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
-from flows.payments.stripe.account import STRIPE, StripeAccount, charge_amount, charged
-from flows.payments.stripe.events import PAYMENT_FAILED, Event, kept_event, read_event
+from flows.payments.stripe.account import STRIPE, StripeAccount, charge_amount
+from flows.payments.stripe.events import notice_in
 from flows.payments.stripe.responses import (
     claims_in,
+    code_of,
     read_refund,
     reference_in,
-    refunded_so_far,
+    refunds_in,
     same_session,
     session_in,
-    standing_refund,
 )
-from flows.payments.stripe.session import CheckoutSession
+from flows.payments.stripe.session import neutral
 from flows.webhooks.signatures import Delivery
 
 STRIPE_VERSION = "2026-10-28.endive"
@@ -53,8 +50,6 @@ _INTENTS = "/v1/payment_intents"
 _REFUNDS = "/v1/refunds"
 _DISPUTES = "/v1/disputes"
 _WITH_CHARGE = urlencode({"expand[]": "payment_intent.latest_charge"})
-# How a payment stands of which no money comes: a delayed one failed, or somebody cancelled it.
-_NO_MONEY_COMES = ("requires_payment_method", "canceled")
 
 
 class StripeGateway:
@@ -128,24 +123,26 @@ class StripeGateway:
             form["metadata[reason]"] = reason[:REASON_AT_MOST]
         if up_to is not None:
             price = Money.from_minor_units(up_to, payment.currency)
-            listed = yield self._get(listing)
-            given, count = refunded_so_far(listed, payment, self.seller)
-            if given >= charge_amount(price):
-                return standing_refund(listed, payment, self.seller, price=price, refused=listed)
-            form["amount"] = str(charge_amount(price) - given)
-            key = f"{key}:{up_to}:{count}"
+            listed = refunds_in((yield self._get(listing)), self.seller)
+            standing, given = standing_refunds(listed, payment, self.seller)
+            if given >= up_to:
+                return as_one(standing, price)
+            left = Money.from_minor_units(up_to - given, payment.currency)
+            form["amount"] = str(charge_amount(left))
+            key = f"{key}:{up_to}:{len(listed)}"
         reply = yield self._post(_REFUNDS, urlencode(form), key=key)
         if reply.status_code == 200:
             return read_refund(reply, payment, self.seller)
         # Refunded already, or the key was used with another reason: the list tells.
-        listed = yield self._get(listing)
-        return standing_refund(listed, payment, self.seller, price=price, refused=reply)
+        listed = refunds_in((yield self._get(listing)), self.seller)
+        why = problem(reply, code_of=code_of)
+        return refund_that_stands(listed, payment, self.seller, price=price, why=why)
 
     def read_notice(self, delivery: Delivery) -> Notice:
-        return _notice(read_event(delivery))
+        return self.kept_notice(delivery.body)
 
     def kept_notice(self, body: bytes) -> Notice:
-        return _notice(kept_event(body))
+        return notice_in(body)
 
     def trace(self, payment: str) -> Talk[str | None]:
         """A bank's claim names the payment only, so Stripe is asked what it was begun for."""
@@ -166,30 +163,6 @@ class StripeGateway:
         if self.seller.account is not None:
             headers["Stripe-Account"] = self.seller.account
         return headers
-
-
-def neutral(
-    session: CheckoutSession,
-    *,
-    has_failed: bool = False,
-    is_now: bool = True,
-    claims: tuple[tuple[str, Dispute], ...] = (),
-) -> ProviderSession:
-    """Stripe's session. `has_failed`: an event says so, whose session names its payment only."""
-    state = _state(session)
-    return ProviderSession(
-        id=session.id,
-        state=State.FAILED if has_failed and state is State.PENDING else state,
-        amount=_units(session.amount_total, session.currency),
-        currency=session.currency,
-        reference=session.client_reference_id,
-        is_live=session.livemode,
-        payment=session.payment_intent,
-        refunded=_units(session.amount_refunded, session.currency) or 0,
-        claims=claims,
-        url=session.url,
-        is_now=is_now,
-    )
 
 
 def _path(place: str, id: str) -> str:
@@ -218,51 +191,3 @@ def _asked_session(elicitation: Elicitation, trip: RedirectContext) -> StoredChe
 def _expiry(wanted: datetime, *, now: datetime) -> int:
     earliest, latest = now + LIFE_AT_LEAST + CLOCKS_DIFFER, now + LIFE_AT_MOST - CLOCKS_DIFFER
     return math.ceil(min(max(wanted, earliest), latest).timestamp())
-
-
-def _notice(event: Event) -> Notice:
-    session = None
-    if event.session is not None:
-        has_failed = event.type == PAYMENT_FAILED
-        session = neutral(event.session, has_failed=has_failed, is_now=False)
-    return Notice(
-        id=event.id,
-        type=event.type,
-        is_live=event.livemode,
-        account=event.account,
-        session=session,
-        news=event.news,
-        subject=event.subject,
-        reference=event.reference,
-        payment=event.payment_intent,
-        transition=event.transition,
-    )
-
-
-def _state(session: CheckoutSession) -> State:
-    if session.payment_status == "paid":
-        return State.PAID
-    match session.status:
-        case "open" | None:
-            return State.OPEN
-        case "expired":
-            return State.CLOSED
-        case "complete" if session.payment_status == "no_payment_required":
-            return State.PAID
-        case "complete":
-            has_failed = session.payment_intent_status in _NO_MONEY_COMES
-            return State.FAILED if has_failed else State.PENDING
-        case _:
-            assert_never(session.status)
-
-
-def _units(amount: int | None, currency: str | None) -> int | None:
-    return None if amount is None or currency is None else _minor_units(amount, currency)
-
-
-@lru_cache(1024)
-def _minor_units(amount: int, currency: str) -> int | None:
-    try:
-        return charged(amount, currency).minor_units
-    except InvalidQuestion:
-        return None

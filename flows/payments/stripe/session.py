@@ -4,13 +4,21 @@ What could go wrong: what an answer names by its id alone taken for what it says
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from functools import lru_cache
+from typing import Annotated, Literal, assert_never
 
 import msgspec
 from msgspec import Meta, Struct
 
 from flows.elicitation.states import Json
-from flows.payments.session import Id, Malformed
+from flows.errors import InvalidQuestion
+from flows.payments.gateway import ProviderSession
+from flows.payments.receipt import Dispute
+from flows.payments.session import Id, Malformed, SessionStatus
+from flows.payments.stripe.account import charged
+
+# How a payment stands of which no money comes: a delayed one failed, or somebody cancelled it.
+_NO_MONEY_COMES = ("requires_payment_method", "canceled")
 
 
 class CheckoutSession(Struct, frozen=True, kw_only=True):
@@ -35,7 +43,7 @@ class CheckoutSession(Struct, frozen=True, kw_only=True):
     url: str | None = None
 
     def __repr__(self) -> str:
-        return f"Session({self.id!r}, {self.status!r}, {self.payment_status!r})"
+        return f"CheckoutSession({self.id!r}, {self.status!r}, {self.payment_status!r})"
 
 
 def read_session(data: Json) -> CheckoutSession:
@@ -62,3 +70,56 @@ def read_session(data: Json) -> CheckoutSession:
 def id_of(value: Json) -> Json:
     """The id of what an answer may name or contain."""
     return value.get("id") if isinstance(value, Mapping) else value
+
+
+def neutral(
+    session: CheckoutSession,
+    *,
+    has_failed: bool = False,
+    is_now: bool = True,
+    claims: tuple[tuple[str, Dispute], ...] = (),
+) -> ProviderSession:
+    """Stripe's session. `has_failed`: an event says so, whose session names its payment only."""
+    state = _state(session)
+    return ProviderSession(
+        id=session.id,
+        state=SessionStatus.FAILED if has_failed and state is SessionStatus.PENDING else state,
+        amount=_units(session.amount_total, session.currency),
+        currency=session.currency,
+        reference=session.client_reference_id,
+        is_live=session.livemode,
+        payment=session.payment_intent,
+        refunded=_units(session.amount_refunded, session.currency) or 0,
+        claims=claims,
+        url=session.url,
+        is_now=is_now,
+    )
+
+
+def _state(session: CheckoutSession) -> SessionStatus:
+    if session.payment_status == "paid":
+        return SessionStatus.PAID
+    match session.status:
+        case "open" | None:
+            return SessionStatus.OPEN
+        case "expired":
+            return SessionStatus.CLOSED
+        case "complete" if session.payment_status == "no_payment_required":
+            return SessionStatus.PAID
+        case "complete":
+            has_failed = session.payment_intent_status in _NO_MONEY_COMES
+            return SessionStatus.FAILED if has_failed else SessionStatus.PENDING
+        case _:
+            assert_never(session.status)
+
+
+def _units(amount: int | None, currency: str | None) -> int | None:
+    return None if amount is None or currency is None else _minor_units(amount, currency)
+
+
+@lru_cache(1024)
+def _minor_units(amount: int, currency: str) -> int | None:
+    try:
+        return charged(amount, currency).minor_units
+    except InvalidQuestion:
+        return None

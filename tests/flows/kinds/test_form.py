@@ -2,9 +2,9 @@
 
 import pytest
 
+from flows import elicit
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.kinds.form import form_question
 
 SECRETS = [
     "awscredentials",
@@ -214,7 +214,7 @@ OTHER_QUESTIONS = [
 
 def asked_as(name: str, **about: Json) -> None:
     field: Json = {"type": "string", **about}
-    _ = form_question("?", {"type": "object", "properties": {name: field}})
+    _ = elicit.form("?", {"type": "object", "properties": {name: field}})
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -254,12 +254,12 @@ def test_a_title_that_only_sounds_like_one_is_not(title: str) -> None:
 @pytest.mark.parametrize("message", QUESTIONS_FOR_SECRETS)
 def test_a_question_for_one_text_is_its_label_and_is_refused_as_one(message: str) -> None:
     with pytest.raises(InvalidQuestion, match=r"elicit\.secret"):
-        _ = form_question(message)
+        _ = elicit.form(message)
 
 
 @pytest.mark.parametrize("message", OTHER_QUESTIONS)
 def test_a_question_that_only_sounds_like_one_for_a_secret_is_not(message: str) -> None:
-    _ = form_question(message)
+    _ = elicit.form(message)
 
 
 def test_whoever_is_refused_wrongly_is_told_a_way_out_that_works() -> None:
@@ -268,9 +268,9 @@ def test_whoever_is_refused_wrongly_is_told_a_way_out_that_works() -> None:
     asked_as("which_card", title="Which of your cards?")
     asked_as("credit_card", enum=["the blue one", "the red one"])
     with pytest.raises(InvalidQuestion, match="a schema with one field, whose name says"):
-        _ = form_question("The password was leaked. Whom shall I tell?")
+        _ = elicit.form("The password was leaked. Whom shall I tell?")
     person: dict[str, Json] = {"type": "object", "properties": {"whom": {"type": "string"}}}
-    _ = form_question("The password was leaked. Whom shall I tell?", person)
+    _ = elicit.form("The password was leaked. Whom shall I tell?", person)
 
 
 def test_what_is_ticked_or_chosen_is_no_secret_and_no_number_is_a_token() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from flows import elicit
 from flows.errors import InvalidQuestion
-from flows.kinds.secret import Secret, SecretTerms, secret_question
+from flows.kinds.secret import Secret, SecretTerms
 from flows.question import Question
 from flows.schema.schema import schema_of
 
@@ -25,7 +26,7 @@ def secret(of: Question[Any]) -> Secret:
 
 
 def test_one_text_is_asked_and_comes_back_as_text() -> None:
-    question = secret_question("Your Acme key, please.")
+    question = elicit.secret("Your Acme key, please.")
     request = secret(question)
     assert request.kind == "secret"
     assert [field.is_secret for field in request.schema.fields] == [True]
@@ -33,24 +34,24 @@ def test_one_text_is_asked_and_comes_back_as_text() -> None:
 
 
 def test_a_schema_comes_back_as_its_type() -> None:
-    question = secret_question("Your Acme key, please.", Acme)
+    question = elicit.secret("Your Acme key, please.", Acme)
     assert [field.is_secret for field in secret(question).schema.fields] == [True, False]
     assert question.answer({"key": "ak_1", "is_live": True}) == Acme(key="ak_1", is_live=True)
 
 
 def test_the_same_question_has_the_same_digest_and_every_word_counts() -> None:
     digests = {
-        secret_question("Your key.").digest,
-        secret_question("Your key!").digest,
-        secret_question("Your key.", name="acme").digest,
-        secret_question("Your key.", Acme).digest,
+        elicit.secret("Your key.").digest,
+        elicit.secret("Your key!").digest,
+        elicit.secret("Your key.", name="acme").digest,
+        elicit.secret("Your key.", Acme).digest,
     }
     assert len(digests) == 4
-    assert secret_question("Your key.", Acme).digest in digests
+    assert elicit.secret("Your key.", Acme).digest in digests
 
 
 def test_the_record_says_all_that_the_page_needs() -> None:
-    request = secret(secret_question("Your key.", Acme, name="acme"))
+    request = secret(elicit.secret("Your key.", Acme, name="acme"))
     kept = msgspec.convert(msgspec.json.decode(msgspec.json.encode(request.terms)), SecretTerms)
     assert kept.name == "acme"
     assert isinstance(kept.schema, dict)
@@ -60,13 +61,13 @@ def test_the_record_says_all_that_the_page_needs() -> None:
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a\n", "ü", "x" * 65])
 def test_a_name_is_letters_digits_and_a_few_signs(name: str) -> None:
     with pytest.raises(InvalidQuestion):
-        _ = secret_question("Your key.", name=name)
+        _ = elicit.secret("Your key.", name=name)
 
 
 def test_a_question_without_a_field_or_words_is_refused() -> None:
     with pytest.raises(InvalidQuestion):
-        _ = secret_question("Your key.", {"type": "object", "properties": {}})
+        _ = elicit.secret("Your key.", {"type": "object", "properties": {}})
     with pytest.raises(InvalidQuestion):
-        _ = secret_question(" ")
+        _ = elicit.secret(" ")
     with pytest.raises(InvalidQuestion):
-        _ = secret_question("Your key.", timeout=timedelta(0))
+        _ = elicit.secret("Your key.", timeout=timedelta(0))

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from flows.errors import Denied, Failed, NotConfigured
-from flows.oauth.authorization_code import Client, Mixed, OauthFlow
-from flows.oauth.provider import PersonProbe
+from flows.oauth.authorization_code import Mixed, OauthFlow
+from flows.oauth.provider import Client, PersonProbe
 from flows.oauth.requests import authorize_url
 from flows.providers import github, google, openid
 from tests.support.clock import NOON

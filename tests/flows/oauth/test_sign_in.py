@@ -129,7 +129,7 @@ def test_userinfo_never_says_who_somebody_is() -> None:
         ({"state": "é\ud800"}, "the state is not this browser's"),
         ({"iss": "https://evil.example"}, "another issuer answers"),
         ({"error": "access_denied"}, "both a code and an error"),
-        ({"code": None}, "the code is none"),
+        ({"code": None}, "neither a code nor an error"),
         ({"code": "x" * 5000}, "the code is none"),
     ],
 )

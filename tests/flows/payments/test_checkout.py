@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -15,17 +14,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from flows.elicitation.flow import Redirect, Talk
-from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.elicitation.states import Elicitation
 from flows.errors import Failed, InvalidQuestion
-from flows.payments.gateway import State, verify_session
+from flows.payments.gateway import verify_session
 from flows.payments.money import Money
 from flows.payments.receipt import Refund, RefundStatus
 from flows.payments.session import (
-    Malformed,
-    Mismatch,
     SessionStatus,
     StoredCheckout,
-    sessions_of,
 )
 from flows.payments.stripe.account import (
     StripeAccount,
@@ -34,16 +30,13 @@ from flows.payments.stripe.account import (
     sandbox_stripe,
     stripe,
 )
-from flows.payments.stripe.gateway import StripeGateway, neutral
-from flows.payments.stripe.session import read_session
+from flows.payments.stripe.gateway import StripeGateway
+from flows.payments.stripe.session import neutral, read_session
 from tests.support.checkouts import (
-    ID,
     KEY,
     LIFE,
-    PAGE,
     SELLER,
     STRIPE,
-    TRIP,
     asked,
     begun,
     payment,
@@ -51,7 +44,9 @@ from tests.support.checkouts import (
     session,
 )
 from tests.support.clock import NOON
-from tests.support.gateway_env import reply, run
+from tests.support.gateway_env import BACK, ID, TRIP, reply, run
+
+OPEN, PENDING, PAID, FAILED, CLOSED = SessionStatus
 
 
 def refusal(code: str, status: int = 400) -> httpx.Response:
@@ -69,7 +64,7 @@ def form_of(elicitation: Elicitation) -> dict[str, str]:
 
 
 def test_the_whole_request_is_there_before_anything_is_sent() -> None:
-    back = "https://elicit.example/callback/stripe?state=s-1"
+    back = f"{BACK}?state=s-1"
     assert msgspec.convert(STRIPE.prepare(asked(), TRIP), StoredCheckout) == StoredCheckout(
         request=urlencode(
             {
@@ -88,49 +83,6 @@ def test_the_whole_request_is_there_before_anything_is_sent() -> None:
         ),
         expires_at=int((NOON + LIFE).timestamp()),
     )
-
-
-def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt() -> None:
-    # defect: paymcp no idempotency key
-    before = prepared(number=3)
-    assert before.attempt is not None
-    departure, [request] = run(STRIPE.begin(before, TRIP), reply(session()))
-    assert (request.method, str(request.url)) == (
-        "POST",
-        "https://api.stripe.com/v1/checkout/sessions",
-    )
-    assert request.content == msgspec.convert(before.attempt.kept, StoredCheckout).request.encode()
-    assert request.headers["Idempotency-Key"] == f"{ID}:3"
-    assert request.headers["Authorization"] == f"Bearer {KEY}"
-    assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
-    assert request.headers["Stripe-Version"]
-    assert "Stripe-Account" not in request.headers
-    assert departure.url == PAGE
-
-
-def test_the_attempt_then_keeps_its_session_beside_the_request() -> None:
-    before = prepared()
-    assert before.attempt is not None
-    after = begin(before, reply(session())).kept
-    kept = msgspec.convert(after, StoredCheckout)
-    assert kept == replace(
-        msgspec.convert(before.attempt.kept, StoredCheckout), session="cs_test_1", url=PAGE
-    )
-    assert sessions_of(replace(before, attempt=replace(before.attempt, kept=after))) == (
-        "cs_test_1",
-    )
-
-
-def test_a_lost_reply_is_asked_for_again_with_the_same_bytes_and_key() -> None:
-    before = prepared()
-    assert before.attempt is not None
-    _, first = run(STRIPE.begin(before, TRIP), reply(session()))
-    later = replace(before, former=(before.attempt,), attempt=replace(before.attempt, number=2))
-    kept, again = run(STRIPE.repeat(later, before.attempt), reply(session()))
-    assert kept.session == "cs_test_1"
-    assert [(one.content, one.headers) for one in again] == [
-        (one.content, one.headers) for one in first
-    ]
 
 
 @pytest.mark.parametrize(
@@ -158,21 +110,13 @@ def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, amount: str) 
         status="complete",
         payment_status="paid",
     )
-    assert (
-        verify_session(begun(asked(price)), neutral(read_session(paid)), seller=SELLER)
-        is SessionStatus.PAID
-    )
+    assert verify_session(begun(asked(price)), neutral(read_session(paid)), seller=SELLER) is PAID
 
 
 @pytest.mark.parametrize("price", [Money("5.124", "KWD"), Money("10.50", "MGA")])
 def test_a_price_that_cannot_be_charged_is_refused_before_it_is_asked(price: Money) -> None:
     with pytest.raises(InvalidQuestion, match=str(price)):
         charge_amount(price)
-
-
-def test_nothing_is_no_price() -> None:
-    with pytest.raises(InvalidQuestion):
-        charge_amount(Money.from_minor_units(0, "EUR"))
 
 
 @given(
@@ -210,18 +154,7 @@ def test_the_page_lives_as_long_as_the_question_within_what_the_provider_allows(
         refusal("api_key_expired", 401),
         refusal("amount_too_small", 400),
         refusal("idempotency_key_in_use", 409),
-        reply({}, 500),
-        httpx.Response(302, headers={"location": PAGE}),
-        httpx.Response(200, text="<html>Welcome</html>"),
-        httpx.Response(200, content=b"\xff\xfe"),
-        httpx.Response(200, content=b"[" * 100_000),
-        httpx.Response(200, content=b'{"a":' * 100_000),
-        httpx.Response(200),
-        reply([]),
-        reply({}),
-        reply(None),
         reply(session(url=None)),
-        reply(session(url="")),
         reply(session(id="../../accounts")),
         reply(session(id="cs_test_1\n")),
         reply(session(amount_total=90)),
@@ -241,20 +174,6 @@ def test_a_reply_that_is_not_our_page_ends_in_words_for_the_person(bad: httpx.Re
     assert KEY not in str(failed.value)
 
 
-def test_the_words_carry_the_providers_code_and_not_its_sentence() -> None:
-    with pytest.raises(Failed, match=r"HTTP 400, amount_too_small") as failed:
-        begin(prepared(), refusal("amount_too_small"))
-    assert "Your key" not in str(failed.value)
-    with pytest.raises(Failed, match=r"\(HTTP 400\)"):
-        begin(prepared(), refusal("Pay at https://evil.example"))
-
-
-def test_nothing_is_repeated_where_nothing_was_begun() -> None:
-    attempt = Attempt(number=1, browser="b", started_at=NOON, kept={"verifier": "v"})
-    with pytest.raises(Failed):
-        run(STRIPE.repeat(asked(), attempt))
-
-
 def test_a_session_is_asked_for_by_its_id() -> None:
     found, [request] = run(
         STRIPE.fetch(begun(), "cs_test_1"),
@@ -268,7 +187,7 @@ def test_a_session_is_asked_for_by_its_id() -> None:
         ),
         b"",
     )
-    assert (found.state, found.payment, found.currency) == (State.PAID, "pi_1", "EUR")
+    assert (found.state, found.payment, found.currency) == (PAID, "pi_1", "EUR")
     assert KEY not in repr(found) + repr(SELLER)
 
 
@@ -310,26 +229,6 @@ def test_a_page_that_is_closed_already_is_no_error(status: str, is_expired: bool
 def test_a_page_that_stays_open_is_said_to(second: httpx.Response) -> None:
     with pytest.raises(Failed):
         run(STRIPE.close(begun(), "cs_test_1"), refusal("lock_timeout", 429), second)
-
-
-@pytest.mark.parametrize(
-    ("changes", "verified"),
-    [
-        ({}, SessionStatus.OPEN),
-        ({"status": "open", "payment_status": "no_payment_required"}, SessionStatus.OPEN),
-        ({"status": None}, SessionStatus.OPEN),
-        ({"status": "complete", "payment_status": "paid"}, SessionStatus.PAID),
-        ({"status": "complete", "payment_status": "no_payment_required"}, SessionStatus.PAID),
-        ({"status": "complete", "payment_status": "unpaid"}, SessionStatus.PENDING),
-        ({"status": "expired", "url": None}, SessionStatus.EXPIRED),
-        ({"status": "expired", "payment_status": "paid"}, SessionStatus.PAID),
-    ],
-)
-def test_what_a_session_says(changes: dict[str, Any], verified: SessionStatus) -> None:
-    assert (
-        verify_session(begun(), neutral(read_session(session(**changes))), seller=SELLER)
-        is verified
-    )
 
 
 def refund(**changes: Any) -> dict[str, Any]:
@@ -417,12 +316,6 @@ def test_a_reply_that_is_no_refund_is_none(bad: httpx.Response) -> None:
         refunded(bad)
 
 
-@pytest.mark.parametrize("changes", [{"payment_intent": None}, {"is_live": True}])
-def test_what_the_provider_does_not_hold_is_not_asked_back(changes: dict[str, Any]) -> None:
-    with pytest.raises(Failed):
-        run(STRIPE.refund(payment(**changes), reason=None))
-
-
 def test_a_long_reason_is_cut_to_what_the_provider_takes() -> None:
     request = next(STRIPE.refund(payment(), reason="x" * 1000))
     assert dict(parse_qsl(request.content.decode()))["metadata[reason]"] == "x" * 500
@@ -435,14 +328,6 @@ TALKS: list[Callable[[StripeGateway, Elicitation], Talk[Any]]] = [
 ]
 
 
-def test_a_second_press_leads_to_the_page_that_is_open_already() -> None:
-    first = begun()
-    assert first.attempt is not None
-    kept = STRIPE.prepare(first, TRIP)
-    assert kept == first.attempt.kept
-    assert run(STRIPE.begin(first, TRIP)) == (Redirect(url=PAGE), [])
-
-
 def test_a_page_that_is_about_to_close_is_not_led_to_again() -> None:
     first = begun()
     assert first.attempt is not None
@@ -450,14 +335,6 @@ def test_a_page_that_is_about_to_close_is_not_led_to_again() -> None:
     late = dataclasses.replace(TRIP, now=datetime.fromtimestamp(until - 120, UTC))
     fresh = msgspec.convert(STRIPE.prepare(first, late), StoredCheckout)
     assert (fresh.session, fresh.url) == (None, None)
-
-
-@pytest.mark.parametrize("talk", TALKS)
-def test_test_mode_is_never_asked_about_a_live_price(
-    talk: Callable[[StripeGateway, Elicitation], Talk[Any]],
-) -> None:
-    with pytest.raises(Failed, match="mode"):
-        next(talk(STRIPE, begun(asked(is_live=True))))
 
 
 def test_the_key_says_whether_it_is_live() -> None:
@@ -481,19 +358,7 @@ def test_an_empty_webhook_secret_is_refused(secret: str) -> None:
         sandbox_stripe("http://127.0.0.1:8766/stripe", KEY, [secret])
 
 
-def test_a_sandbox_has_its_own_address_and_is_never_live() -> None:
-    seller = sandbox_stripe("http://127.0.0.1:8766/stripe/", KEY, ["whsec_x"])
-    assert (seller.api, seller.checkout_origin, seller.is_live) == (
-        "http://127.0.0.1:8766/stripe",
-        "http://127.0.0.1:8766",
-        False,
-    )
-    departure, [request] = run(
-        StripeGateway(seller).begin(prepared(), TRIP),
-        reply(session(url="http://127.0.0.1:8766/stripe/pay/cs_test_1")),
-    )
-    assert str(request.url) == "http://127.0.0.1:8766/stripe/v1/checkout/sessions"
-    assert departure.url == "http://127.0.0.1:8766/stripe/pay/cs_test_1"
+def test_a_sandbox_is_never_live() -> None:
     with pytest.raises(ValueError, match="test mode"):
         sandbox_stripe("http://127.0.0.1:8766/stripe", "sk_live_x", [])
 
@@ -502,7 +367,7 @@ def test_a_sellers_own_domain_may_show_the_page() -> None:
     own = stripe(KEY, [], own_checkout_origins=["https://pay.shop.example"])
     there = reply(session(url="https://pay.shop.example/c/pay/cs_test_1"))
     departure, _ = run(StripeGateway(own).begin(prepared(), TRIP), there)
-    assert (departure.url, own.checkout_origin) == (
+    assert (departure.url, own.checkout_origins[0]) == (
         "https://pay.shop.example/c/pay/cs_test_1",
         "https://pay.shop.example",
     )
@@ -513,18 +378,6 @@ def test_an_account_of_a_platform_is_named_in_every_request() -> None:
     for talk in TALKS:
         request = next(talk(StripeGateway(seller), begun()))
         assert request.headers["Stripe-Account"] == "acct_1"
-
-
-json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(
-    json | st.dictionaries(st.sampled_from(sorted(session())), json).map(lambda odd: session(**odd))
-)
-def test_no_reply_makes_anything_but_a_judgement_or_an_error_of_ours(data: Json) -> None:
-    with suppress(Malformed, Mismatch):
-        assert verify_session(begun(), neutral(read_session(data)), seller=SELLER) in SessionStatus
+        own = next(talk(STRIPE, begun()))
+        assert own.headers["Stripe-Version"]
+        assert "Stripe-Account" not in own.headers

@@ -12,7 +12,7 @@ from flows.errors import InvalidQuestion
 from flows.payments.declared.catalog import SELLERS
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.reader import notice_in
-from flows.payments.gateway import ProviderSession, State, heard
+from flows.payments.gateway import ProviderSession, heard
 from flows.payments.receipt import (
     ASKED,
     CLAIM,
@@ -22,6 +22,7 @@ from flows.payments.receipt import (
     disputed,
     partly_refunded,
 )
+from flows.payments.session import SessionStatus
 from tests.support import gateway_env as stage
 from tests.support.clock import NOON
 
@@ -92,7 +93,7 @@ def asked(payment: Payment, **says: Any) -> Payment:
     """As the provider says now."""
     session = ProviderSession(
         id="co-1",
-        state=State.PAID,
+        state=SessionStatus.PAID,
         amount=900,
         currency="EUR",
         reference=stage.ID,

@@ -15,22 +15,26 @@ from msgspec.structs import replace
 
 from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.states import Elicitation, Json
-from flows.errors import Failed, InvalidQuestion, Unverified
-from flows.payments.gateway import ProviderSession, State, UnsignedNotice, verify_session
+from flows.errors import Failed, Unverified
+from flows.payments.gateway import ProviderSession, UnsignedNotice, verify_session
 from flows.payments.mollie.gateway import MollieGateway, mollie, sandbox_mollie
 from flows.payments.money import Money
 from flows.payments.receipt import Refund, RefundStatus
 from flows.payments.session import Mismatch, SessionStatus
 from tests.support import gateway_env as stage
+from tests.support.anything import JSON
+from tests.support.checkout_replies import MOLLIE_API as API
+from tests.support.checkout_replies import MOLLIE_HOOKS as HOOKS
+from tests.support.checkout_replies import MOLLIE_KEY as KEY
+from tests.support.checkout_replies import MOLLIE_PAGE as PAGE
+from tests.support.checkout_replies import MOLLIE_SELLER as SELLER
+from tests.support.checkout_replies import mollie_payment as payment
 from tests.support.clock import NOON
 from tests.support.gateway_env import BACK, ID, NINE, TRIP, kept_in, reply, run
 
-KEY = "test_hidden"
-HOOKS = "https://elicit.example/webhooks/mollie"
-SELLER = mollie(KEY, webhook_url=HOOKS, account="pfl_1")
+OPEN, PENDING, PAID, FAILED, CLOSED = SessionStatus
+
 GATEWAY = MollieGateway(SELLER)
-PAGE = "https://www.mollie.com/checkout/select-method/1"
-API = "https://api.mollie.com"
 
 
 def asked(price: Money = NINE, **terms: Any) -> Elicitation:
@@ -47,28 +51,6 @@ def begun(elicitation: Elicitation | None = None) -> Elicitation:
 
 def eur(value: str) -> dict[str, str]:
     return {"currency": "EUR", "value": value}
-
-
-def payment(status: str = "open", **changes: Any) -> dict[str, Any]:
-    """A payment as Mollie tells it."""
-    return {
-        "resource": "payment",
-        "id": "tr_1",
-        "mode": "test",
-        "createdAt": "2026-01-02T12:00:00+00:00",
-        "amount": eur("9.00"),
-        "description": "Premium report & more",
-        "method": None,
-        "metadata": {"elicitation": ID},
-        "status": status,
-        "isCancelable": False,
-        "profileId": "pfl_1",
-        "_links": {
-            "self": {"href": f"{API}/v2/payments/tr_1", "type": "application/hal+json"},
-            **({"checkout": {"href": PAGE, "type": "text/html"}} if status == "open" else {}),
-        },
-        **changes,
-    }
 
 
 def refund(status: str = "queued", **changes: Any) -> dict[str, Any]:
@@ -124,31 +106,6 @@ def test_a_server_that_nobody_can_reach_names_no_webhook() -> None:
     assert "webhookUrl" not in msgspec.json.decode(kept["request"])
 
 
-def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt() -> None:
-    before = prepared(number=3)
-    departure, [request] = run(GATEWAY.begin(before, TRIP), reply(payment(), 201))
-    assert (request.method, str(request.url)) == ("POST", f"{API}/v2/payments")
-    assert request.content == kept_in(before).request.encode()
-    assert request.headers["Idempotency-Key"] == f"{ID}:3"
-    assert request.headers["Authorization"] == f"Bearer {KEY}"
-    assert request.headers["Content-Type"] == "application/json"
-    assert departure.url == PAGE
-    kept = replace(kept_in(before), session="tr_1", url=PAGE)
-    assert departure.kept == msgspec.to_builtins(kept)
-
-
-def test_a_lost_reply_is_asked_for_again_with_the_same_bytes_and_key() -> None:
-    before = prepared()
-    assert before.attempt is not None
-    _, first = run(GATEWAY.begin(before, TRIP), reply(payment(), 201))
-    later = replace(before, former=(before.attempt,), attempt=replace(before.attempt, number=2))
-    kept, again = run(GATEWAY.repeat(later, before.attempt), reply(payment(), 201))
-    assert kept.session == "tr_1"
-    assert [(one.content, one.headers) for one in again] == [
-        (one.content, one.headers) for one in first
-    ]
-
-
 def test_the_page_is_led_to_again_for_as_long_as_mollie_says() -> None:
     until = NOON + timedelta(minutes=40)
     kept = begin(prepared(), reply(payment(expiresAt=until.isoformat()), 201)).kept
@@ -177,19 +134,12 @@ def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, value: str) -
     amount = {"currency": price.currency, "value": value}
     assert msgspec.json.decode(kept_in(elicitation).request)["amount"] == amount
     paid = fetch(payment("paid", amount=amount), elicitation)
-    assert verify_session(elicitation, paid, seller=SELLER) is SessionStatus.PAID
-
-
-def test_nothing_is_no_price() -> None:
-    GATEWAY.check(NINE)
-    with pytest.raises(InvalidQuestion):
-        GATEWAY.check(Money.from_minor_units(0, "EUR"))
+    assert verify_session(elicitation, paid, seller=SELLER) is PAID
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        *stage.NO_ANSWERS,
         refusal("amount"),
         refusal(status=401),
         reply(payment(id="ord_1"), 201),
@@ -212,19 +162,7 @@ def test_nothing_is_no_price() -> None:
         reply(payment(expiresAt="2026-01-02T12:00:00"), 201),
         reply(payment(_links={}), 201),
         reply(payment("canceled"), 201),
-        *(
-            reply(payment(_links={"checkout": {"href": url}}), 201)
-            for url in (
-                "https://mollie.com/checkout/1",
-                "https://www.mollie.com.evil.example/",
-                "https://www.mollie.com@evil.example/",
-                "http://www.mollie.com/",
-                "https://www.mollie.com:8443/",
-                "//evil.example",
-                "javascript:alert(1)",
-                "",
-            )
-        ),
+        reply(payment(_links={"checkout": {"href": "https://mollie.com/checkout/1"}}), 201),
     ],
 )
 def test_a_reply_that_is_not_our_page_ends_in_words_for_the_person(bad: httpx.Response) -> None:
@@ -233,17 +171,10 @@ def test_a_reply_that_is_not_our_page_ends_in_words_for_the_person(bad: httpx.Re
     assert "hidden" not in str(failed.value)
 
 
-def test_the_words_carry_the_field_and_not_the_providers_sentence() -> None:
-    with pytest.raises(Failed, match=r"\(HTTP 422, webhookUrl\)"):
-        begin(prepared(), refusal("webhookUrl"))
-    with pytest.raises(Failed, match=r"\(HTTP 422\)"):
-        begin(prepared(), refusal("Pay at https://evil.example"))
-
-
 def test_a_payment_is_asked_for_by_its_id() -> None:
     session, [request] = run(GATEWAY.fetch(begun(), "tr_1"), reply(payment("paid")))
     assert (request.method, str(request.url)) == ("GET", f"{API}/v2/payments/tr_1")
-    assert (session.state, session.payment, session.url) == (State.PAID, "tr_1", None)
+    assert (session.state, session.payment, session.url) == (PAID, "tr_1", None)
     assert next(GATEWAY.collect(begun(), "tr_1")).method == "GET"
     path = next(GATEWAY.fetch(begun(), "../refunds?x=1")).url.raw_path
     assert path == b"/v2/payments/..%2Frefunds%3Fx%3D1"
@@ -252,18 +183,18 @@ def test_a_payment_is_asked_for_by_its_id() -> None:
 @pytest.mark.parametrize(
     ("answer", "verified"),
     [
-        (payment(), SessionStatus.OPEN),
-        (payment("pending"), SessionStatus.PENDING),
-        (payment("authorized"), SessionStatus.PENDING),
-        (payment("paid"), SessionStatus.PAID),
-        (payment("canceled"), SessionStatus.EXPIRED),
-        (payment("expired"), SessionStatus.EXPIRED),
-        (payment("failed"), SessionStatus.FAILED),
-        (payment("paid", amountRefunded=eur("0.00")), SessionStatus.PAID),
-        (payment("paid", amountRefunded=eur("4.00")), SessionStatus.PAID),
-        (payment("paid", amountRefunded=eur("9.00")), SessionStatus.FAILED),
-        (payment("paid", amountRefunded=eur("14.00")), SessionStatus.FAILED),
-        (payment("paid", amountChargedBack=eur("9.00")), SessionStatus.FAILED),
+        (payment(), OPEN),
+        (payment("pending"), PENDING),
+        (payment("authorized"), PENDING),
+        (payment("paid"), PAID),
+        (payment("canceled"), CLOSED),
+        (payment("expired"), CLOSED),
+        (payment("failed"), FAILED),
+        (payment("paid", amountRefunded=eur("0.00")), PAID),
+        (payment("paid", amountRefunded=eur("4.00")), PAID),
+        (payment("paid", amountRefunded=eur("9.00")), FAILED),
+        (payment("paid", amountRefunded=eur("14.00")), FAILED),
+        (payment("paid", amountChargedBack=eur("9.00")), FAILED),
     ],
 )
 def test_what_a_payment_says(answer: dict[str, Any], verified: SessionStatus) -> None:
@@ -528,19 +459,7 @@ def test_what_is_no_key_is_refused(key: str) -> None:
         mollie(key)
 
 
-def test_a_sandbox_has_its_own_address_and_is_never_live() -> None:
-    seller = sandbox_mollie("http://127.0.0.1:8766/mollie/", KEY)
-    assert (seller.api, seller.checkout_origin, seller.is_live) == (
-        "http://127.0.0.1:8766/mollie",
-        "http://127.0.0.1:8766",
-        False,
-    )
-    there = {"checkout": {"href": "http://127.0.0.1:8766/mollie/pay/1"}}
-    departure, [request] = run(
-        MollieGateway(seller).begin(prepared(), TRIP), reply(payment(_links=there), 201)
-    )
-    assert str(request.url) == "http://127.0.0.1:8766/mollie/v2/payments"
-    assert departure.url == "http://127.0.0.1:8766/mollie/pay/1"
+def test_a_sandbox_is_never_live() -> None:
     with pytest.raises(ValueError, match="key of Mollie"):
         sandbox_mollie("http://127.0.0.1:8766", "live_x")
 
@@ -562,26 +481,8 @@ TALKS: list[Callable[[], Talk[Any]]] = [
     lambda: GATEWAY.close(begun(), "tr_1"),
 ]
 
-json: st.SearchStrategy[Any] = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
 
-
-@given(
-    json | st.dictionaries(st.sampled_from(sorted(payment())), json).map(lambda odd: payment(**odd))
-)
-def test_no_reply_makes_anything_but_a_judgement_or_an_error_of_ours(data: Json) -> None:
-    with suppress(Failed, Mismatch):
-        assert verify_session(begun(), fetch(data), seller=SELLER) in SessionStatus
-
-
-@given(st.sampled_from(TALKS), json)
+@given(st.sampled_from(TALKS), JSON)
 def test_no_talk_ends_in_anything_but_an_error_of_ours(
     talk: Callable[[], Talk[Any]], data: Json
 ) -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from flows.elicitation.flow import Redirect, Talk
-from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, InvalidQuestion
-from flows.payments.gateway import ProviderSession, State, UnsignedNotice, heard, verify_session
+from flows.payments.gateway import ProviderSession, UnsignedNotice, heard, verify_session
 from flows.payments.money import Money
 from flows.payments.paypal.gateway import (
     ORDER_LIFE,
@@ -31,13 +31,16 @@ from flows.payments.paypal.responses import has_lapsed
 from flows.payments.receipt import Dispute, Refund, RefundStatus, disputed
 from flows.payments.session import Malformed, Mismatch, SessionStatus
 from tests.support import gateway_env as stage
+from tests.support.anything import JSON
+from tests.support.checkout_replies import PAYPAL_API as API
+from tests.support.checkout_replies import PAYPAL_PAGE as PAGE
+from tests.support.checkout_replies import PAYPAL_SELLER as SELLER
+from tests.support.checkout_replies import PAYPAL_TOKEN as TOKEN
+from tests.support.checkout_replies import paypal_order as order
 from tests.support.clock import NOON
 from tests.support.gateway_env import BACK, ID, NINE, TRIP, T, kept_in, reply
 
-SELLER = paypal("client-1", "hidden-1", is_live=False, account="MERCHANT1")
-PAGE = "https://www.sandbox.paypal.com/checkoutnow?token=ORDER1"
-API = "https://api-m.sandbox.paypal.com"
-TOKEN = {"access_token": "A21-hidden-2", "token_type": "Bearer", "expires_in": 32_400}
+OPEN, PENDING, PAID, FAILED, CLOSED = SessionStatus
 
 
 def asked(price: Money = NINE, **terms: Any) -> Elicitation:
@@ -64,38 +67,6 @@ def capture(status: str = "COMPLETED", **changes: Any) -> dict[str, Any]:
 
 def refund(status: str = "COMPLETED", **changes: Any) -> dict[str, Any]:
     return {"id": "REFUND1", "status": status, "amount": eur("9.00"), **changes}
-
-
-def order(
-    status: str = "PAYER_ACTION_REQUIRED",
-    *captures: dict[str, Any],
-    refunds: list[dict[str, Any]] | None = None,
-    unit: dict[str, Any] | None = None,
-    **changes: Any,
-) -> dict[str, Any]:
-    """An order as PayPal tells it."""
-    payments = {"captures": list(captures), "refunds": refunds or []}
-    return {
-        "id": "ORDER1",
-        "intent": "CAPTURE",
-        "status": status,
-        "purchase_units": [
-            {
-                "reference_id": ID,
-                "custom_id": ID,
-                "invoice_id": ID,
-                "amount": eur("9.00"),
-                "payee": {"merchant_id": "MERCHANT1"},
-                **({"payments": payments} if captures or refunds else {}),
-                **(unit or {}),
-            }
-        ],
-        "links": [
-            {"rel": "self", "href": f"{API}/v2/checkout/orders/ORDER1", "method": "GET"},
-            {"rel": "payer-action", "href": PAGE, "method": "GET"},
-        ],
-        **changes,
-    }
 
 
 def refusal(issue: str, status: int = 422) -> httpx.Response:
@@ -169,33 +140,6 @@ def test_we_are_let_in_first() -> None:
     assert request.content == b"grant_type=client_credentials"
 
 
-def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt() -> None:
-    before = prepared(number=3)
-    departure, [request] = run(lambda g: g.begin(before, TRIP), reply(order(), 201))
-    assert (request.method, str(request.url)) == ("POST", f"{API}/v2/checkout/orders")
-    assert request.content == kept_in(before).request.encode()
-    assert request.headers["PayPal-Request-Id"] == f"{ID}:3"
-    assert request.headers["Authorization"] == "Bearer A21-hidden-2"
-    assert request.headers["Prefer"] == "return=representation"
-    assert departure.url == PAGE
-    kept = replace(kept_in(before), session="ORDER1", url=PAGE)
-    assert departure.kept == msgspec.to_builtins(kept)
-    assert "hidden" not in str(departure.kept)
-
-
-def test_a_lost_reply_is_asked_for_again_with_the_same_bytes_and_key() -> None:
-    before = prepared()
-    assert before.attempt is not None
-    _, first = run(lambda g: g.begin(before, TRIP), reply(order(), 201))
-    first_attempt = before.attempt
-    later = replace(before, former=(first_attempt,), attempt=replace(first_attempt, number=2))
-    kept, again = run(lambda g: g.repeat(later, first_attempt), reply(order()))
-    assert kept.session == "ORDER1"
-    assert [(one.content, one.headers) for one in again] == [
-        (one.content, one.headers) for one in first
-    ]
-
-
 def test_an_order_that_was_paid_meanwhile_is_learned_without_a_page() -> None:
     before = prepared()
     assert before.attempt is not None
@@ -263,9 +207,7 @@ def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, value: str) -
     request = msgspec.json.decode(kept_in(elicitation).request)
     assert request["purchase_units"][0]["amount"] == amount
     paid = order("COMPLETED", capture(amount=amount), unit={"amount": amount})
-    assert (
-        verify_session(elicitation, fetch(paid, elicitation), seller=SELLER) is SessionStatus.PAID
-    )
+    assert verify_session(elicitation, fetch(paid, elicitation), seller=SELLER) is PAID
 
 
 @pytest.mark.parametrize(
@@ -286,18 +228,9 @@ def test_a_long_description_is_cut_to_what_the_provider_takes() -> None:
     assert request["purchase_units"][0]["description"] == "ä" * 63
 
 
-def test_a_second_press_leads_to_the_page_that_is_open_already() -> None:
-    gateway = PayPalGateway(SELLER)
-    first = begun()
-    assert first.attempt is not None
-    assert gateway.prepare(first, TRIP) == first.attempt.kept
-    assert stage.run(gateway.begin(first, TRIP)) == (Redirect(url=PAGE), [])
-
-
 @pytest.mark.parametrize(
     "bad",
     [
-        *stage.NO_ANSWERS,
         refusal("DUPLICATE_INVOICE_ID"),
         reply(order(id="../../payments")),
         reply(order(id="ORDER1\n")),
@@ -314,34 +247,13 @@ def test_a_second_press_leads_to_the_page_that_is_open_already() -> None:
         reply(order(unit={"custom_id": None})),
         reply(order(unit={"payee": {"merchant_id": "MERCHANT2"}})),
         reply(order(links=[])),
-        *(
-            reply(order(links=[{"rel": "approve", "href": url}]))
-            for url in (
-                "https://www.paypal.com/checkoutnow?token=ORDER1",
-                "https://www.sandbox.paypal.com.evil.example/",
-                "https://www.sandbox.paypal.com@evil.example/",
-                "http://www.sandbox.paypal.com/",
-                "https://www.sandbox.paypal.com:8443/",
-                "//evil.example",
-                "javascript:alert(1)",
-                "",
-            )
-        ),
+        reply(order(links=[{"rel": "approve", "href": "https://www.paypal.com/checkoutnow"}])),
     ],
 )
 def test_a_reply_that_is_not_our_page_ends_in_words_for_the_person(bad: httpx.Response) -> None:
     with pytest.raises(Failed, match=r"^PayPal [a-z][^\n]+\.$") as failed:
         begin(prepared(), bad)
     assert "hidden" not in str(failed.value)
-
-
-def test_the_words_carry_the_providers_code_and_not_its_sentence() -> None:
-    with pytest.raises(Failed, match=r"\(HTTP 422, DUPLICATE_INVOICE_ID\)"):
-        begin(prepared(), refusal("DUPLICATE_INVOICE_ID"))
-    with pytest.raises(Failed, match=r"\(HTTP 422\)"):
-        begin(prepared(), refusal("Pay at https://evil.example"))
-    with pytest.raises(Failed, match=r"\(HTTP 503, SERVICE_UNAVAILABLE\)"):
-        begin(prepared(), reply({"name": "SERVICE_UNAVAILABLE"}, 503))
 
 
 def test_an_id_stays_within_its_path() -> None:
@@ -361,8 +273,8 @@ def test_an_approved_order_is_taken_once_and_then_looked_at() -> None:
     assert taken.headers["PayPal-Request-Id"] == f"{ID}:2:ORDER1"
     assert (taken.content, taken.headers["Content-Type"]) == (b"{}", "application/json")
     assert "Content-Type" not in asked_first.headers
-    assert (session.state, session.payment, session.amount) == (State.PAID, "CAPTURE1", 900)
-    assert verify_session(begun(), session, seller=SELLER) is SessionStatus.PAID
+    assert (session.state, session.payment, session.amount) == (PAID, "CAPTURE1", 900)
+    assert verify_session(begun(), session, seller=SELLER) is PAID
 
 
 def test_a_capture_whose_reply_was_lost_is_repeated_under_its_key() -> None:
@@ -385,17 +297,21 @@ def test_a_capture_whose_reply_was_lost_is_repeated_under_its_key() -> None:
 @pytest.mark.parametrize(
     ("refused", "afterwards", "state"),
     [
-        (refusal("ORDER_ALREADY_CAPTURED"), order("COMPLETED", capture()), State.PAID),
-        (refusal("INSTRUMENT_DECLINED"), order("APPROVED"), State.OPEN),
-        (refusal("INSTRUMENT_DECLINED"), order("APPROVED", capture("DECLINED")), State.OPEN),
-        (refusal("PAYER_ACTION_REQUIRED"), order(), State.OPEN),
-        (reply({}, 500), order("COMPLETED", capture()), State.PAID),
-        (reply({}, 201), order("COMPLETED", capture("PENDING")), State.PENDING),
-        (httpx.Response(200, text="ok"), order("APPROVED"), State.OPEN),
+        (refusal("ORDER_ALREADY_CAPTURED"), order("COMPLETED", capture()), PAID),
+        (refusal("INSTRUMENT_DECLINED"), order("APPROVED"), OPEN),
+        (
+            refusal("INSTRUMENT_DECLINED"),
+            order("APPROVED", capture("DECLINED")),
+            OPEN,
+        ),
+        (refusal("PAYER_ACTION_REQUIRED"), order(), OPEN),
+        (reply({}, 500), order("COMPLETED", capture()), PAID),
+        (reply({}, 201), order("COMPLETED", capture("PENDING")), PENDING),
+        (httpx.Response(200, text="ok"), order("APPROVED"), OPEN),
     ],
 )
 def test_what_became_of_a_capture_the_order_tells(
-    refused: httpx.Response, afterwards: dict[str, Any], state: State
+    refused: httpx.Response, afterwards: dict[str, Any], state: SessionStatus
 ) -> None:
     session, _ = collect(begun(), reply(order("APPROVED")), refused, reply(afterwards))
     assert session.state is state
@@ -405,7 +321,7 @@ def test_what_became_of_a_capture_the_order_tells(
 def test_nothing_is_taken_for_a_question_that_is_over(status: Status) -> None:
     over = replace(begun(), status=status)
     session, [request] = collect(over, reply(order("APPROVED")))
-    assert (request.method, session.state) == ("GET", State.OPEN)
+    assert (request.method, session.state) == ("GET", OPEN)
 
 
 @pytest.mark.parametrize(
@@ -449,8 +365,8 @@ def test_an_order_that_is_gone_once_it_has_lapsed_is_closed() -> None:
             lambda gateway, talk_of=talk_of: talk_of(gateway, begun(), "ORDER1"),  # type: ignore[misc]
             missing(CLOSES_AT),
         )
-        assert (request.method, session.state, session.url) == ("GET", State.CLOSED, None)
-        assert verify_session(begun(), session, seller=SELLER) is SessionStatus.EXPIRED
+        assert (request.method, session.state, session.url) == ("GET", CLOSED, None)
+        assert verify_session(begun(), session, seller=SELLER) is CLOSED
     assert run(lambda g: g.close(begun(), "ORDER1"), missing(CLOSES_AT))[0] is True
 
 
@@ -482,7 +398,7 @@ def test_a_former_order_lapses_at_its_own_time() -> None:
     latest = replace(first, number=2, kept=msgspec.to_builtins(kept))
     both = replace(begun(), attempt=latest, former=(first,))
     session, _ = run(lambda g: g.fetch(both, "ORDER1"), missing(CLOSES_AT))
-    assert session.state is State.CLOSED
+    assert session.state is CLOSED
     with pytest.raises(Failed):
         run(lambda g: g.fetch(both, "ORDER2"), missing(CLOSES_AT))
 
@@ -513,29 +429,26 @@ def test_asking_alone_takes_nothing() -> None:
 @pytest.mark.parametrize(
     ("answer", "verified"),
     [
-        (order("CREATED"), SessionStatus.OPEN),
-        (order("SAVED"), SessionStatus.OPEN),
-        (order("APPROVED"), SessionStatus.OPEN),
-        (order("VOIDED"), SessionStatus.EXPIRED),
-        (order("COMPLETED", capture("PENDING")), SessionStatus.PENDING),
-        (order("COMPLETED", capture()), SessionStatus.PAID),
-        (order("COMPLETED", capture("DECLINED")), SessionStatus.FAILED),
-        (order("COMPLETED", capture("FAILED")), SessionStatus.FAILED),
-        (order("COMPLETED", capture("DECLINED", id="C0"), capture()), SessionStatus.PAID),
+        (order("CREATED"), OPEN),
+        (order("SAVED"), OPEN),
+        (order("APPROVED"), OPEN),
+        (order("VOIDED"), CLOSED),
+        (order("COMPLETED", capture("PENDING")), PENDING),
+        (order("COMPLETED", capture()), PAID),
+        (order("COMPLETED", capture("DECLINED")), FAILED),
+        (order("COMPLETED", capture("FAILED")), FAILED),
+        (order("COMPLETED", capture("DECLINED", id="C0"), capture()), PAID),
         (
             order(
                 "COMPLETED",
                 capture("PARTIALLY_REFUNDED"),
                 refunds=[refund(amount=eur("4.00")), refund("CANCELLED")],
             ),
-            SessionStatus.PAID,
+            PAID,
         ),
-        (order("COMPLETED", capture("REFUNDED")), SessionStatus.FAILED),
-        (order("COMPLETED", capture("REVERSED")), SessionStatus.FAILED),
-        (
-            order("COMPLETED", capture("REFUNDED"), refunds=[refund("PENDING")]),
-            SessionStatus.FAILED,
-        ),
+        (order("COMPLETED", capture("REFUNDED")), FAILED),
+        (order("COMPLETED", capture("REVERSED")), FAILED),
+        (order("COMPLETED", capture("REFUNDED"), refunds=[refund("PENDING")]), FAILED),
     ],
 )
 def test_what_an_order_says(answer: dict[str, Any], verified: SessionStatus) -> None:
@@ -544,9 +457,9 @@ def test_what_an_order_says(answer: dict[str, Any], verified: SessionStatus) -> 
 
 def test_a_capture_under_review_is_paid_when_it_completes() -> None:
     pending = fetch(order("COMPLETED", capture("PENDING")))
-    assert (pending.state, pending.payment) == (State.PENDING, None)
+    assert (pending.state, pending.payment) == (PENDING, None)
     paid = fetch(order("COMPLETED", capture()))
-    assert (paid.state, paid.payment) == (State.PAID, "CAPTURE1")
+    assert (paid.state, paid.payment) == (PAID, "CAPTURE1")
 
 
 def test_what_was_given_back_is_counted() -> None:
@@ -846,28 +759,12 @@ def test_what_is_no_event_is_none(body: bytes) -> None:
 
 def test_live_and_test_stand_at_different_addresses() -> None:
     live = paypal("id", "secret", is_live=True)
-    assert (live.api, live.checkout_origin) == (
+    assert (live.api, live.checkout_origins[0]) == (
         "https://api-m.paypal.com",
         "https://www.paypal.com",
     )
     assert fetch(order()).is_live is False
     assert (live.certificates, SELLER.certificates) == (PAYPAL, PAYPAL_SANDBOX)
-
-
-def test_a_sandbox_has_its_own_address_and_is_never_live() -> None:
-    seller = sandbox_paypal("http://127.0.0.1:8766/paypal/", "id", "secret")
-    assert (seller.api, seller.checkout_origin, seller.is_live) == (
-        "http://127.0.0.1:8766/paypal",
-        "http://127.0.0.1:8766",
-        False,
-    )
-    page = "http://127.0.0.1:8766/paypal/checkoutnow?token=ORDER1"
-    departure, _ = stage.run(
-        PayPalGateway(seller).begin(prepared(), TRIP),
-        reply(TOKEN),
-        reply(order(links=[{"rel": "approve", "href": page}])),
-    )
-    assert departure.url == page
 
 
 @pytest.mark.parametrize("bad", ["", "a:b", "a b", "ä", "a\n"])
@@ -893,31 +790,16 @@ def test_no_date_makes_anything_but_an_answer(text: str) -> None:
     assert has_lapsed(dated, until=0) in (True, False)
 
 
-json: st.SearchStrategy[Any] = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(
-    json
-    | st.dictionaries(st.sampled_from(sorted(order())), json).map(lambda odd: order(**odd))
-    | st.dictionaries(st.sampled_from(["amount", "custom_id", "payee", "payments"]), json).map(
-        lambda odd: order("COMPLETED", unit=odd)
-    )
-)
-def test_no_reply_makes_anything_but_a_judgement_or_an_error_of_ours(data: Json) -> None:
+@given(st.dictionaries(st.sampled_from(["amount", "custom_id", "payee", "payments"]), JSON))
+def test_no_part_of_an_order_makes_anything_but_a_judgement_or_an_error_of_ours(
+    unit: dict[str, Any],
+) -> None:
     with suppress(Failed, Mismatch):
-        session, _ = run(lambda g: g.fetch(begun(), "ORDER1"), reply(data))
+        session = fetch(order("COMPLETED", unit=unit))
         assert verify_session(begun(), session, seller=SELLER) in SessionStatus
 
 
-@given(st.binary() | json.map(msgspec.json.encode))
+@given(st.binary() | JSON.map(msgspec.json.encode))
 def test_no_webhook_makes_anything_but_a_hint_or_an_error_of_ours(body: bytes) -> None:
     with suppress(Malformed):
         assert notice(body) is None

@@ -12,7 +12,8 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, async_playwright, expect
 from pydantic import BaseModel, Field, SecretStr
 
-from flows.kinds.secret import Secret, secret_question
+from flows import elicit
+from flows.kinds.secret import Secret
 from flows.schema.schema import Schema, parse
 from tests.support.page_views import HOSTILE, NOW
 from webapp.pages import renderer as module
@@ -44,7 +45,7 @@ class Acme(BaseModel):
 
 
 def schema_for(asked: Any = str) -> Schema[Any]:
-    request = secret_question("Your key.", asked).request
+    request = elicit.secret("Your key.", asked).request
     assert isinstance(request, Secret)
     return request.schema
 

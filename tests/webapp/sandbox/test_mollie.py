@@ -11,7 +11,7 @@ import pytest
 
 from flows.errors import Failed
 from flows.payments import gateway
-from flows.payments.gateway import State, UnsignedNotice
+from flows.payments.gateway import UnsignedNotice
 from flows.payments.mollie.gateway import MollieGateway
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, RefundStatus
@@ -80,7 +80,7 @@ async def test_the_page_is_the_sandboxs_and_says_that_nothing_is_real(paying: Pa
     for words in ("9.00\u00a0€", "Premium report &amp; more", "No money moves.", "for Mollie,"):
         assert words in page.text
     assert "nothing here is real" in page.text
-    assert (await paying.fetched(begun)).state is State.OPEN
+    assert (await paying.fetched(begun)).state is SessionStatus.OPEN
     assert paying.stage.shop.heard == []
 
 
@@ -89,8 +89,8 @@ async def test_the_page_is_the_sandboxs_and_says_that_nothing_is_real(paying: Pa
     [
         ("paid", WENT_BACK, SessionStatus.PAID),
         ("failed", WENT_BACK, SessionStatus.FAILED),
-        ("expired", WENT_BACK, SessionStatus.EXPIRED),
-        ("cancel", f"{WENT_BACK}&cancelled=1", SessionStatus.EXPIRED),
+        ("expired", WENT_BACK, SessionStatus.CLOSED),
+        ("cancel", f"{WENT_BACK}&cancelled=1", SessionStatus.CLOSED),
     ],
 )
 async def test_a_way_ends_it_once_and_whoever_presses_late_changes_nothing(
@@ -145,7 +145,7 @@ async def test_money_that_is_on_its_way_is_awaited(
 async def test_time_alone_ends_what_nobody_began_to_pay(paying: Paying) -> None:
     begun = await paying.begun()
     paying.stage.clock.tick(minutes=15)
-    assert await paying.judged(begun) is SessionStatus.EXPIRED
+    assert await paying.judged(begun) is SessionStatus.CLOSED
     assert "checkout is over" in (await paying.page(begun)).text
     assert times_told(paying, session_of(begun)) == 1
 
@@ -156,7 +156,7 @@ async def test_only_a_way_that_allows_it_can_be_cancelled_by_the_shop(paying: Pa
         await paying.run(paying.gateway.close(begun, session_of(begun)))
     await paying.press(begun, "open")
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
-    assert await paying.judged(begun) is SessionStatus.EXPIRED
+    assert await paying.judged(begun) is SessionStatus.CLOSED
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
     assert times_told(paying, session_of(begun)) == 1
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from flows.errors import Failed, Unverified
-from flows.payments.gateway import State, UnsignedNotice
+from flows.payments.gateway import UnsignedNotice
 from flows.payments.money import Money
 from flows.payments.paypal.gateway import PayPalGateway
 from flows.payments.receipt import RefundStatus
@@ -95,7 +95,7 @@ async def test_the_page_is_the_sandboxs_and_says_that_nothing_is_real(paying: Pa
     for words in ("9.00\u00a0€", "Premium report &amp; more", "No money moves.", "for PayPal,"):
         assert words in page.text
     assert "nothing here is real" in page.text
-    assert (await paying.fetched(begun)).state is State.OPEN
+    assert (await paying.fetched(begun)).state is SessionStatus.OPEN
     assert paying.stage.shop.heard == []
 
 
@@ -105,12 +105,12 @@ async def test_what_the_person_approves_is_taken_once_and_by_us(paying: Paying) 
     assert back.startswith(f"{WENT_BACK}&")
     assert parse_qs(urlsplit(back).query)["token"] == [session_of(begun)]
     approved = await paying.fetched(begun)
-    assert (approved.state, approved.payment) == (State.OPEN, None)
+    assert (approved.state, approved.payment) == (SessionStatus.OPEN, None)
     assert "Nothing was paid yet" in (await paying.page(begun)).text
 
     assert await paying.judged(begun) is SessionStatus.PAID
     taken = await paying.collected(begun)
-    assert (taken.state, taken.amount, taken.currency) == (State.PAID, 900, "EUR")
+    assert (taken.state, taken.amount, taken.currency) == (SessionStatus.PAID, 900, "EUR")
     assert "This is paid" in (await paying.page(begun)).text
     named = [(hint.type, hint.reference, hint.session) for hint in await hints(paying)]
     assert named == [(kind, ID, session_of(begun)) for kind in (APPROVED, CAPTURED)]
@@ -176,7 +176,7 @@ async def test_a_key_is_forgotten_after_six_hours_and_the_order_after_three(
     begun, before = await paying.begun(), paying.prepared()
     assert before.attempt is not None
     paying.stage.clock.tick(hours=3)
-    assert await paying.judged(begun) is SessionStatus.EXPIRED
+    assert await paying.judged(begun) is SessionStatus.CLOSED
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
     lapsed = await paying.run(paying.gateway.repeat(before, before.attempt))
     assert (lapsed.session, lapsed.url) == (None, None)
@@ -224,7 +224,7 @@ async def test_after_a_decline_another_way_can_be_chosen(paying: Paying) -> None
     begun = await paying.begun()
     await paying.press(begun, "declined")
     declined = await paying.collected(begun)
-    assert (declined.state, declined.url) == (State.OPEN, page_of(begun))
+    assert (declined.state, declined.url) == (SessionStatus.OPEN, page_of(begun))
     assert "The card was declined." in (await paying.page(begun)).text
     assert (await paying.press(begun, "balance")).startswith(WENT_BACK)
     assert await paying.judged(begun) is SessionStatus.PAID
@@ -329,7 +329,7 @@ async def test_an_old_token_is_replaced_and_a_wrong_secret_gets_none(paying: Pay
     await paying.press(begun, "balance")
     assert await paying.judged(begun) is SessionStatus.PAID
     paying.stage.clock.tick(hours=9)
-    assert (await paying.fetched(begun)).state is State.PAID
+    assert (await paying.fetched(begun)).state is SessionStatus.PAID
     seller = replace(paying.stage.settings.paypal(), client_secret="another")
     stranger = replace(paying, gateway=PayPalGateway(seller))
     with pytest.raises(Failed, match=r"let this server in \(HTTP 401, invalid_client\)"):

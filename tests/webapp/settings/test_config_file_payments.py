@@ -21,9 +21,9 @@ from flows.payments.declared.declaration import (
     ProviderDeclaration,
 )
 from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
-from flows.payments.gateway import State
 from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.registry import BUILT_IN, SCHEMES
+from flows.payments.session import SessionStatus
 from flows.payments.stripe.account import STRIPE
 from flows.webhooks.signatures import STANDARD_WEBHOOKS
 from webapp.settings.config_file import BadDeclaration, read_declarations
@@ -171,7 +171,7 @@ def test_every_key_of_the_file_reaches_the_declaration() -> None:
         pace=(timedelta(seconds=5), timedelta(minutes=1)),
         fetched=Reading(
             session="order.id",
-            states={"order.state=done": State.PAID, "order.state=new": State.OPEN},
+            states={"order.state=done": SessionStatus.PAID, "order.state=new": SessionStatus.OPEN},
             amount="order.sum",
             unit="decimal",
             live={"order.test=false": True, "order.test=true": False},

@@ -23,8 +23,8 @@ from typing import Final
 from flows.payments.declared.catalog.adyen_items import ADYEN
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Reading
-from flows.payments.gateway import State
 from flows.payments.receipt import Dispute, RefundStatus
+from flows.payments.session import SessionStatus
 
 _CURRENCIES = (
     "AED AUD BGN BRL CAD CHF CNY CZK DKK EUR GBP HKD HUF ILS INR JPY KRW MXN MYR NOK NZD PLN RON"
@@ -61,11 +61,11 @@ adyen: Final = ProviderDeclaration(
         session="{key}",
         reference="reference",
         states={
-            "status=active": State.OPEN,
-            "status=paymentPending": State.PENDING,
-            "status=completed": State.PENDING,  # which payment it was, the webhook says
-            "status=paid": State.PENDING,
-            "status=expired": State.CLOSED,
+            "status=active": SessionStatus.OPEN,
+            "status=paymentPending": SessionStatus.PENDING,
+            "status=completed": SessionStatus.PENDING,  # which payment it was, the webhook says
+            "status=paid": SessionStatus.PENDING,
+            "status=expired": SessionStatus.CLOSED,
         },
         amount="amount.value",
         currency="amount.currency",
@@ -90,7 +90,7 @@ adyen: Final = ProviderDeclaration(
     told=Reading(
         session="{key}",
         reference="reference",
-        states={"type=AUTHORISATION:true": State.PAID},
+        states={"type=AUTHORISATION:true": SessionStatus.PAID},
         live={},
         account="account",
     ),

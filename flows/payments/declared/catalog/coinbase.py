@@ -15,18 +15,18 @@ from typing import Final
 
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Reading
-from flows.payments.gateway import State
+from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import Scheme
 
 _STATES = {
-    "NEW": State.OPEN,
-    "SIGNED": State.OPEN,
-    "PENDING": State.PENDING,
-    "COMPLETED": State.PAID,
-    "UNRESOLVED": State.PENDING,
-    "RESOLVED": State.PENDING,
-    "EXPIRED": State.CLOSED,
-    "CANCELED": State.CLOSED,
+    "NEW": SessionStatus.OPEN,
+    "SIGNED": SessionStatus.OPEN,
+    "PENDING": SessionStatus.PENDING,
+    "COMPLETED": SessionStatus.PAID,
+    "UNRESOLVED": SessionStatus.PENDING,
+    "RESOLVED": SessionStatus.PENDING,
+    "EXPIRED": SessionStatus.CLOSED,
+    "CANCELED": SessionStatus.CLOSED,
 }
 
 

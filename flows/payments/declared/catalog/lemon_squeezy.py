@@ -19,8 +19,8 @@ from typing import Final
 
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Holding, Reading
-from flows.payments.gateway import State
 from flows.payments.receipt import RefundStatus
+from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import Scheme
 
 _CURRENCIES = (
@@ -66,7 +66,7 @@ lemon_squeezy: Final = ProviderDeclaration(
     created=Reading(
         session="{key}",
         handle="data.id",
-        states={"data.type=checkouts": State.OPEN},
+        states={"data.type=checkouts": SessionStatus.OPEN},
         amount="data.attributes.preview.total",
         currency="data.attributes.preview.currency",
         reference="data.attributes.checkout_data.custom.elicitation",
@@ -99,10 +99,10 @@ lemon_squeezy: Final = ProviderDeclaration(
     told=Reading(
         session="{key}",
         states={
-            "data.attributes.status=paid": State.PAID,
-            "data.attributes.status=refunded": State.PAID,
-            "data.attributes.status=pending": State.PENDING,
-            "data.attributes.status=failed": State.FAILED,
+            "data.attributes.status=paid": SessionStatus.PAID,
+            "data.attributes.status=refunded": SessionStatus.PAID,
+            "data.attributes.status=pending": SessionStatus.PENDING,
+            "data.attributes.status=failed": SessionStatus.FAILED,
         },
         amount="data.attributes.total",
         currency="data.attributes.currency",

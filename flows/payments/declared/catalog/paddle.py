@@ -18,18 +18,18 @@ from typing import Final
 
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Reading
-from flows.payments.gateway import State
 from flows.payments.receipt import RefundStatus
+from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import Scheme
 
 _STATES = {
-    "draft": State.OPEN,
-    "ready": State.OPEN,
-    "billed": State.PENDING,
-    "paid": State.PAID,
-    "completed": State.PAID,
-    "canceled": State.CLOSED,
-    "past_due": State.FAILED,
+    "draft": SessionStatus.OPEN,
+    "ready": SessionStatus.OPEN,
+    "billed": SessionStatus.PENDING,
+    "paid": SessionStatus.PAID,
+    "completed": SessionStatus.PAID,
+    "canceled": SessionStatus.CLOSED,
+    "past_due": SessionStatus.FAILED,
 }
 
 

@@ -17,17 +17,17 @@ from typing import Final
 
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Holding, Reading
-from flows.payments.gateway import State
 from flows.payments.receipt import RefundStatus
+from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import STANDARD_WEBHOOKS
 
 _CHECKOUT = Reading(
     states={
-        "status=open": State.OPEN,
-        "status=confirmed": State.PENDING,
-        "status=succeeded": State.PENDING,  # which order it was, the webhook says
-        "status=failed": State.FAILED,
-        "status=expired": State.CLOSED,
+        "status=open": SessionStatus.OPEN,
+        "status=confirmed": SessionStatus.PENDING,
+        "status=succeeded": SessionStatus.PENDING,  # which order it was, the webhook says
+        "status=failed": SessionStatus.FAILED,
+        "status=expired": SessionStatus.CLOSED,
     },
     amount="total_amount",
     reference="metadata.elicitation",
@@ -96,9 +96,9 @@ polar: Final = ProviderDeclaration(
     told=Reading(
         session="data.checkout_id",
         states={
-            "data.status=paid": State.PAID,
-            "data.status=partially_refunded": State.PAID,
-            "data.status=refunded": State.PAID,
+            "data.status=paid": SessionStatus.PAID,
+            "data.status=partially_refunded": SessionStatus.PAID,
+            "data.status=refunded": SessionStatus.PAID,
         },
         amount="data.total_amount",
         currency="data.currency",

@@ -14,8 +14,8 @@ from typing import Final
 
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.payments.declared.mapping import Holding, Reading
-from flows.payments.gateway import State
 from flows.payments.receipt import RefundStatus
+from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import Scheme
 
 SQUARE: Final = Scheme(
@@ -63,10 +63,10 @@ square: Final = ProviderDeclaration(
     fetched=Reading(
         session="order.id",
         states={
-            "order.state=CANCELED": State.CLOSED,
-            "order.net_amount_due_money.amount=0": State.PAID,
-            "order.state=OPEN": State.OPEN,
-            "order.state=DRAFT": State.OPEN,
+            "order.state=CANCELED": SessionStatus.CLOSED,
+            "order.net_amount_due_money.amount=0": SessionStatus.PAID,
+            "order.state=OPEN": SessionStatus.OPEN,
+            "order.state=DRAFT": SessionStatus.OPEN,
         },
         amount="order.total_money.amount",
         currency="order.total_money.currency",

@@ -18,7 +18,7 @@ from flows.errors import Failed, InvalidQuestion, Unverified
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.declared.mapping import Holding, Reading
-from flows.payments.gateway import Notice, Signs, State, heard, verify_notice, verify_session
+from flows.payments.gateway import Notice, Signs, heard, verify_notice, verify_session
 from flows.payments.money import Money
 from flows.payments.receipt import RefundStatus
 from flows.payments.session import SessionStatus
@@ -26,6 +26,8 @@ from flows.webhooks.signatures import verify
 from tests.support import gateway_env as stage
 from tests.support.clock import NOON
 from tests.support.gateway_env import BACK, ID, NINE, TRIP
+
+OPEN, PENDING, PAID, FAILED, CLOSED = SessionStatus
 
 T = TypeVar("T")
 OWN = ProviderDeclaration(
@@ -166,14 +168,14 @@ def test_four_lines_declare_a_provider_that_is_paid_at() -> None:
     }
     assert verify_session(
         elicitation, run(GATEWAY.fetch(elicitation, "ch-1"), payment_env), seller=SELLER
-    ) is (SessionStatus.OPEN)
+    ) is (OPEN)
     payment_env.pay("ch-1")
     found = run(GATEWAY.fetch(elicitation, "ch-1"), payment_env)
-    assert verify_session(elicitation, found, seller=SELLER) is SessionStatus.PAID
+    assert verify_session(elicitation, found, seller=SELLER) is PAID
     assert found.payment == "p-ch-1"
     notice = told(payment_env)
     assert notice.session == dataclasses.replace(found, url=None, closes_at=None, is_now=False)
-    assert verify_notice(elicitation, notice, seller=SELLER) is SessionStatus.PAID
+    assert verify_notice(elicitation, notice, seller=SELLER) is PAID
     assert run(GATEWAY.close(elicitation, "ch-1"), payment_env) is False
 
 
@@ -192,7 +194,7 @@ def test_a_page_is_closed_and_says_so_by_itself() -> None:
     payment_env = PaymentEnv()
     elicitation = opened(payment_env)
     assert run(GATEWAY.close(elicitation, "ch-1"), payment_env) is True
-    assert verify_notice(elicitation, told(payment_env), seller=SELLER) is SessionStatus.EXPIRED
+    assert verify_notice(elicitation, told(payment_env), seller=SELLER) is CLOSED
 
 
 def test_a_part_is_given_back_by_hand_and_then_the_rest_by_us() -> None:
@@ -212,7 +214,7 @@ def test_a_part_is_given_back_by_hand_and_then_the_rest_by_us() -> None:
     assert payment_env.checkouts["ch-1"]["refunded"] == 900
     assert verify_session(
         elicitation, run(GATEWAY.fetch(elicitation, "ch-1"), payment_env), seller=SELLER
-    ) is (SessionStatus.FAILED)
+    ) is (FAILED)
 
 
 def test_what_a_bank_took_is_told_and_asked_alike() -> None:
@@ -223,9 +225,9 @@ def test_what_a_bank_took_is_told_and_asked_alike() -> None:
     payment_env.checkouts["ch-1"]["charged_back"] = 900
     after = told(payment_env)
     assert after.session is not None
-    assert (after.session.charged_back, after.session.state) == (900, State.PAID)
+    assert (after.session.charged_back, after.session.state) == (900, PAID)
     assert after.transition != before.transition
-    assert verify_notice(elicitation, after, seller=SELLER) is SessionStatus.FAILED
+    assert verify_notice(elicitation, after, seller=SELLER) is FAILED
 
 
 def test_what_the_provider_did_not_sign_says_nothing() -> None:
@@ -293,7 +295,7 @@ def declared(**fields: Any) -> ProviderDeclaration:
         ({"fetched": Reading(states=cast("Any", None))}, "fetched.states:"),
         ({"what_at_most": 0}, "what_at_most:"),
         ({"unit_digits": -1}, "unit_digits:"),
-        ({"told": Reading(states={"paid": State.PAID})}, "told.states:"),
+        ({"told": Reading(states={"paid": PAID})}, "told.states:"),
         (
             {"holding": Holding(call="GET /x/{session}", id="id", currency="c", given="g")},
             "holding: {session}",

@@ -16,21 +16,17 @@ from msgspec.structs import replace
 from flows.elicitation.flow import Redirect
 from flows.errors import Failed, InvalidQuestion
 from flows.payments.declared.catalog import SELLERS
-from flows.payments.gateway import (
-    Notice,
-    ProviderSession,
-    Signs,
-    State,
-    verify_notice,
-    verify_session,
-)
+from flows.payments.gateway import Notice, ProviderSession, Signs, verify_notice, verify_session
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.session import Malformed, Mismatch, SessionStatus
 from tests.support import gateway_env as stage
+from tests.support.anything import JSON
 from tests.support.clock import NOON
 from tests.support.declared_env import CASES, DIGEST, KEY, SECRET, Case, put
 from tests.support.gateway_env import ID, NINE, TRIP, kept_in, reply, run
+
+OPEN, PENDING, PAID, FAILED, CLOSED = SessionStatus
 
 FETCHED = [case for case in CASES if case.fetch is not None]
 EVERY = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -284,7 +280,7 @@ def test_what_each_status_means(case: Case, one: str) -> None:
     assert (request.method, request.url.raw_path.decode()) == ("GET", case.fetch)
     assert request.content == b""
     assert verify_session(case.begun(), session, seller=case.seller) is case.words[one]
-    if session.state is State.PAID:
+    if session.state is PAID:
         assert session.payment == case.payment
 
 
@@ -350,9 +346,7 @@ def test_a_session_is_asked_for_in_one_part_of_the_path(case: Case) -> None:
 @of_each(lambda case: [] if case.close is None else ["closed", "paid", "open"])
 def test_a_page_is_closed_unless_somebody_paid(case: Case, one: str) -> None:
     assert case.close is not None
-    paid = next(
-        word for word, says in case.words.items() if says is SessionStatus.PAID or "p" in word
-    )
+    paid = next(word for word, says in case.words.items() if says is PAID or "p" in word)
     after = {"closed": case.over_word, "paid": paid, "open": case.open_word}[one]
     talk = case.gateway.close(case.begun(), case.session)
     answers = [reply(case.fetched(case.open_word)), reply({}, 409), reply(case.fetched(after))]
@@ -369,13 +363,13 @@ def test_a_page_is_closed_unless_somebody_paid(case: Case, one: str) -> None:
 
 @of_each(lambda case: [word for word in case.words if word != case.open_word])
 def test_a_page_that_is_over_is_left_alone(case: Case, one: str) -> None:
-    if case.words[one] is SessionStatus.OPEN:
+    if case.words[one] is OPEN:
         return
     is_closed, [request] = run(
         case.gateway.close(case.begun(), case.session), reply(case.fetched(one))
     )
     assert request.method == "GET"
-    assert is_closed is (case.words[one] in (SessionStatus.EXPIRED, SessionStatus.FAILED))
+    assert is_closed is (case.words[one] in (CLOSED, FAILED))
 
 
 @pytest.mark.parametrize(
@@ -490,7 +484,7 @@ def test_what_each_event_means(case: Case, one: str) -> None:
     assert (notice.reference, notice.subject) == (ID, case.session)
     assert notice.transition is not None
     assert verify_notice(case.begun(), notice, seller=case.seller) is case.events[one]
-    if case.events[one] is SessionStatus.PAID:
+    if case.events[one] is PAID:
         assert notice.payment == case.payment
     assert read(case, case.told(one)) == notice
 
@@ -556,16 +550,6 @@ def test_a_claim_at_another_account_of_ours_names_that_account() -> None:
 
 # Whatever comes
 
-json: st.SearchStrategy[Any] = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
 
 def places_in(data: Any) -> list[str]:
     pairs = enumerate(data) if isinstance(data, list) else data.items()
@@ -579,13 +563,13 @@ def places_in(data: Any) -> list[str]:
 
 def odd(data: Any) -> st.SearchStrategy[Any]:
     """The data with something else somewhere in it."""
-    return st.builds(put, st.just(data), st.sampled_from(places_in(data)), json)
+    return st.builds(put, st.just(data), st.sampled_from(places_in(data)), JSON)
 
 
 @given(
     st.sampled_from(CASES).flatmap(
         lambda case: st.tuples(
-            st.just(case), json | odd(case.told(case.paid_event)) | odd(case.ignored)
+            st.just(case), JSON | odd(case.told(case.paid_event)) | odd(case.ignored)
         )
     )
 )
@@ -606,7 +590,7 @@ def test_no_bytes_make_anything_but_a_notice_or_an_error_of_ours(case: Case, bod
 
 @given(
     st.sampled_from(FETCHED).flatmap(
-        lambda case: st.tuples(st.just(case), json | odd(case.fetched(case.open_word)))
+        lambda case: st.tuples(st.just(case), JSON | odd(case.fetched(case.open_word)))
     )
 )
 def test_no_answer_makes_anything_but_a_judgement_or_an_error_of_ours(
@@ -620,7 +604,7 @@ def test_no_answer_makes_anything_but_a_judgement_or_an_error_of_ours(
 
 
 @given(
-    st.sampled_from(CASES).flatmap(lambda case: st.tuples(st.just(case), json | odd(case.opened)))
+    st.sampled_from(CASES).flatmap(lambda case: st.tuples(st.just(case), JSON | odd(case.opened)))
 )
 def test_no_answer_leads_anywhere_but_to_the_providers_page(pair: tuple[Case, Any]) -> None:
     case, answer = pair
@@ -630,7 +614,7 @@ def test_no_answer_leads_anywhere_but_to_the_providers_page(pair: tuple[Case, An
         assert origin in case.seller.checkout_origins
 
 
-@given(st.sampled_from([case for case in CASES if case.refund]), json | st.binary())
+@given(st.sampled_from([case for case in CASES if case.refund]), JSON | st.binary())
 def test_no_answer_makes_anything_but_a_refund_or_an_error_of_ours(case: Case, answer: Any) -> None:
     said = httpx.Response(200, content=answer) if isinstance(answer, bytes) else reply(answer)
     with pytest.raises(Failed):

@@ -1,0 +1,264 @@
+"""What is promised of each gateway that was written for one provider."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from flows.elicitation.flow import Redirect, Talk
+from flows.elicitation.states import Elicitation
+from flows.errors import Failed, InvalidQuestion
+from flows.payments.gateway import Gateway, MerchantAccount, verify_session
+from flows.payments.mollie.gateway import sandbox_mollie
+from flows.payments.money import Money
+from flows.payments.paypal.gateway import sandbox_paypal
+from flows.payments.registry import gateway_of
+from flows.payments.session import Mismatch, SessionStatus, sessions_of
+from flows.payments.stripe.account import sandbox_stripe
+from tests.support import checkouts, gateway_env
+from tests.support.anything import JSON
+from tests.support.checkout_replies import (
+    MOLLIE_KEY,
+    MOLLIE_PAGE,
+    MOLLIE_SELLER,
+    PAYPAL_PAGE,
+    PAYPAL_SELLER,
+    PAYPAL_TOKEN,
+    mollie_payment,
+    paypal_order,
+)
+from tests.support.gateway_env import ID, NINE, NO_ANSWERS, TRIP, T, kept_in, reply
+
+SANDBOX = "http://127.0.0.1:8766/there"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One provider: a checkout that was opened at it, and how it says so and says no."""
+
+    seller: MerchantAccount
+    sandbox: MerchantAccount  # at SANDBOX
+    session: str
+    page: str
+    call: str
+    headers: Mapping[str, str]
+    opened: Callable[..., dict[str, Any]]
+    with_page: Callable[[str], dict[str, Any]]
+    refusal: Callable[[str], dict[str, Any]]
+    lets_in: tuple[dict[str, Any], ...] = ()  # what it answers before anything else
+
+    @property
+    def gateway(self) -> Gateway:
+        return gateway_of(self.seller)
+
+    def asked(self, price: Money = NINE, **terms: Any) -> Elicitation:
+        return gateway_env.asked(self.seller.name, price, **terms)
+
+    def prepared(self, *, number: int = 1) -> Elicitation:
+        return gateway_env.prepared(self.gateway, self.asked(), number=number)
+
+    def begun(self) -> Elicitation:
+        return gateway_env.begun(self.gateway, self.asked(), session=self.session, url=self.page)
+
+    def run(self, talk: Talk[T], *replies: httpx.Response) -> tuple[T, list[httpx.Request]]:
+        result, requests = gateway_env.run(talk, *map(reply, self.lets_in), *replies)
+        return result, requests[len(self.lets_in) :]
+
+
+CASES = {
+    "stripe": Case(
+        seller=checkouts.SELLER,
+        sandbox=sandbox_stripe(f"{SANDBOX}/", checkouts.KEY, ["whsec_x"]),
+        session="cs_test_1",
+        page=checkouts.PAGE,
+        call="POST https://api.stripe.com/v1/checkout/sessions",
+        headers={
+            "idempotency-key": f"{ID}:3",
+            "authorization": f"Bearer {checkouts.KEY}",
+            "content-type": "application/x-www-form-urlencoded",
+        },
+        opened=checkouts.session,
+        with_page=lambda url: checkouts.session(url=url),
+        refusal=lambda code: {
+            "error": {"code": code, "message": f"{checkouts.KEY} is not good for that"}
+        },
+    ),
+    "paypal": Case(
+        seller=PAYPAL_SELLER,
+        sandbox=sandbox_paypal(f"{SANDBOX}/", "id", "secret"),
+        session="ORDER1",
+        page=PAYPAL_PAGE,
+        call="POST https://api-m.sandbox.paypal.com/v2/checkout/orders",
+        headers={
+            "paypal-request-id": f"{ID}:3",
+            "authorization": "Bearer A21-hidden-2",
+            "prefer": "return=representation",
+        },
+        opened=paypal_order,
+        with_page=lambda url: paypal_order(links=[{"rel": "approve", "href": url}]),
+        refusal=lambda code: {"details": [{"issue": code, "description": "hidden-1 is not good"}]},
+        lets_in=(PAYPAL_TOKEN,),
+    ),
+    "mollie": Case(
+        seller=MOLLIE_SELLER,
+        sandbox=sandbox_mollie(f"{SANDBOX}/", MOLLIE_KEY),
+        session="tr_1",
+        page=MOLLIE_PAGE,
+        call="POST https://api.mollie.com/v2/payments",
+        headers={
+            "idempotency-key": f"{ID}:3",
+            "authorization": f"Bearer {MOLLIE_KEY}",
+            "content-type": "application/json",
+        },
+        opened=mollie_payment,
+        with_page=lambda url: mollie_payment(_links={"checkout": {"href": url}}),
+        refusal=lambda code: {"field": code, "detail": f"{MOLLIE_KEY} is not good for that"},
+    ),
+}
+every = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@every
+def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt(case: Case) -> None:
+    # defect: paymcp no idempotency key
+    before = case.prepared(number=3)
+    assert before.attempt is not None
+    departure, [request] = case.run(case.gateway.begin(before, TRIP), reply(case.opened(), 201))
+    assert f"{request.method} {request.url}" == case.call
+    assert request.content == kept_in(before).request.encode()
+    assert case.headers.items() <= dict(request.headers).items()
+    assert departure.url == case.page
+    kept = replace(kept_in(before), session=case.session, url=case.page)
+    assert departure.kept == msgspec.to_builtins(kept)
+    after = replace(before, attempt=replace(before.attempt, kept=departure.kept))
+    assert sessions_of(after) == (case.session,)
+    assert "hidden" not in str(departure.kept)
+
+
+@every
+def test_a_lost_reply_is_asked_for_again_with_the_same_bytes_and_key(case: Case) -> None:
+    before = case.prepared()
+    attempt = before.attempt
+    assert attempt is not None
+    _, first = case.run(case.gateway.begin(before, TRIP), reply(case.opened(), 201))
+    later = replace(before, former=(attempt,), attempt=replace(attempt, number=2))
+    kept, again = case.run(case.gateway.repeat(later, attempt), reply(case.opened()))
+    assert kept.session == case.session
+    assert [(one.content, one.headers) for one in again] == [
+        (one.content, one.headers) for one in first
+    ]
+
+
+@every
+def test_a_second_press_leads_to_the_page_that_is_open_already(case: Case) -> None:
+    first = case.begun()
+    assert first.attempt is not None
+    assert case.gateway.prepare(first, TRIP) == first.attempt.kept
+    assert gateway_env.run(case.gateway.begin(first, TRIP)) == (Redirect(url=case.page), [])
+
+
+@every
+def test_nothing_is_no_price(case: Case) -> None:
+    nothing = Money.from_minor_units(0, "EUR")
+    case.gateway.check(NINE)
+    with pytest.raises(InvalidQuestion):
+        case.gateway.check(nothing)
+    with pytest.raises(InvalidQuestion):
+        case.gateway.prepare(case.asked(nothing), TRIP)
+
+
+@every
+def test_nothing_is_repeated_where_nothing_was_begun(case: Case) -> None:
+    before = case.prepared()
+    assert before.attempt is not None
+    with pytest.raises(Failed, match="begun"):
+        next(case.gateway.repeat(before, replace(before.attempt, kept={"verifier": "v"})))
+
+
+@every
+def test_test_mode_is_never_asked_about_a_live_price(case: Case) -> None:
+    name, gateway = case.seller.name, case.gateway
+    live = gateway_env.prepared(gateway, case.asked(is_live=True))
+    assert live.attempt is not None
+    paid = gateway_env.payment(name, session="X", payment_intent="X", is_live=True)
+    for talk in (
+        gateway.begin(live, TRIP),
+        gateway.repeat(live, live.attempt),
+        gateway.fetch(live, "X"),
+        gateway.collect(live, "X"),
+        gateway.close(live, "X"),
+        gateway.refund(paid, reason=None),
+        gateway.refund(replace(paid, is_live=False, seller="another"), reason=None),
+        gateway.refund(replace(paid, is_live=False, payment_intent=None), reason=None),
+    ):
+        with pytest.raises(Failed, match=r"mode|holds no payment"):
+            next(talk)
+
+
+@every
+def test_a_sandbox_has_its_own_address_and_is_never_live(case: Case) -> None:
+    sandbox, page = case.sandbox, f"{SANDBOX}/pay/1"
+    assert (sandbox.api, sandbox.is_live) == (SANDBOX, False)
+    assert sandbox.checkout_origins == ("http://127.0.0.1:8766",)
+    talk = gateway_of(sandbox).begin(case.prepared(), TRIP)
+    departure, [request] = case.run(talk, reply(case.with_page(page)))
+    assert str(request.url) == SANDBOX + request.url.path.removeprefix("/there")
+    assert departure.url == page
+
+
+@every
+def test_the_words_carry_the_providers_code_and_not_its_sentence(case: Case) -> None:
+    for code, shown in (("TOO_SMALL", ", TOO_SMALL"), ("Pay at https://evil.example", "")):
+        refused = reply(case.refusal(code), 422)
+        with pytest.raises(Failed, match=rf"\(HTTP 422{shown}\)") as failed:
+            case.run(case.gateway.begin(case.prepared(), TRIP), refused)
+        assert "not good" not in str(failed.value)
+
+
+@every
+@pytest.mark.parametrize("bad", NO_ANSWERS)
+def test_a_reply_that_is_no_session_ends_in_words_for_the_person(
+    case: Case, bad: httpx.Response
+) -> None:
+    words = rf"^{case.seller.label} [a-z][^\n]+\.$"
+    with pytest.raises(Failed, match=words):
+        case.run(case.gateway.begin(case.prepared(), TRIP), bad)
+    with pytest.raises(Failed, match=words):
+        case.run(case.gateway.fetch(case.begun(), case.session), bad, bad)
+
+
+@every
+@pytest.mark.parametrize(
+    "host",
+    [
+        "https://{}.evil.example/",
+        "https://{}@evil.example/",
+        "http://{}/",
+        "https://{}:8443/",
+        "//evil.example",
+        "javascript:alert(1)",
+        "",
+    ],
+)
+def test_a_page_that_stands_elsewhere_is_not_led_to(case: Case, host: str) -> None:
+    url = host.format(httpx.URL(case.page).host)
+    with pytest.raises(Failed, match=r"not sent there|named no payment page"):
+        case.run(case.gateway.begin(case.prepared(), TRIP), reply(case.with_page(url), 201))
+
+
+@given(st.sampled_from([*CASES.values()]), st.data())
+def test_no_reply_makes_anything_but_a_judgement_or_an_error_of_ours(
+    case: Case, data: st.DataObject
+) -> None:
+    odd = st.dictionaries(st.sampled_from(sorted(case.opened())), JSON)
+    answer = data.draw(JSON | odd.map(lambda changes: case.opened(**changes)))
+    with suppress(Failed, Mismatch):
+        session, _ = case.run(case.gateway.fetch(case.begun(), case.session), reply(answer))
+        assert verify_session(case.begun(), session, seller=case.seller) in SessionStatus
