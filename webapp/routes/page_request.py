@@ -27,20 +27,27 @@ _service, _answers = part("service"), part("answers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """`cookie` binds the browser; `new_cookies` are to be set where it has none yet."""
+    """`cookie` binds the browser: a new one where it has none yet."""
 
     service: Service
     answers: Answers
     request: AnyRequest
     cookies: Mapping[str, str]
     cookie: str
-    new_cookies: tuple[str, ...]
     form: Fields
     now: datetime
 
     @property
     def scope(self) -> Mapping[str, Any]:
         return self.request.scope
+
+    @property
+    def new_cookies(self) -> tuple[str, ...]:
+        """What to set in this browser beside a page that has a form."""
+        browser = self.service.browser
+        if browser.cookie_of(self.cookies) is None:
+            return browser.set_cookies(self.cookie)
+        return browser.marks(self.cookie, self.cookies)
 
     def last(self, name: str) -> str:
         """What the query says of it; of several the last, empty if nothing."""
@@ -88,18 +95,12 @@ async def page_request(request: AnyRequest) -> PageRequest:
     """How the framework builds one."""
     service: Service = _service(request)
     cookies, browser = cookies_of(request), service.browser
-    cookie = browser.cookie_of(cookies)
-    new_cookies = () if cookie is None else browser.marks(cookie, cookies)
-    if cookie is None:
-        cookie = browser.fresh()
-        new_cookies = browser.set_cookies(cookie)
     return PageRequest(
         service=service,
         answers=_answers(request),
         request=request,
         cookies=cookies,
-        cookie=cookie,
-        new_cookies=new_cookies,
+        cookie=browser.cookie_of(cookies) or browser.fresh(),
         form=parsed(await request.body()) if request.method == "POST" else {},
         now=service.clock(),
     )
