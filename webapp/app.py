@@ -11,6 +11,7 @@ from functools import cache, partial
 from typing import Any
 
 from litestar import Litestar, Response, Router
+from litestar.di import Provide
 from litestar.exceptions import HTTPException
 
 from flows.errors import StoreUnavailable
@@ -45,6 +46,7 @@ from webapp.routes.connections import connections, disconnect, keep, reconnect, 
 from webapp.routes.home import alive, home, ready, static
 from webapp.routes.links import allow, decline, go_on, show, show_user_code
 from webapp.routes.live import live
+from webapp.routes.page_request import page_request
 from webapp.routes.payments import payments, request_refund
 from webapp.routes.pictures import picture
 from webapp.routes.returns import called_back, come_back
@@ -171,8 +173,9 @@ class Switch:
         if scope["type"] == "lifespan":  # it all runs by now
             await nothing_to_begin(receive, send)
             return
+        is_theirs = not _is_ours(scope["path"]) and self._served.has_route(scope)
         self._service.identity.settle(scope)
-        if not _is_ours(scope["path"]) and self._served.has_route(scope):
+        if is_theirs:
             # A route of the author's may complete, in trusted code or with a return token.
             with asking(self._service.completing):
                 await self._served(scope, receive, send)
@@ -299,7 +302,10 @@ def _routes() -> Litestar:
     )
     return Litestar(
         [for_people, for_programs],
-        dependencies=provided(service="service", answers="answers", served="served"),
+        dependencies={
+            **provided(service="service", served="served"),
+            "page": Provide(page_request),
+        },
         exception_handlers={Exception: either, HTTPException: either},
         openapi_config=None,
         logging_config=None,

@@ -152,7 +152,7 @@ async def opened(service: Service, asked: Asking) -> tuple[Elicitation, str]:
 
 async def come_home(service: Service, state: str) -> None:
     """The browser is back with a code."""
-    back = await returned(service, [state])
+    back = await returned(service, [state], now=service.clock())
     await service.kinds.accounts.grants.connect(back.elicitation, state=back.state, code="a-code")
 
 

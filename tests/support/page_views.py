@@ -8,20 +8,13 @@ from typing import Any
 from flows.elicitation.user_code import PAGE_WORDS
 from flows.schema.schema import schema_of
 from webapp.pages import views as module
-from webapp.pages import views_connections, views_home, views_payments
+from webapp.pages import views_connections, views_home, views_openers, views_payments
 from webapp.pages import views_forms as views_typed
 from webapp.pages.form import form_of
-from webapp.pages.views import (
-    AccountName,
-    Choice,
-    CodeButton,
-    Scope,
-    SignInButton,
-    SwitchBack,
-    View,
-)
+from webapp.pages.views import AccountName, Choice, Scope, SwitchBack, View
 from webapp.pages.views_connections import AccountGroup, Assistant, Connected, Sharing
 from webapp.pages.views_forms import Argument
+from webapp.pages.views_openers import CodeButton, SignInButton
 
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
 SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com")
@@ -178,7 +171,9 @@ USUAL: Mapping[str, Any] = {
 # Every page there is: a new one is in every test of this folder by being in the module.
 VIEWS: tuple[type[View], ...] = tuple(
     view
-    for found in (module, views_connections, views_home, views_payments, views_typed)
+    for found in (
+        *(module, views_connections, views_home, views_openers, views_payments, views_typed),
+    )
     for view in vars(found).values()
     if isinstance(view, type) and issubclass(view, View) and hasattr(view, "template")
 )

@@ -22,7 +22,8 @@ from flows.elicitation.states import Json
 from webapp.demo.tools import add_tools
 from webapp.http.browser import page_headers
 from webapp.pages.renderer import Renderer, template_folder
-from webapp.pages.views import BadRequest, Done, Late, SomeoneElse, Unknown, Used, View
+from webapp.pages.views import BadRequest, Done, Late, Unknown, Used, View
+from webapp.pages.views_openers import SomeoneElse
 
 NAME = "elicit demo"
 BODY_BYTES_AT_MOST = 16 * 1024

@@ -177,8 +177,10 @@ class Sessions:
     def _read(
         self, cookies: Mapping[str, str], name: str, purpose: Purpose, kind: type[StructT]
     ) -> StructT | None:
+        if name not in cookies:
+            return None
         try:
-            claims = self._tokens.read(cookies.get(name, ""), purpose=purpose, now=self._clock())
+            claims = self._tokens.read(cookies[name], purpose=purpose, now=self._clock())
             return msgspec.json.decode(claims.rest, type=kind)
         except (InvalidToken, msgspec.DecodeError):  # another version's has other fields
             return None

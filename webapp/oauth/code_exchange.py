@@ -8,6 +8,7 @@ late for its question is kept for the next one.
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 
 import msgspec
 
@@ -65,10 +66,10 @@ class CodeExchange:
         exchanging = await self._elicitations.change(
             elicitation.id, lambda e: come_back(e, state=state, now=now)
         )
-        await self._exchange(exchanging, code)
+        await self._exchange(exchanging, code, now=now)
 
-    async def _exchange(self, current: Elicitation, code: str) -> None:
-        talk = self._flow.finish(current, code=code, now=self._elicitations.clock())
+    async def _exchange(self, current: Elicitation, code: str, *, now: datetime) -> None:
+        talk = self._flow.finish(current, code=code, now=now)
         try:
             client = self._registrations.get(self._terms(current).provider)
             grant = await self._outbound.run(talk, to=client)
@@ -97,8 +98,13 @@ class CodeExchange:
             await self._revoke(connection)
             return False
 
+        stored = connection
+
         async def placed() -> Sequence[Value]:
-            return await self._connections.placed(connection, is_named=terms.account is not None)
+            nonlocal stored  # with the tools that it had before
+            is_named = terms.account is not None
+            *others, stored = await self._connections.placed(connection, is_named=is_named)
+            return (*others, stored)
 
         async def also(_: Elicitation) -> Sequence[Value]:
             return await placed()
@@ -109,8 +115,7 @@ class CodeExchange:
             # Too late for the question; the account is there all the same, for the next one.
             await self._elicitations.write_afresh(placed)
         _log.info("account.connected", extra={"id": current.id, "provider": connection.provider})
-        stored = await self._connections.read(connection.owner, connection.id)
-        await self._answer_alike(stored or connection)  # with the tools that it had before
+        await self._answer_alike(stored)
         return True
 
     async def revoke_grant(self, current: Elicitation, grant: Grant, code: DeviceCode) -> None:
@@ -135,8 +140,9 @@ class CodeExchange:
         But not where the person is on their way already, perhaps with another account.
         """
         content: Json = {"account": connection.id}
-        for other in await self._elicitations.open_of(connection.owner):
-            is_one = other.kind == "oauth" and other.status is Status.PENDING
+        owner, elicitations = connection.owner, self._elicitations
+        for other in await elicitations.all(Elicitation, owner=owner, status=Status.PENDING):
+            is_one = other.kind == "oauth" and elicitations.clock() < other.expires_at
             asked = other.asked
             if not is_one or not connection.is_shared(asked.tool, asked.calling_client):
                 continue
@@ -149,7 +155,7 @@ class CodeExchange:
                 and self._connections.is_enough(connection, terms.scopes, client)
             ):
                 proof = ConnectedBefore(account=connection.id)
-                await complete_elicitation(self._elicitations, other.id, content, proof)
+                await complete_elicitation(elicitations, other.id, content, proof)
 
     def _connection(
         self, current: Elicitation, grant: Grant, *, token: str | None, client_auth: str
@@ -158,9 +164,10 @@ class CodeExchange:
         pepper = self._elicitations.owners.pepper
         client = self._registrations.clients[terms.provider]
         key = self._connections.key(client, server=current.asked.server)
-        client_of, now = current.asked.calling_client, self._elicitations.clock()
+        tail, now = pepper.tag("account", key, grant.person.id, size=18), self._elicitations.clock()
+        client_of = current.asked.calling_client
         return Connection(
-            id=current.owner + pepper.tag("account", key, grant.person.id, size=18),
+            id=current.owner + tail,
             owner=current.owner,
             key=key,
             server=current.asked.server,

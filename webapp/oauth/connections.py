@@ -118,8 +118,8 @@ class Connections:
         )
         return content
 
-    async def placed(self, new: Connection, *, is_named: bool) -> list[Value]:
-        """The new one, and the one whose place it takes; neither is written yet.
+    async def placed(self, new: Connection, *, is_named: bool) -> list[Connection]:
+        """The new one last, after the one whose place it takes; neither is written yet.
 
         An account that was asked for by name takes no other's place.
         """

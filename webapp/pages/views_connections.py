@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from webapp.pages.views import AccountName, Scope, SignInButton, View
+from webapp.pages.views import AccountName, Scope, View
+from webapp.pages.views_openers import OwnPage
 
 # Whether a tool gets it: its key works, or is over, or was made for another registration of ours.
 Standing = Literal["works", "over", "unused"]
@@ -75,19 +76,11 @@ class AccountGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionsPage(View):
-    """All that the person who looks has connected.
-
-    `viewer` is what they are called; `sign_out_csrf` is there where they can sign out, `sign_in`
-    where they could be somebody else than whoever uses this computer.
-    """
+class ConnectionsPage(OwnPage):
+    """All that the person who looks has connected."""
 
     template: ClassVar[str] = "connections.html"
-    viewer: str
-    sign_out_csrf: str | None
-    now: datetime
     groups: tuple[AccountGroup, ...]
-    sign_in: SignInButton | None = None
 
     @property
     def is_of_many(self) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from webapp.pages.views import SignInButton, View
+from webapp.pages.views import View
+from webapp.pages.views_openers import OwnPage
 
 # "stuck": it could not be given back, and somebody who runs the server must look at it.
 Stays = Literal["taken", "spent", "disputed", "by_hand", "trouble"]
@@ -37,15 +38,11 @@ class Paid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaymentsPage(View):
-    """All that the person who looks has paid, the latest first; see Connections for the rest."""
+class PaymentsPage(OwnPage):
+    """All that the person who looks has paid, the latest first."""
 
     template: ClassVar[str] = "payments.html"
-    viewer: str
-    sign_out_csrf: str | None
-    now: datetime
     payments: tuple[Paid, ...]
-    sign_in: SignInButton | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

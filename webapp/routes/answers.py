@@ -24,6 +24,14 @@ _LEFT = "client disconnected prematurely"  # as the framework says it, while a b
 _log = logging.getLogger(__name__)
 
 
+class NotShown(Exception):
+    """Whoever asks may not go on; `page` says so, and what would help."""
+
+    def __init__(self, page: Response[Any]) -> None:
+        super().__init__("This request is refused.")
+        self.page = page
+
+
 class Answers:
     """Renders for one server."""
 
@@ -55,37 +63,33 @@ class Answers:
 
     def page_for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         """The page for a request that went wrong."""
+        server = self.server
         match error:
+            case NotShown():
+                return error.page
             case InvalidToken(reason="expired"):
-                view: View = Ended(server=self.server, ending="expired")
-                return self.page(view, status=HTTPStatus.GONE)
+                ended = Ended(server=server, ending="expired")
+                return self.page(ended, status=HTTPStatus.GONE)
             case InvalidToken():
-                return self.page(Unknown(server=self.server), status=HTTPStatus.NOT_FOUND)
+                return self.page(Unknown(server=server), status=HTTPStatus.NOT_FOUND)
             case TooOften():
                 return self.page(
-                    TooFast(server=self.server, wait=timedelta(seconds=error.seconds)),
+                    TooFast(server=server, wait=timedelta(seconds=error.seconds)),
                     status=HTTPStatus.TOO_MANY_REQUESTS,
                     headers={"retry-after": str(error.seconds)},
                 )
-            case StoreUnavailable():
-                return self.page(
-                    Trouble(server=self.server, error_id=_logged(request, error)),
-                    status=HTTPStatus.SERVICE_UNAVAILABLE,
-                    headers={"retry-after": str(RETRY_SECONDS)},
-                )
             case TooManyAttempts():
-                return self.page(TooMany(server=self.server), status=HTTPStatus.TOO_MANY_REQUESTS)
+                return self.page(TooMany(server=server), status=HTTPStatus.TOO_MANY_REQUESTS)
             case HTTPException(status_code=HTTPStatus.NOT_FOUND):
-                return self.page(NotFound(server=self.server), status=HTTPStatus.NOT_FOUND)
+                return self.page(NotFound(server=server), status=HTTPStatus.NOT_FOUND)
             case HTTPException(status_code=code) if code < HTTP_500_INTERNAL_SERVER_ERROR:
                 problem = f"{HTTPStatus(code).phrase}."
-                return self.page(BadRequest(server=self.server, problem=problem), status=code)
-            case _:
-                error_id = _logged(request, error)
-                return self.page(
-                    Trouble(server=self.server, error_id=error_id),
-                    status=HTTPStatus.INTERNAL_SERVER_ERROR,
-                )
+                return self.page(BadRequest(server=server, problem=problem), status=code)
+        trouble = Trouble(server=server, error_id=_logged(request, error))
+        if isinstance(error, StoreUnavailable):
+            again_in = {"retry-after": str(RETRY_SECONDS)}
+            return self.page(trouble, status=HTTPStatus.SERVICE_UNAVAILABLE, headers=again_in)
+        return self.page(trouble, status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def problem_for_error(
         self, request: Request[Any, Any, Any], error: Exception

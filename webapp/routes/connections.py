@@ -11,17 +11,16 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import quote
 
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
-from litestar.params import FromPath, RawBody
+from litestar.params import FromPath
 
 from flows.errors import Failed
 from flows.oauth.connection import Connection
-from webapp.http.requests import cookies_of, parsed, query_of
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.views import AccountName, ProviderTrouble, Scope
 from webapp.pages.views_connections import (
@@ -35,201 +34,123 @@ from webapp.pages.views_connections import (
 )
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes import reconnect as reconnecting
-from webapp.routes.answers import Answers, see_other
-from webapp.routes.closed import closed
-from webapp.routes.fields import refuse_form
-from webapp.routes.openers import (
-    SIGN_IN,
-    sign_in_button,
-    sign_in_targets,
-    with_cookie,
-)
+from webapp.routes.answers import see_other
+from webapp.routes.own_pages import about, known_viewer, own_page
+from webapp.routes.page_request import PageRequest
 from webapp.service import Service
 
 HERE = "/connections"
 _NEVER = datetime.min.replace(tzinfo=UTC)
-_Asked: TypeAlias = Request[Any, Any, Any]
 _log = logging.getLogger(__name__)
 
 
 @get(HERE)
-async def connections(
-    request: _Asked, service: NamedDependency[Service], answers: NamedDependency[Answers]
-) -> Response[Any]:
+async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     """All that whoever looks has connected."""
-    viewer = await service.identity.viewer(request.scope, cookies_of(request))
-    if viewer is None:
-        return closed(request, service, answers, of="connections")
-    cookie, cookies = with_cookie(request, service)
-    cookies += await service.identity.kept_up(cookies_of(request))
-    found = await service.kinds.accounts.list(viewer.owner)
-    has_session = viewer.session is not None
+    viewer = await known_viewer(page, of="connections")
+    found = await page.service.kinds.accounts.list(viewer.owner)
     view = ConnectionsPage(
-        server=answers.server,
-        viewer=viewer.label,
-        sign_out_csrf=service.browser.csrf(cookie, subject=SIGN_IN) if has_session else None,
-        sign_in=None if has_session else sign_in_button(service, back=HERE, cookie=cookie),
-        now=service.clock(),
+        **about(page, viewer, back=HERE),
         groups=tuple(
             AccountGroup(
-                name=server,
-                connected=tuple(
-                    [
-                        _connected(one, found, service, cookie=cookie, served=answers.server)
-                        for one in group
-                    ]
-                ),
+                name=server, connected=tuple(_connected(page, one, found) for one in group)
             )
             for server, group in groupby(found, key=lambda one: one.server)
         ),
     )
-    return answers.page(view, form_targets=sign_in_targets(service), cookies=cookies)
+    return await own_page(page, view)
 
 
 @post(HERE + "/{id:str}/disconnect", status_code=HTTPStatus.OK)
-async def disconnect(
-    request: _Asked,
-    *,
-    id: FromPath[str],
-    body: RawBody,
-    service: NamedDependency[Service],
-    answers: NamedDependency[Answers],
-) -> Response[Any]:
+async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Give its keys back and forget it; pressed again, what was said then."""
-    found = await _asked_for(id, request, body, service, answers)
-    if isinstance(found, Response):
-        return found
+    found, server = await _pressed(page, id), page.answers.server
+    provider = _label(found, page.service)
     try:
-        done = await service.kinds.accounts.disconnect(found.owner, found.id)
+        done = await page.service.kinds.accounts.disconnect(found.owner, found.id)
     except Failed as error:
         error_id = secrets.token_hex(6)
         _log.warning("account.not_disconnected", exc_info=error, extra={"error_id": error_id})
-        cookie = service.browser.cookie_of(cookies_of(request)) or ""
         trouble = ProviderTrouble(
-            server=answers.server,
-            provider=_label(found, service),
+            server=server,
+            provider=provider,
             error_id=error_id,
             again_action=f"{HERE}/{id}/disconnect",
-            csrf=service.browser.csrf(cookie, subject=found.id),
+            csrf=page.csrf(found.id),
         )
-        return answers.page(trouble, status=HTTPStatus.BAD_GATEWAY)
+        return page.answers.page(trouble, status=HTTPStatus.BAD_GATEWAY)
     if found.picture is not None:
-        service.pictures.forget(found.picture)
+        page.service.pictures.forget(found.picture)
     view = Disconnected(
-        server=answers.server,
-        provider=_label(found, service),
+        server=server,
+        provider=provider,
         account=found.label,
         revoked=done.revoked,
         manage=done.manage,
     )
-    return answers.page(view)
+    return page.answers.page(view)
 
 
 @post(HERE + "/{id:str}/unshare", status_code=HTTPStatus.SEE_OTHER)
-async def unshare(
-    request: _Asked,
-    *,
-    id: FromPath[str],
-    body: RawBody,
-    service: NamedDependency[Service],
-    answers: NamedDependency[Answers],
-) -> Response[Any]:
+async def unshare(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """A tool must ask before it uses the account again."""
-    found = await _asked_for(id, request, body, service, answers)
-    if isinstance(found, Response):
-        return found
-    tool = query_of(request).get("tool", [""])[-1]
-    await service.kinds.accounts.unshare(found.owner, found.id, tool)
-    return see_other(f"{HERE}#{_tail(found)}")
+    found = await _pressed(page, id)
+    await page.service.kinds.accounts.unshare(found.owner, found.id, page.last("tool"))
+    return _to(found)
 
 
 @post(HERE + "/{id:str}/keep", status_code=HTTPStatus.SEE_OTHER)
-async def keep(
-    request: _Asked,
-    *,
-    id: FromPath[str],
-    body: RawBody,
-    service: NamedDependency[Service],
-    answers: NamedDependency[Answers],
-) -> Response[Any]:
+async def keep(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Only the ticked ones of the person's assistants may use it, or all of them."""
-    found = await _asked_for(id, request, body, service, answers)
-    if isinstance(found, Response):
-        return found
-    is_for_all = query_of(request).get("all", [])[-1:] == ["1"]
-    clients = None if is_for_all else parsed(body).get("client", [])
-    await service.kinds.accounts.keep_to(found.owner, found.id, clients)
-    return see_other(f"{HERE}#{_tail(found)}")
+    found = await _pressed(page, id)
+    clients = None if page.last("all") == "1" else page.form.get("client", [])
+    await page.service.kinds.accounts.keep_to(found.owner, found.id, clients)
+    return _to(found)
 
 
 @post(HERE + "/{id:str}/switch", status_code=HTTPStatus.SEE_OTHER)
-async def switch(
-    request: _Asked,
-    *,
-    id: FromPath[str],
-    body: RawBody,
-    service: NamedDependency[Service],
-    answers: NamedDependency[Answers],
-) -> Response[Any]:
+async def switch(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """The next call gets this account, also one that had a yes for another; or else it asks."""
-    found = await _asked_for(id, request, body, service, answers)
-    if isinstance(found, Response):
-        return found
-    await service.kinds.accounts.switch(found.owner, found.id)
-    return see_other(f"{HERE}#{_tail(found)}")
+    found = await _pressed(page, id)
+    await page.service.kinds.accounts.switch(found.owner, found.id)
+    return _to(found)
 
 
 @post(HERE + "/{id:str}/reconnect", status_code=HTTPStatus.SEE_OTHER)
-async def reconnect(
-    request: _Asked,
-    *,
-    id: FromPath[str],
-    body: RawBody,
-    service: NamedDependency[Service],
-    answers: NamedDependency[Answers],
-) -> Response[Any]:
+async def reconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Ask for it anew, with all that it may do; the link of the question goes on."""
-    found = await _asked_for(id, request, body, service, answers)
-    if isinstance(found, Response):
-        return found
-    elicitation = await reconnecting.reconnect(service, found)
+    found = await _pressed(page, id)
+    elicitation = await reconnecting.reconnect(page.service, found)
     if elicitation is None:
-        return see_other(f"{HERE}#{_tail(found)}")
-    return see_other(service.links.of(elicitation, now=service.clock()))
+        return _to(found)
+    return see_other(page.service.links.of(elicitation, now=page.service.clock()))
 
 
-async def _asked_for(
-    id: str, request: _Asked, body: bytes, service: Service, answers: Answers
-) -> Connection | Response[Any]:
-    """The one that a form is about, also if it is over; else the page for whoever may not send it.
+async def _pressed(page: PageRequest, id: str) -> Connection:
+    """The one that a form is about, also if it is over. Raises NotShown for who may not send it.
 
     Raises NotFoundException for one that is not there, and for somebody else's.
     """
-    viewer = await service.identity.viewer(request.scope, cookies_of(request))
-    if viewer is None:
-        return closed(request, service, answers, of="connections")
-    owner = viewer.owner
-    found = await service.elicitations.read(Connection, owner=owner, id=owner + id)
+    owner = (await known_viewer(page, of="connections")).owner
+    found = await page.service.elicitations.read(Connection, owner=owner, id=owner + id)
     if found is None:
         raise NotFoundException
-    refused = refuse_form(parsed(body), request, service, answers, subject=found.id)
-    return refused or found
+    page.must_be_form_about(found.id)
+    return found
 
 
-def _connected(
-    connection: Connection,
-    among: Sequence[Connection],
-    service: Service,
-    *,
-    cookie: str,
-    served: str,
-) -> Connected:
-    kept = service.kinds.accounts.connections
+def _to(connection: Connection) -> Response[Any]:
+    """Where it stands on the page."""
+    return see_other(f"{HERE}#{_tail(connection)}")
+
+
+def _connected(page: PageRequest, connection: Connection, among: Sequence[Connection]) -> Connected:
+    kept = page.service.kinds.accounts.connections
     client, provider = kept.client(connection), kept.provider(connection)
     standing: Standing = "works"
-    if client is None and connection.server == served:
+    if client is None and connection.server == page.answers.server:
         standing = "unused"  # what another server is set up for is not known here
-    elif not connection.is_usable(now=service.clock()):
+    elif not connection.is_usable(now=page.now):
         standing = "over"
     alike = [one for one in among if one.key == connection.key]
     can_switch = standing == "works" and not connection.holds_key
@@ -238,7 +159,7 @@ def _connected(
     action = f"{HERE}/{_tail(connection)}"
     return Connected(
         id=_tail(connection),
-        provider=_label(connection, service),
+        provider=_label(connection, page.service),
         person=AccountName(label=connection.label, name=connection.name),
         connected_at=connection.connected_at,
         scopes=tuple([Scope(words=words.get(each, each), raw=each) for each in connection.scopes])
@@ -246,7 +167,7 @@ def _connected(
         else None,
         shared=_shared(connection, action=action),
         standing=standing,
-        csrf=service.browser.csrf(cookie, subject=connection.id),
+        csrf=page.csrf(connection.id),
         disconnect_action=f"{action}/disconnect",
         keep_action=f"{action}/keep",
         clients=tuple(

@@ -10,9 +10,9 @@ from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
 from webapp.http.port import proof
-from webapp.http.requests import cookies_of, query_of
+from webapp.http.requests import query_of
 from webapp.pages.views_home import Home
-from webapp.routes.answers import Answers
+from webapp.routes.page_request import PageRequest
 from webapp.server import HostedServer
 from webapp.service import Service
 
@@ -28,21 +28,19 @@ _ASSETS = {
 
 @get("/")
 async def home(
-    request: Request[Any, Any, Any],
-    service: NamedDependency[Service],
-    answers: NamedDependency[Answers],
-    served: NamedDependency[HostedServer],
+    page: NamedDependency[PageRequest], served: NamedDependency[HostedServer]
 ) -> Response[Any]:
     """What this server is and how to add it; its tools are named to those only who may call it."""
+    service = page.service
     is_closed = service.signing_in is not None or served.has_own_sign_in
-    knows = not is_closed or await service.identity.viewer(request.scope, cookies_of(request))
+    knows = not is_closed or await page.viewer()
     view = Home(
-        server=answers.server,
+        server=page.answers.server,
         mcp_url=f"{service.public_url}/mcp",
         tools=await served.tools() if knows else (),
         sandbox_url=service.sandbox_url,
     )
-    return answers.page(view)
+    return page.answers.page(view)
 
 
 @get("/static/{name:str}", sync_to_thread=False)

@@ -12,9 +12,9 @@ from http import HTTPStatus
 from typing import Any
 
 from babel import Locale
-from litestar import HttpMethod, Request, Response, post, route
+from litestar import HttpMethod, Response, post, route
 from litestar.di import NamedDependency
-from litestar.params import FromPath, RawBody
+from litestar.params import FromPath
 
 from flows.crypto.tokens import Purpose
 from flows.elicitation.proof import OnPage
@@ -22,173 +22,104 @@ from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import Failed, InvalidToken, NotAllowed, NotConfigured, NotPossible
 from flows.schema.schema import Fault, parse
-from webapp.http.requests import Fields, cookies_of, parsed, query_of
 from webapp.kinds.page_kind import PageKind, has_rules
-from webapp.kinds.rules import Rules
 from webapp.pages.builder import PageBuilder
 from webapp.pages.form import form_of
 from webapp.pages.views import ProviderTrouble
-from webapp.routes.answers import Answers, see_other
-from webapp.routes.fields import refuse_form
-from webapp.routes.openers import pace, refuse_opener, with_cookie
+from webapp.routes.answers import see_other
+from webapp.routes.openers import must_be_opener, pace
+from webapp.routes.page_request import PageRequest
 from webapp.routes.redirect import depart, trouble_of
-from webapp.service import Service
 
 _TICKS = ("remember", "all_clients")  # the boxes beside a yes
 _log = logging.getLogger(__name__)
 
 
 @route("/e/{token:str}", http_method=[HttpMethod.GET, HttpMethod.HEAD])
-async def show(
-    request: Request[Any, Any, Any],
-    token: FromPath[str],
-    service: NamedDependency[Service],
-    answers: NamedDependency[Answers],
-) -> Response[Any]:
+async def show(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """What this link is about, or what became of it."""
-    elicitation = await elicitation_of(token, service)
-    refused = await refuse_opener(elicitation, request, service, answers, here=f"/e/{token}")
-    if refused is not None:
-        return refused
-    cookie, cookies = with_cookie(request, service)
-    shown = _shown(service, elicitation, token=token, cookie=cookie, locale=answers.locale(request))
-    view = await shown.view(is_bound=service.completing.is_bound(elicitation, cookies_of(request)))
-    cookies += await service.identity.kept_up(cookies_of(request))
-    return answers.page(view, form_targets=_form_targets(elicitation), cookies=cookies)
+    elicitation = await elicitation_of(page, token)
+    await must_be_opener(page, elicitation, here=f"/e/{token}")
+    locale = page.answers.locale(page.request)
+    shown = _shown(page, elicitation, token=token, locale=locale)
+    view = await shown.view(is_bound=page.is_bound(elicitation))
+    kept_up = await page.service.identity.kept_up(page.cookies)
+    targets = _form_targets(elicitation)
+    return page.answers.page(view, form_targets=targets, cookies=(*page.new_cookies, *kept_up))
 
 
 @post("/e/{token:str}", status_code=HTTPStatus.SEE_OTHER)
-async def go_on(
-    request: Request[Any, Any, Any],
-    *,
-    token: FromPath[str],
-    body: RawBody,
-    service: NamedDependency[Service],
-    answers: NamedDependency[Answers],
-) -> Response[Any]:
+async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Begin an attempt in this browser and send it on its way, or take what was typed."""
-    elicitation, fields = await elicitation_of(token, service), parsed(body)
-    refused = await _refuse(elicitation, request, fields, service, answers, token=token)
-    if refused is not None:
-        return refused
+    elicitation = await _pressed(page, token)
+    typed = page.service.kinds.on_page(elicitation.kind)
+    if typed is not None:
+        return await _take_answer(page, elicitation, typed, token=token)
     attempt = elicitation.attempt
     known = None if attempt is None else attempt.browser
-    cookie = service.browser.cookie_of(cookies_of(request), known=known) or ""
-    typed = service.kinds.on_page(elicitation.kind)
-    if typed is not None:
-        shown = _shown(service, elicitation, token=token, cookie=cookie)
-        rules = service.kinds.rules
-        return await _take_answer(
-            elicitation, shown, fields, typed, answers, rules=rules, token=token
-        )
+    cookie = page.service.browser.cookie_of(page.cookies, known=known) or ""
     try:
-        return see_other(
-            await depart(
-                service, elicitation, cookie=cookie, switches=fields.get("switch") == ["1"]
-            )
-        )
+        switches = page.is_ticked("switch")
+        return see_other(await depart(page.service, elicitation, cookie=cookie, switches=switches))
     except NotPossible:
         return see_other(f"/e/{token}")
     except (Failed, NotConfigured) as error:
-        return _trouble(error, elicitation, cookie, service, answers, token=token)
+        return _trouble(page, elicitation, error, token=token)
 
 
 @post("/e/{token:str}/allow", status_code=HTTPStatus.SEE_OTHER)
-async def allow(
-    request: Request[Any, Any, Any],
-    *,
-    token: FromPath[str],
-    body: RawBody,
-    service: NamedDependency[Service],
-    answers: NamedDependency[Answers],
-) -> Response[Any]:
+async def allow(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Let the tool use the account that is connected already."""
-    elicitation = await elicitation_of(token, service)
-    refused = await _refuse(elicitation, request, parsed(body), service, answers, token=token)
-    if refused is not None:
-        return refused
+    elicitation = await _pressed(page, token)
     if traits_of(elicitation.kind).gives == "account":
-        account = query_of(request).get("account", [""])[-1]
         try:
-            await service.kinds.accounts.share(elicitation, account=account)
+            await page.service.kinds.accounts.share(elicitation, account=page.last("account"))
         except Failed as error:
-            cookie = service.browser.cookie_of(cookies_of(request)) or ""
-            return _trouble(error, elicitation, cookie, service, answers, token=token)
+            return _trouble(page, elicitation, error, token=token)
     return see_other(f"/e/{token}")
 
 
 @post("/e/{token:str}/decline", status_code=HTTPStatus.SEE_OTHER)
-async def decline(
-    request: Request[Any, Any, Any],
-    *,
-    token: FromPath[str],
-    body: RawBody,
-    service: NamedDependency[Service],
-    answers: NamedDependency[Answers],
-) -> Response[Any]:
+async def decline(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Say no: the tool ends, the link is dead."""
-    elicitation = await elicitation_of(token, service)
-    refused = await _refuse(elicitation, request, parsed(body), service, answers, token=token)
-    if refused is not None:
-        return refused
-    await service.elicitations.end(elicitation, Status.DECLINED)
+    elicitation = await _pressed(page, token)
+    await page.service.elicitations.end(elicitation, Status.DECLINED)
     return see_other(f"/e/{token}")
 
 
 @post("/e/{token:str}/code", status_code=HTTPStatus.SEE_OTHER)
-async def show_user_code(
-    request: Request[Any, Any, Any],
-    *,
-    token: FromPath[str],
-    body: RawBody,
-    service: NamedDependency[Service],
-    answers: NamedDependency[Answers],
-) -> Response[Any]:
+async def show_user_code(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Bind this browser: the page shows it letters from now on."""
-    elicitation = await elicitation_of(token, service)
-    refused = refuse_form(parsed(body), request, service, answers, subject=elicitation.id)
-    if refused is not None:
-        return refused
-    pace(elicitation, request, service, is_open=False)
-    code = service.identity.code(elicitation, cookies_of(request))
-    browser = service.browser.hash_of(cookies_of(request))
+    service, elicitation = page.service, await elicitation_of(page, token)
+    page.must_be_form_about(elicitation.id)
+    pace(elicitation, page.request, service, is_open=False)
+    code = service.identity.code(elicitation, page.cookies)
+    browser = service.browser.hash_of(page.cookies)
     if elicitation.is_by_code and browser is not None and code is None:
         with suppress(NotAllowed, NotPossible):  # the page tells
             await service.user_codes.bind(elicitation.id, browser=browser)
     return see_other(f"/e/{token}")
 
 
-async def elicitation_of(token: str, service: Service) -> Elicitation:
+async def elicitation_of(page: PageRequest, token: str) -> Elicitation:
     """Raises InvalidToken."""
-    claims = service.links.read(token, purpose=Purpose.LINK, now=service.clock())
-    elicitation = await service.elicitations.get(claims.id)
+    claims = page.service.links.read(token, purpose=Purpose.LINK, now=page.now)
+    elicitation = await page.service.elicitations.get(claims.id)
     if elicitation is None:
         raise InvalidToken("erased")
     return elicitation
 
 
-async def _refuse(
-    elicitation: Elicitation,
-    request: Request[Any, Any, Any],
-    fields: Fields,
-    service: Service,
-    answers: Answers,
-    *,
-    token: str,
-) -> Response[Any] | None:
-    """The page for another person, or for a form that is not of our page in this browser."""
-    refused = await refuse_opener(elicitation, request, service, answers, here=f"/e/{token}")
-    return refused or refuse_form(fields, request, service, answers, subject=elicitation.id)
+async def _pressed(page: PageRequest, token: str) -> Elicitation:
+    """Raises NotShown for another person, or a form that is not of our page in this browser."""
+    elicitation = await elicitation_of(page, token)
+    await must_be_opener(page, elicitation, here=f"/e/{token}")
+    page.must_be_form_about(elicitation.id)
+    return elicitation
 
 
 def _trouble(
-    error: Failed | NotConfigured,
-    elicitation: Elicitation,
-    cookie: str,
-    service: Service,
-    answers: Answers,
-    *,
-    token: str,
+    page: PageRequest, elicitation: Elicitation, error: Failed | NotConfigured, *, token: str
 ) -> Response[Any]:
     """The provider said no, or nothing that could be understood, or lacks settings here.
 
@@ -198,53 +129,41 @@ def _trouble(
     _log.warning("provider.failed", exc_info=error, extra={"error_id": error_id})
     view = ProviderTrouble(
         server=elicitation.asked.server,
-        provider=service.kinds.label(elicitation),
+        provider=page.service.kinds.label(elicitation),
         error_id=error_id,
         again_action=f"/e/{token}",
-        csrf=service.browser.csrf(cookie, subject=elicitation.id),
+        csrf=page.csrf(elicitation.id),
         trouble=trouble_of(error),
         is_payment=traits_of(elicitation.kind).page == "payment",
     )
-    return answers.page(
-        view, status=HTTPStatus.BAD_GATEWAY, form_targets=_form_targets(elicitation)
-    )
+    targets = _form_targets(elicitation)
+    return page.answers.page(view, status=HTTPStatus.BAD_GATEWAY, form_targets=targets)
 
 
 async def _take_answer(
-    elicitation: Elicitation,
-    shown: PageBuilder,
-    fields: Fields,
-    typed: PageKind,
-    answers: Answers,
-    *,
-    rules: Rules,
-    token: str,
+    page: PageRequest, elicitation: Elicitation, typed: PageKind, *, token: str
 ) -> Response[Any]:
+    shown = _shown(page, elicitation, token=token)
     if await shown.ended() is not None:
         return see_other(f"/e/{token}")
     schema = typed.schema(elicitation)
-    parsed = parse(schema, fields)
+    parsed = parse(schema, page.form)
     faults: Sequence[Fault] = parsed.faults
     if not faults and has_rules(elicitation):
-        faults = await rules.faults(elicitation, parsed.content)
+        faults = await page.service.kinds.rules.faults(elicitation, parsed.content)
     if faults:
-        view = shown.start_typed(form_of(schema, values=fields, faults=faults))
-        return answers.page(view, status=HTTPStatus.UNPROCESSABLE_ENTITY)
-    ticks = {tick for tick in _TICKS if fields.get(tick) == ["1"]}
+        view = shown.start_typed(form_of(schema, values=page.form, faults=faults))
+        return page.answers.page(view, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+    ticks = set(filter(page.is_ticked, _TICKS))
     await typed.complete(elicitation, parsed.content, OnPage(), ticks=ticks)
     return see_other(f"/e/{token}")
 
 
 def _shown(
-    service: Service,
-    elicitation: Elicitation,
-    *,
-    token: str,
-    cookie: str,
-    locale: Locale | None = None,
+    page: PageRequest, elicitation: Elicitation, *, token: str, locale: Locale | None = None
 ) -> PageBuilder:
-    csrf = service.browser.csrf(cookie, subject=elicitation.id)
-    return PageBuilder(service, elicitation, here=f"/e/{token}", csrf=csrf, locale=locale)
+    csrf = page.csrf(elicitation.id)
+    return PageBuilder(page.service, elicitation, here=f"/e/{token}", csrf=csrf, locale=locale)
 
 
 def _form_targets(elicitation: Elicitation) -> list[str]:

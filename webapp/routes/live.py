@@ -5,39 +5,33 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 
-from litestar import Request, Response, get
+from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.response import Stream
 
 from flows.elicitation.states import Elicitation
 from flows.elicitation.user_code import Code
-from webapp.http.requests import cookies_of
 from webapp.routes.answers import problem
 from webapp.routes.links import elicitation_of
 from webapp.routes.openers import pace, unconfirmed
+from webapp.routes.page_request import PageRequest
 from webapp.service import Service
 
 PING_EVERY = timedelta(seconds=15)
 
 
 @get("/e/{token:str}/live")
-async def live(
-    request: Request[Any, Any, Any], token: FromPath[str], service: NamedDependency[Service]
-) -> Response[Any]:
+async def live(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """The status, now and at each change, until it is final."""
-    elicitation = await elicitation_of(token, service)
-    opening = await service.identity.opening(elicitation, request.scope, cookies_of(request))
-    pace(elicitation, request, service, is_open=opening.is_open)
+    service, elicitation = page.service, await elicitation_of(page, token)
+    opening = await page.opening(elicitation)
+    pace(elicitation, page.request, service, is_open=opening.is_open)
 
     async def status(current: Elicitation) -> str | None:
         """None for whoever may not see it (any more)."""
-        cookies = cookies_of(request)
-        code = service.identity.code(current, cookies)
-        if (
-            code is None
-            and not (await service.identity.opening(current, request.scope, cookies)).is_open
-        ):
+        code = service.identity.code(current, page.cookies)
+        if code is None and not (await page.opening(current)).is_open:
             return None
         return _status(current, code)
 

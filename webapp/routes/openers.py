@@ -7,27 +7,25 @@ name and the kind of request; a mismatch ends nothing for whoever asked, and is 
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, assert_never
-
-from litestar import Request, Response
+from typing import assert_never
 
 from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import PAGE_WORDS, Code
+from webapp.http.parts import AnyRequest
 from webapp.http.rate_limit import address_key
-from webapp.http.requests import cookies_of
 from webapp.identity.identity import Opening, Way
 from webapp.pages.builder import ENDINGS
-from webapp.pages.views import (
+from webapp.pages.views import Ended, View
+from webapp.pages.views_openers import (
     BeforeOpener,
     CodeButton,
     CodePage,
-    Ended,
     SignInButton,
     SomeoneElse,
-    View,
 )
-from webapp.routes.answers import Answers
+from webapp.routes.answers import NotShown
+from webapp.routes.page_request import PageRequest
 from webapp.service import Service
 
 SIGN_IN = "signin"  # what the CSRF field of those forms is about
@@ -49,39 +47,26 @@ _LETTERS = "Letters from this page, typed into the chat, show that it is you who
 _SIGN_IN = "You sign in so that nobody else can use this link."
 
 
-async def refuse_opener(
-    elicitation: Elicitation,
-    request: Request[Any, Any, Any],
-    service: Service,
-    answers: Answers,
-    *,
-    here: str,
-) -> Response[Any] | None:
-    """The page for whoever may not go on; None for the person who asked. `here` is the link."""
-    opening = await service.identity.opening(elicitation, request.scope, cookies_of(request))
-    pace(elicitation, request, service, is_open=opening.is_open)
+async def must_be_opener(page: PageRequest, elicitation: Elicitation, *, here: str) -> None:
+    """Raises NotShown for whoever did not ask. `here` is the link."""
+    opening = await page.opening(elicitation)
+    pace(elicitation, page.request, page.service, is_open=opening.is_open)
     if opening.is_open:
-        return None
+        return
     if opening.way in (Way.OTHER_PERSON, Way.OTHER_BROWSER, Way.HERE_ONLY):
         _log.warning("opener.refused", extra={"id": elicitation.id, "way": opening.way.value})
-    cookie, cookies = with_cookie(request, service)
-    view = _view(elicitation, opening, request, service, here=here, cookie=cookie)
     is_form = opening.way in (Way.SIGN_IN, Way.OTHER_PERSON)
-    return answers.page(
-        view,
-        status=HTTPStatus.OK if opening.way is Way.CODE else HTTPStatus.FORBIDDEN,
-        form_targets=sign_in_targets(service) if is_form else (),
-        cookies=cookies,
+    raise NotShown(
+        page.answers.page(
+            _view(page, elicitation, opening, here=here),
+            status=HTTPStatus.OK if opening.way is Way.CODE else HTTPStatus.FORBIDDEN,
+            form_targets=sign_in_targets(page.service) if is_form else (),
+            cookies=page.new_cookies,
+        )
     )
 
 
-def pace(
-    elicitation: Elicitation,
-    request: Request[Any, Any, Any],
-    service: Service,
-    *,
-    is_open: bool,
-) -> None:
+def pace(elicitation: Elicitation, request: AnyRequest, service: Service, *, is_open: bool) -> None:
     """Raises TooOften if this one link is asked for without end.
 
     Strangers are counted by their address: they must not be able to hold back whoever asked, who
@@ -91,31 +76,20 @@ def pace(
     service.paces.require(f"{elicitation.id} {who}")
 
 
-def with_cookie(request: Request[Any, Any, Any], service: Service) -> tuple[str, tuple[str, ...]]:
-    """The browser's binding cookie, and what to set where it has none yet."""
-    cookies = cookies_of(request)
-    cookie = service.browser.cookie_of(cookies)
-    if cookie is not None:
-        return cookie, service.browser.marks(cookie, cookies)
-    cookie = service.browser.fresh()
-    return cookie, service.browser.set_cookies(cookie)
-
-
 def unconfirmed(code: Code) -> str:
     """The live status of a page that shows letters; with other letters it is another one."""
     return f"unconfirmed {code.number}"
 
 
-def sign_in_button(
-    service: Service, *, back: str, cookie: str, switches: bool = False
-) -> SignInButton | None:
-    if service.signing_in is None:
+def sign_in_button(page: PageRequest, *, back: str, switches: bool = False) -> SignInButton | None:
+    signing_in = page.service.signing_in
+    if signing_in is None:
         return None
     return SignInButton(
         action="/signin",
         back=back,
-        csrf=service.browser.csrf(cookie, subject=SIGN_IN),
-        issuer=service.signing_in.label,
+        csrf=page.csrf(SIGN_IN),
+        issuer=signing_in.label,
         switch=switches,
     )
 
@@ -130,51 +104,38 @@ def why_not_shown(service: Service) -> str:
     return _THEIRS_PAIR if service.pairing.is_possible else _THEIRS_HERE_ONLY
 
 
-def _view(
-    elicitation: Elicitation,
-    opening: Opening,
-    request: Request[Any, Any, Any],
-    service: Service,
-    *,
-    here: str,
-    cookie: str,
-) -> View:
+def _view(page: PageRequest, elicitation: Elicitation, opening: Opening, *, here: str) -> View:
     server, kind = elicitation.asked.server, traits_of(elicitation.kind).page
     match opening.way:
         case Way.SIGN_IN:
-            button = sign_in_button(service, back=here, cookie=cookie)
+            button = sign_in_button(page, back=here)
             return BeforeOpener(server=server, kind=kind, why=_SIGN_IN, sign_in=button)
         case Way.OTHER_PERSON:
-            button = sign_in_button(service, back=here, cookie=cookie, switches=True)
+            button = sign_in_button(page, back=here, switches=True)
             label = opening.viewer.label if opening.viewer is not None else None
             return SomeoneElse(server=server, other="person", signed_in_as=label, sign_in=button)
         case Way.OTHER_BROWSER:
             return SomeoneElse(server=server, other="browser")
-        case Way.CODE if _is_over(elicitation, service):
+        case Way.CODE if elicitation.status.is_final or page.now >= elicitation.expires_at:
             ending = ENDINGS.get(elicitation.status, "expired")
             return Ended(server=server, ending=ending, kind=kind)
-        case Way.CODE if code := service.identity.code(elicitation, cookies_of(request)):
+        case Way.CODE if code := page.service.identity.code(elicitation, page.cookies):
             return CodePage(
                 server=server,
                 kind=kind,
-                letters=service.user_codes.of(elicitation, code),
+                letters=page.service.user_codes.of(elicitation, code),
                 words=PAGE_WORDS,
                 live_url=f"{here}/live",
                 here_url=here,
                 status=unconfirmed(code),
-                now=service.clock(),
+                now=page.now,
                 expires_at=elicitation.expires_at,
             )
         case Way.CODE:
-            csrf = service.browser.csrf(cookie, subject=elicitation.id)
-            press = CodeButton(action=f"{here}/code", csrf=csrf)
+            press = CodeButton(action=f"{here}/code", csrf=page.csrf(elicitation.id))
             return BeforeOpener(server=server, kind=kind, why=_LETTERS, code=press)
         case Way.PAIR:
             return BeforeOpener(server=server, kind=kind, why=_PAIR)
         case Way.HERE_ONLY | Way.OPEN:
             return BeforeOpener(server=server, kind=kind, why=_HERE_ONLY)
     assert_never(opening.way)
-
-
-def _is_over(elicitation: Elicitation, service: Service) -> bool:
-    return elicitation.status.is_final or service.clock() >= elicitation.expires_at

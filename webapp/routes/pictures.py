@@ -7,16 +7,15 @@ So an account is looked up as on its page, and what is sent can only be shown.
 from http import HTTPStatus
 from typing import Any
 
-from litestar import Request, Response, get
+from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
 from webapp.http.browser import page_headers
-from webapp.http.requests import cookies_of
 from webapp.oauth.clients import place_of
 from webapp.routes.connections import HERE
-from webapp.service import Service
+from webapp.routes.page_request import PageRequest
 
 # Kept nowhere, as the page: after signing out no browser has it. What we keep is enough.
 _HEADERS = {
@@ -28,15 +27,13 @@ _HEADERS = {
 
 
 @get(HERE + "/{id:str}/picture")
-async def picture(
-    request: Request[Any, Any, Any], *, id: FromPath[str], service: NamedDependency[Service]
-) -> Response[Any]:
+async def picture(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """The picture; nothing (204) where there is none, and the page shows the letter beneath.
 
     Raises NotFoundException for an account that is not there, for somebody else's, and for whoever
     is nobody here.
     """
-    viewer = await service.identity.viewer(request.scope, cookies_of(request))
+    service, viewer = page.service, await page.viewer()
     if viewer is None:
         raise NotFoundException
     kept = service.kinds.accounts.connections

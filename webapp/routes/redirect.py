@@ -10,7 +10,7 @@ import logging
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -120,11 +120,11 @@ class Returned:
     state: str  # its hash
 
 
-async def returned(service: Service, states: list[str]) -> Returned:
+async def returned(service: Service, states: list[str], *, now: datetime) -> Returned:
     """Raises InvalidToken."""
     if len(states) != 1:
         raise InvalidToken("missing or repeated")
-    claims = service.links.read(states[0], purpose=Purpose.STATE, now=service.clock())
+    claims = service.links.read(states[0], purpose=Purpose.STATE, now=now)
     elicitation = await service.elicitations.get(claims.id)
     if elicitation is None:
         raise InvalidToken("erased")

@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Any
 
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, RawBody
 from msgspec import DecodeError
@@ -12,40 +12,36 @@ from msgspec.json import decode
 from flows.elicitation.states import Completion, Json
 from flows.errors import InvalidToken
 from webapp.completion import RETURN_PARAMETER
-from webapp.http.requests import cookies_of, query_of
+from webapp.http.requests import query_of
 from webapp.pages.builder import PageBuilder
-from webapp.pages.views import SomeoneElse, Unknown
-from webapp.routes.answers import Answers, problem
+from webapp.pages.views import Unknown
+from webapp.pages.views_openers import SomeoneElse
+from webapp.routes.answers import problem
+from webapp.routes.page_request import PageRequest
 from webapp.service import Service
 
 
 @get("/return")
-async def come_back(
-    request: Request[Any, Any, Any],
-    service: NamedDependency[Service],
-    answers: NamedDependency[Answers],
-) -> Response[Any]:
+async def come_back(page: NamedDependency[PageRequest]) -> Response[Any]:
     """The bound browser comes back: the visit is done.
 
     It changes something on a GET, as every redirect back must; a scanner lacks the cookie.
     """
-    tokens = query_of(request).get(RETURN_PARAMETER, [])
+    service = page.service
+    tokens = query_of(page.request).get(RETURN_PARAMETER, [])
     if len(tokens) != 1:
         raise InvalidToken("missing or repeated")
     elicitation = await service.completing.returned(tokens[0])
-    server = elicitation.asked.server
-    is_same = service.completing.is_bound(elicitation, cookies_of(request))
-    opening = await service.identity.opening(elicitation, request.scope, cookies_of(request))
-    if not (is_same and opening.is_open):
-        return answers.page(
-            SomeoneElse(server=server, other="browser"), status=HTTPStatus.FORBIDDEN
-        )
+    server, opening = elicitation.asked.server, await page.opening(elicitation)
+    if not (page.is_bound(elicitation) and opening.is_open):
+        other = SomeoneElse(server=server, other="browser")
+        return page.answers.page(other, status=HTTPStatus.FORBIDDEN)
     done = await service.completing.complete(elicitation.id, {})
     ended = await service.elicitations.get(elicitation.id)
     view = None if ended is None else await PageBuilder(service, ended, here="", csrf="").ended()
     if done is Completion.UNKNOWN or view is None:
-        return answers.page(Unknown(server=server), status=HTTPStatus.NOT_FOUND)
-    return answers.page(view)
+        return page.answers.page(Unknown(server=server), status=HTTPStatus.NOT_FOUND)
+    return page.answers.page(view)
 
 
 @post("/callback/url/{token:str}", status_code=HTTPStatus.OK)

@@ -21,7 +21,6 @@ from webapp.pages import views_connections, views_payments
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.pages.views import (
     AccountName,
-    BeforeOpener,
     DoneAccount,
     Ended,
     Ending,
@@ -30,9 +29,6 @@ from webapp.pages.views import (
     PaymentPending,
     ProviderTrouble,
     Scope,
-    SignedOut,
-    SignInFailed,
-    SomeoneElse,
     StartAccount,
     StartPayment,
     StartUrl,
@@ -44,6 +40,14 @@ from webapp.pages.views import (
 )
 from webapp.pages.views_connections import AccountGroup, ConnectionsPage
 from webapp.pages.views_forms import DoneForm, DoneSecret, StartConfirm
+from webapp.pages.views_openers import (
+    BeforeOpener,
+    Closed,
+    SignedOut,
+    SignInFailed,
+    SomeoneElse,
+    Theirs,
+)
 
 ONLY_NOW = {"can_be_kept": False}  # a yes of which nothing is kept
 
@@ -215,8 +219,8 @@ def _connection_variants() -> dict[str, View]:
             ConnectionsPage, {**USUAL, "sign_out_csrf": None, "sign_in": None}
         ),
         **{
-            f"Closed {of} {name}": _made(module.Closed, {**USUAL, "of": of, "sign_in": button})
-            for of in get_args(module.Theirs)
+            f"Closed {of} {name}": _made(Closed, {**USUAL, "of": of, "sign_in": button})
+            for of in get_args(Theirs)
             for name, button in (("here only", None), ("signed out", SIGN_IN))
         },
         **{

@@ -9,13 +9,14 @@ import pytest
 from tests.support.markup import Page
 from tests.support.page_views import NOW, SIGN_IN, USUAL
 from webapp.pages.renderer import Renderer
-from webapp.pages.views import AccountName, Closed, Scope
+from webapp.pages.views import AccountName, Scope
 from webapp.pages.views_connections import (
     AccountGroup,
     Connected,
     ConnectionsPage,
     Disconnected,
 )
+from webapp.pages.views_openers import Closed
 
 APPS = "https://github.com/settings/applications"
 AWAY = {"href": APPS, "rel": "noopener noreferrer", "translate": "no"}

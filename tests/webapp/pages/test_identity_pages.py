@@ -15,17 +15,16 @@ from tests.support.markup import Page
 from tests.support.page_site import ORIGIN, Site, visit
 from tests.support.page_views import CODE, HOSTILE, SIGN_IN, USUAL
 from webapp.pages.renderer import Renderer
-from webapp.pages.views import (
+from webapp.pages.views import Done, View
+from webapp.pages.views_openers import (
     BeforeOpener,
     CodePage,
-    Done,
     Pair,
     Paired,
     PairUsed,
     SignedOut,
     SignInFailed,
     SomeoneElse,
-    View,
 )
 
 Why = Literal["refused", "trouble", "mixed"]

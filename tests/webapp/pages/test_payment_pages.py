@@ -9,7 +9,6 @@ from tests.support.markup import Page
 from tests.support.page_views import HOSTILE, SIGN_IN, USUAL
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import (
-    Closed,
     DonePayment,
     Ended,
     Ending,
@@ -22,6 +21,7 @@ from webapp.pages.views import (
 )
 from webapp.pages.views_forms import DoneSecret
 from webapp.pages.views_home import Home
+from webapp.pages.views_openers import Closed
 from webapp.pages.views_payments import NotGivenBack, PaymentOver, PaymentsPage, Stays
 
 TESTABLE = (StartPayment, DonePayment, NotPaid, PaymentPending)

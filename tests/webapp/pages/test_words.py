@@ -11,20 +11,9 @@ import pytest
 from tests.support.markup import Page
 from tests.support.page_views import HOSTILE, NOW, USUAL
 from webapp.pages.renderer import Renderer, template_folder
-from webapp.pages.views import (
-    BeforeOpener,
-    CodeButton,
-    Done,
-    Ended,
-    Ending,
-    Late,
-    SignInButton,
-    SomeoneElse,
-    StartUrl,
-    View,
-    Waiting,
-)
+from webapp.pages.views import Done, Ended, Ending, Late, StartUrl, View, Waiting
 from webapp.pages.views_home import Home
+from webapp.pages.views_openers import BeforeOpener, CodeButton, SignInButton, SomeoneElse
 
 
 @pytest.fixture

@@ -1,0 +1,106 @@
+"""One request of a browser's: its cookies, its form, when it came, and the parts that answer it.
+
+What could go wrong: a form that another site sends, or another browser. So whatever a form changes
+is changed after `must_be_form_about`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl
+
+from flows.elicitation.flow import CallbackParams
+from flows.elicitation.states import Elicitation
+from flows.errors import InvalidToken
+from webapp.http.parts import AnyRequest, part
+from webapp.http.requests import Fields, cookies_of, parsed, query_of
+from webapp.identity.identity import Opening, Viewer
+from webapp.pages.views import NoCookie
+from webapp.routes.answers import Answers, NotShown
+from webapp.service import Service
+
+_PARAMETERS_AT_MOST = 50
+_service, _answers = part("service"), part("answers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRequest:
+    """`cookie` binds the browser: a new one where it has none yet."""
+
+    service: Service
+    answers: Answers
+    request: AnyRequest
+    cookies: Mapping[str, str]
+    cookie: str
+    form: Fields
+    now: datetime
+
+    @property
+    def scope(self) -> Mapping[str, Any]:
+        return self.request.scope
+
+    @property
+    def new_cookies(self) -> tuple[str, ...]:
+        """What to set in this browser beside a page that has a form."""
+        browser = self.service.browser
+        if browser.cookie_of(self.cookies) is None:
+            return browser.set_cookies(self.cookie)
+        return browser.marks(self.cookie, self.cookies)
+
+    def last(self, name: str) -> str:
+        """What the query says of it; of several the last, empty if nothing."""
+        return query_of(self.request).get(name, [""])[-1]
+
+    def is_ticked(self, name: str) -> bool:
+        return self.form.get(name) == ["1"]
+
+    def callback_params(self) -> CallbackParams:
+        """What a provider sends the browser back with. Raises InvalidToken."""
+        text = self.scope["query_string"].decode("ascii", "replace")
+        try:
+            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_PARAMETERS_AT_MOST)
+        except ValueError:
+            raise InvalidToken("too many parameters") from None
+        return CallbackParams(parameters=tuple(pairs))
+
+    def csrf(self, subject: str) -> str:
+        """The hidden field of a form about it in this browser."""
+        return self.service.browser.csrf(self.cookie, subject=subject)
+
+    def must_be_form_about(self, subject: str) -> None:
+        """Raises NotShown for a form that is not of our page about it in this browser."""
+        field = self.form.get("csrf", [])
+        is_ours = self.service.browser.is_csrf
+        if len(field) != 1 or not is_ours(field[0], self.cookies, subject=subject):
+            view = NoCookie(server=self.answers.server)
+            raise NotShown(self.answers.page(view, status=HTTPStatus.FORBIDDEN))
+
+    async def viewer(self) -> Viewer | None:
+        """Who is at this browser, if that is known."""
+        return await self.service.identity.viewer(self.scope, self.cookies)
+
+    async def opening(self, elicitation: Elicitation) -> Opening:
+        """Whether this browser belongs to whoever asked."""
+        return await self.service.identity.opening(elicitation, self.scope, self.cookies)
+
+    def is_bound(self, elicitation: Elicitation) -> bool:
+        """Whether this is the browser that began the latest attempt."""
+        attempt, browser = elicitation.attempt, self.service.browser
+        return attempt is not None and browser.is_same(attempt.browser, self.cookies)
+
+
+async def page_request(request: AnyRequest) -> PageRequest:
+    """How the framework builds one."""
+    service: Service = _service(request)
+    cookies, browser = cookies_of(request), service.browser
+    return PageRequest(
+        service=service,
+        answers=_answers(request),
+        request=request,
+        cookies=cookies,
+        cookie=browser.cookie_of(cookies) or browser.fresh(),
+        form=parsed(await request.body()) if request.method == "POST" else {},
+        now=service.clock(),
+    )
