@@ -30,10 +30,10 @@ from flows.webhooks.signatures import (
     verify,
 )
 from tests.attacks.attack import Attack
+from tests.support import signing
 from tests.support.clock import NOON
 from tests.support.signers import SIGNERS, URL
-from webapp.sandbox import signing
-from webapp.sandbox.signing import Headers
+from tests.support.signing import Headers
 
 over_http = "tests/webapp/routes/test_webhooks_changed.py"
 own_seller = "tests/webapp/payments/test_own_provider.py"

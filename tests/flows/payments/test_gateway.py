@@ -43,9 +43,9 @@ from flows.payments.stripe.gateway import StripeGateway, neutral
 from flows.payments.stripe.session import read_session
 from flows.webhooks.signatures import verify
 from tests.support import gateway_env as stage
+from tests.support import signing
 from tests.support.clock import NOON
 from tests.support.gateway_env import ID, TRIP, kept_in, reply, run
-from webapp.sandbox import signing
 
 SELLER = stripe("sk_test_notAKey", ["whsec_one"])
 STRIPE = StripeGateway(SELLER)
