@@ -21,7 +21,7 @@ from benchmarks.calling import serving
 from benchmarks.figure import Figure, Round, alternate, in_rounds, summary
 from benchmarks.hooked import SECRET
 from benchmarks.ours import utc_now
-from webapp.sandbox import signing
+from webapp.sandbox.stripe.sessions import signature_of
 
 AT_ONCE = 50
 
@@ -85,7 +85,7 @@ def paid_event(reference: str, session: str) -> bytes:
 def _delivery(url: str, reference: str, session: str) -> bytes:
     """A whole HTTP request."""
     body, now = paid_event(reference, session), utc_now()
-    headers = signing.stripe(body, secret=SECRET, now=now)
+    headers = [signature_of(body, secret=SECRET, now=now)]
     lines = [
         "POST /webhooks/stripe HTTP/1.1",
         f"host: {urlsplit(url).netloc}",

@@ -40,8 +40,9 @@ from webapp.cli.serve import Pages
 from webapp.demo.walker import Page
 from webapp.http.port import bind, listen
 from webapp.identity.accepting import Arrivals
-from webapp.sandbox import Sandbox, new_sandbox, signing
+from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp
+from webapp.sandbox.stripe.sessions import signature_of
 from webapp.service import Service
 from webapp.settings.settings import Settings
 
@@ -232,7 +233,7 @@ async def _webhook(place: Step) -> Walk:
     asked, session = opened_checkout(place.owner)
     await place.service.elicitations.write(asked)
     body = paid_event(asked.id, session)
-    headers = signing.stripe(body, secret=place.sandbox.webhook_secret, now=utc_now())
+    headers = [signature_of(body, secret=place.sandbox.webhook_secret, now=utc_now())]
     with place.service.elicitations.waiters.waiter(asked.id, leg="leg", run="run", taker=TAKER):
         with traced(walk):
             reply = await place.browser.post(

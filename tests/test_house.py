@@ -51,7 +51,6 @@ VENDORS_ROOMS = (
     *("flows/providers/", "webapp/demo/"),
     "webapp/sandbox/app.py",  # whom it plays
     "webapp/sandbox/settings.py",  # each one's own secrets
-    "webapp/sandbox/signing.py",  # how each one signs
     "flows/payments/registry.py",  # which gateway is whose
     "webapp/settings/payments.py",  # each one's own settings
     "webapp/settings/config_file.py",  # an older word of elicit.toml

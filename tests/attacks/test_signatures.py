@@ -29,10 +29,10 @@ from flows.webhooks.signatures import (
     Scheme,
     verify,
 )
+from tests.support import signing
 from tests.support.clock import NOON
 from tests.support.signers import SIGNERS, URL
-from webapp.sandbox import signing
-from webapp.sandbox.signing import Headers
+from tests.support.signing import Headers
 
 BODY = b'{"id":"evt_1","paid":true}'
 STRIPE_SECRET = "whsec_5tripe5tripe5tripe5tripe5tripe55"

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 
 import httpx
+import pytest
 
 from flows import elicit
 from tests.oidc.env import Guest, Newcomer, OpenIdProvider, bearer_of, sign_in_for
@@ -60,7 +61,10 @@ async def sign_in(person: Person, page: Page, guest: Guest) -> Page:
     return await person.visit(returned.location)
 
 
-async def asked_and_answered(acme: OpenIdProvider, newcomer: Newcomer, revision: str) -> None:
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_whoever_asked_answers(
+    acme: OpenIdProvider, newcomer: Newcomer, revision: str
+) -> None:
     async with server_env(served(), who=known_at(acme)) as env:
         alice, bob = await newcomer(acme, "alice"), await newcomer(acme, "bob")
         async with env.caller(revision, headers=await bearer(env, alice)) as caller:
@@ -74,18 +78,6 @@ async def asked_and_answered(acme: OpenIdProvider, newcomer: Newcomer, revision:
             assert await person.go_on(link) == "https://shop.example/terms"
             await env.complete(link)
             assert text_of(await soon(call)) == "done"
-
-
-async def test_whoever_asked_answers_on_the_older_revision(
-    acme: OpenIdProvider, newcomer: Newcomer
-) -> None:
-    await asked_and_answered(acme, newcomer, LEGACY)
-
-
-async def test_whoever_asked_answers_on_the_newer_revision(
-    acme: OpenIdProvider, newcomer: Newcomer
-) -> None:
-    await asked_and_answered(acme, newcomer, MODERN)
 
 
 async def test_a_client_that_asks_for_what_it_is_told_to_gets_a_token_that_counts(

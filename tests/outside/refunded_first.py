@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from tests.crash.account_env import SESSIONS, AccountEnv, open_customer, open_market
 from tests.crash.shop_env import ProcessPool, calling, held, open_process_pool
-from webapp.sandbox import signing
+from tests.support import signing
 
 FINDING = "M1"
 REVISIONS = {"2025-11-25": "legacy", "2026-07-28": "2026-07-28"}

@@ -11,9 +11,9 @@ import httpx
 from mcp import Client
 from mcp_types import ElicitResult
 
+from tests.support import signing
 from tests.support.cli import serving
 from webapp.demo.client import text_of
-from webapp.sandbox import signing
 
 FINDING = "R6"
 EVENT = {

@@ -23,9 +23,9 @@ from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import Delivery, verify
 from tests.support import gateway_env as stage
+from tests.support import signing
 from tests.support.clock import NOON
 from tests.support.gateway_env import BACK, ID, NINE, TRIP, reply, run
-from webapp.sandbox import signing
 
 SECRET = "key_hidden"
 KEY = f"{ID}:1"

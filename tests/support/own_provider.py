@@ -6,11 +6,11 @@ from pathlib import Path
 
 import httpx
 
+from tests.support import signing
 from tests.support.acme import (
     KEY,
 )
 from tests.support.payment_env import Body, PaymentEnv
-from webapp.sandbox import signing
 
 PAGE = (Path(__file__).parents[2] / "docs" / "payments.md").read_text("utf-8")
 OTHER = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[1]

@@ -25,6 +25,7 @@ from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import Payment
 from flows.payments.session import CheckoutTerms
+from tests.support import signing
 from tests.support.clock import Clock
 from tests.support.service_env import RING, URL, question_in_store
 from tests.support.serving import transport_to
@@ -36,7 +37,6 @@ from webapp.records.rows import StoredWebhook
 from webapp.routes.answers import Answers
 from webapp.routes.redirect import depart
 from webapp.routes.webhooks import hooked
-from webapp.sandbox import signing
 from webapp.service import Service, open_service
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore

@@ -7,9 +7,9 @@ from flows.payments.gateway import Notice
 from flows.payments.stripe.account import STRIPE, stripe
 from flows.payments.stripe.gateway import StripeGateway
 from flows.webhooks.signatures import Delivery, verify
+from tests.support import signing
 from tests.support.checkouts import KEY
 from tests.support.clock import NOON
-from webapp.sandbox import signing
 
 SECRET = "whsec_of_this_test"
 SELLER = stripe(KEY, [SECRET])

@@ -1,5 +1,7 @@
 """One of our gateways at the sandbox that speaks like its provider, and a person who pays."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,12 +12,14 @@ from msgspec.structs import replace
 from flows.elicitation.flow import RedirectContext, Talk
 from flows.elicitation.states import Elicitation
 from flows.payments.gateway import Gateway, ProviderSession, verify_session
+from flows.payments.mollie.gateway import MollieGateway
 from flows.payments.money import Money
+from flows.payments.paypal.gateway import PayPalGateway
 from flows.payments.receipt import Payment
 from flows.payments.session import SessionStatus
 from tests.support import gateway_env as gateway_stage
 from tests.support.gateway_env import BACK, NINE, kept_in
-from tests.support.sandbox_checkout import ServerEnv
+from tests.support.sandbox_checkout import ServerEnv, staged
 from webapp.http.client import Outbound
 
 T = TypeVar("T")
@@ -30,6 +34,8 @@ class Paying:
     gateway: Gateway
     outbound: Outbound
     secret: str
+    pays: str  # the button that pays, and the one whose money comes later
+    pays_later: str
 
     @property
     def name(self) -> str:
@@ -80,6 +86,12 @@ class Paying:
         assert gone.status_code == 303
         return gone.headers["location"]
 
+    async def paid(self) -> tuple[Elicitation, Payment]:
+        """A question that was paid, and what the ledger would hold of it."""
+        begun = await self.begun()
+        await self.press(begun, self.pays)
+        return begun, await self.payment(begun)
+
     async def page(self, elicitation: Elicitation) -> httpx.Response:
         return await self.stage.browser.get(f"/pay/{session_of(elicitation)}")
 
@@ -94,6 +106,22 @@ class Paying:
         assert reply.status_code == 200, reply.text
         state: dict[str, Any] = reply.json()
         return state
+
+
+@asynccontextmanager
+async def paying_at(name: str) -> AsyncIterator[Paying]:
+    """Somebody who pays at the sandbox's Mollie or PayPal."""
+    async with staged() as stage, stage.client() as client:
+        settings, is_mollie = stage.settings, name == "mollie"
+        mollie, paypal = MollieGateway(settings.mollie()), PayPalGateway(settings.paypal())
+        yield Paying(
+            stage=stage,
+            gateway=mollie if is_mollie else paypal,
+            outbound=Outbound(client, allow_loopback=True),
+            secret=settings.mollie_key if is_mollie else settings.paypal_secret,
+            pays="paid" if is_mollie else "balance",
+            pays_later="pending" if is_mollie else "bank",
+        )
 
 
 def session_of(elicitation: Elicitation) -> str:

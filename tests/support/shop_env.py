@@ -26,6 +26,7 @@ from flows.elicitation.states import Elicitation
 from flows.errors import StoreUnavailable
 from flows.payments.receipt import Payment
 from flows.payments.stripe.account import StripeAccount
+from tests.support import signing
 from tests.support.clock import Clock
 from tests.support.mcp_server import (
     LEGACY,
@@ -46,7 +47,7 @@ from webapp.app import open_app
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.limits import CallLimits
 from webapp.records.rows import StoredWebhook
-from webapp.sandbox import Sandbox, new_sandbox, signing
+from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp
 from webapp.service import Service
 from webapp.settings.settings import Settings, with_sandbox

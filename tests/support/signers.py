@@ -12,8 +12,8 @@ from flows.payments.mollie.gateway import MOLLIE
 from flows.payments.stripe.account import STRIPE
 from flows.providers.github import GITHUB
 from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme
-from webapp.sandbox import signing
-from webapp.sandbox.signing import Headers
+from tests.support import signing
+from tests.support.signing import Headers
 
 URL = "https://elicit.example/webhooks/square"
 SIGNERS: dict[Scheme, Callable[[bytes, str, datetime], Headers]] = {

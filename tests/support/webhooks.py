@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from tests.support import signing
 from tests.support.clock import Clock
 from tests.support.shop_env import Buying, Shop
-from webapp.sandbox import signing
 
 
 async def paid(shop: Shop, buy: Buying) -> bytes:

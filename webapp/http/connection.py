@@ -12,19 +12,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
-__all__ = [
-    "ASGIApp",
-    "ClientConnection",
-    "ClientConnections",
-    "Message",
-    "Receive",
-    "Scope",
-    "Send",
-    "StreamConnection",
-    "client_connection_of",
-    "watched",
-]
-
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]

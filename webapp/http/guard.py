@@ -15,7 +15,6 @@ no-referrer`; it is also what sandboxed frames send, so those forms need their C
 same.
 """
 
-import json
 import logging
 import re
 from html import escape
@@ -25,9 +24,8 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from webapp.http.address import Authority, PublicAddress, headers_of, origin_of, plain_ip
+from webapp.http.answer import problem, send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
-
-__all__ = ["MACHINE_PATHS", "PROXIED_KEY", "Guard", "Network"]
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
@@ -60,7 +58,11 @@ self.addEventListener("activate", (event) => event.waitUntil((async () => {
   await Promise.all(pages.map((page) => page.navigate(page.url).catch(() => null)));
 })()));
 """
-_WORKER_HEADERS = ((b"content-type", b"text/javascript"), (b"service-worker-allowed", b"/"))
+_WORKER_HEADERS = {"content-type": "text/javascript", "service-worker-allowed": "/"}
+_COMMON = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+}
 
 _logger = logging.getLogger(__name__)
 
@@ -101,7 +103,7 @@ class Guard:
         try:
             _check_length(scope)
             if self._is_for_worker(scope):
-                await _answer(send, HTTPStatus.OK, _WORKER, _WORKER_HEADERS)
+                await send_answer(send, HTTPStatus.OK, _WORKER, {**_COMMON, **_WORKER_HEADERS})
                 return
             _check_path(scope)
             scope = self._seen_past_proxies(scope)
@@ -171,25 +173,21 @@ class Guard:
         changes: dict[str, Any] = {PROXIED_KEY: True}
         chains = headers_of(scope, b"x-forwarded-for")
         if len(chains) > 1:
-            raise _bad_request("proxy-malformed", "X-Forwarded-For came more than once.")
+            raise _bad_proxy("X-Forwarded-For came more than once.")
         for chain in chains:
             # What stands left of the first stranger is the stranger's own word.
             for text in reversed(chain.split(",")):
                 try:
                     address = plain_ip(text.strip())
                 except ValueError:
-                    raise _bad_request(
-                        "proxy-malformed", "X-Forwarded-For holds no address."
-                    ) from None
+                    raise _bad_proxy("X-Forwarded-For holds no address.") from None
                 changes["client"] = (address, 0)
                 if not self._is_trusted(address):
                     break
         schemes = headers_of(scope, b"x-forwarded-proto")
         if schemes:
             if len(schemes) > 1 or schemes[0].lower() not in {"http", "https"}:
-                raise _bad_request(
-                    "proxy-malformed", "X-Forwarded-Proto is neither http nor https."
-                )
+                raise _bad_proxy("X-Forwarded-Proto is neither http nor https.")
             is_secure = schemes[0].lower() == "https"
             plain = "ws" if scope["type"] == "websocket" else "http"
             changes["scheme"] = plain + "s" * is_secure
@@ -205,16 +203,16 @@ class Guard:
     async def _redirect(self, scope: Scope, send: Send) -> None:
         path = scope.get("raw_path") or quote(scope["path"]).encode()
         query = scope.get("query_string", b"")
-        target = self._address.url.encode() + path + (b"?" + query if query else b"")
-        await _answer(send, HTTPStatus.TEMPORARY_REDIRECT, b"", ((b"location", target),))
+        target = (path + (b"?" + query if query else b"")).decode("latin-1")
+        headers = {**_COMMON, "location": self._address.url + target}
+        await send_answer(send, HTTPStatus.TEMPORARY_REDIRECT, b"", headers)
 
     async def _refuse(self, refusal: _Refusal, scope: Scope, receive: Receive, send: Send) -> None:
         if _prefers_html(",".join(headers_of(scope, b"accept"))):
-            media_type = b"text/html; charset=utf-8"
-            body = _page(refusal, url=self._address.url)
+            media_type, body = "text/html; charset=utf-8", _page(refusal, url=self._address.url)
         else:
-            media_type = b"application/problem+json"
-            body = _problem(refusal)
+            media_type = "application/problem+json"
+            body = problem(refusal.status, detail=refusal.detail, code=refusal.code)
         prefix = ""
         if scope["type"] == "websocket":
             await receive()  # the opening, which the answer is an answer to
@@ -222,47 +220,10 @@ class Guard:
                 await send({"type": "websocket.close", "code": 1008})
                 return
             prefix = "websocket."
-        headers = [(b"content-type", media_type)]
+        headers = {**_COMMON, "content-type": media_type}
         if refusal.code == "length-twice":  # nor is what follows on the connection believed
-            headers.append((b"connection", b"close"))
-        await _answer(send, refusal.status, body, tuple(headers), prefix=prefix)
-
-
-async def _answer(
-    send: Send,
-    status: HTTPStatus,
-    body: bytes,
-    headers: tuple[tuple[bytes, bytes], ...],
-    *,
-    prefix: str = "",
-) -> None:
-    common = (
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-        (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-        (b"referrer-policy", b"no-referrer"),
-        (b"x-content-type-options", b"nosniff"),
-    )
-    await send(
-        {
-            "type": f"{prefix}http.response.start",
-            "status": int(status),
-            "headers": [*headers, *common],
-        }
-    )
-    await send({"type": f"{prefix}http.response.body", "body": body})
-
-
-def _problem(refusal: _Refusal) -> bytes:
-    """RFC 9457."""
-    problem = {
-        "type": "about:blank",
-        "title": refusal.status.phrase,
-        "status": int(refusal.status),
-        "detail": refusal.detail,
-        "code": refusal.code,
-    }
-    return json.dumps(problem).encode()
+            headers["connection"] = "close"
+        await send_answer(send, refusal.status, body, headers, prefix=prefix)
 
 
 def _page(refusal: _Refusal, *, url: str) -> bytes:
@@ -314,6 +275,10 @@ def _check_length(scope: Scope) -> None:
 
 def _bad_request(code: str, detail: str) -> _Refusal:
     return _Refusal(status=HTTPStatus.BAD_REQUEST, code=code, detail=detail)
+
+
+def _bad_proxy(detail: str) -> _Refusal:
+    return _bad_request("proxy-malformed", detail)
 
 
 def _is_below(path: str, root: str) -> bool:

@@ -7,6 +7,7 @@ longest makes room: whoever has more addresses than that is not held by limits f
 from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import timedelta
+from http import HTTPStatus
 from ipaddress import IPv6Address, ip_network
 from math import ceil
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from flows.errors import ElicitError
 from webapp.deadline import Clock, ticks_of
 from webapp.http.address import plain_ip
+from webapp.http.answer import send_answer
 from webapp.http.browser import page_headers
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 
@@ -111,13 +113,6 @@ class Paced:
             await self._app(scope, receive, send)
             return
         error = TooOften(wait)
-        body = str(error).encode()
-        headers = [
-            (b"content-type", b"text/plain; charset=utf-8"),
-            (b"content-length", str(len(body)).encode()),
-            (b"retry-after", str(error.seconds).encode()),
-            *((name.encode(), value.encode()) for name, value in page_headers().items()),
-        ]
-        start = {"type": "http.response.start", "status": error.http_status, "headers": headers}
-        await send(start)
-        await send({"type": "http.response.body", "body": body})
+        about = {"content-type": "text/plain; charset=utf-8", "retry-after": str(error.seconds)}
+        status = HTTPStatus.TOO_MANY_REQUESTS
+        await send_answer(send, status, str(error).encode(), {**page_headers(), **about})

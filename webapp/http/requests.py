@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qs
 
+from webapp.http.answer import send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 
 PATH_BYTES_AT_MOST = 4 * 1024
@@ -46,15 +47,8 @@ class Bounded:
             await send({"type": "websocket.close", "code": 1008})
         else:
             body = b"The address of this request is longer than any of this server.\n"
-            headers = [
-                (b"content-type", b"text/plain; charset=utf-8"),
-                (b"content-length", str(len(body)).encode()),
-                (b"cache-control", b"no-store"),
-                (b"x-content-type-options", b"nosniff"),
-            ]
-            status = int(HTTPStatus.REQUEST_URI_TOO_LONG)
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            headers = {"content-type": "text/plain; charset=utf-8"}
+            await send_answer(send, HTTPStatus.REQUEST_URI_TOO_LONG, body, headers)
 
 
 def cookies_of(request: ReadRequest) -> dict[str, str]:

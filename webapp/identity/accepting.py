@@ -57,7 +57,7 @@ class Arriving(_Base):
             if peer is not None:
                 self.app = _noting(self.app, peer)
         else:
-            self.app = _noting_later(self.app, self.loop.create_task(_searched(transport)))
+            self.app = _noting(self.app, self.loop.create_task(_searched(transport)))
         is_own = peer is not None and peer.uid == os.getuid()
         room = self._arrivals.connections + (self._arrivals.own_user if is_own else 0)
         if len(self.connections) > room:
@@ -168,19 +168,11 @@ def _still_stands(transport: asyncio.BaseTransport) -> bool:
             return False
 
 
-def _noting_later(app: ASGIApp, searching: "asyncio.Task[Peer | None]") -> ASGIApp:
+def _noting(app: ASGIApp, known: "Peer | asyncio.Task[Peer | None]") -> ASGIApp:
     async def noting(scope: Scope, receive: Receive, send: Send) -> None:
-        peer = await asyncio.shield(searching)
+        peer = known if isinstance(known, Peer) else await asyncio.shield(known)
         if peer is not None:
             scope[PEER_KEY] = peer
-        await app(scope, receive, send)
-
-    return noting
-
-
-def _noting(app: ASGIApp, peer: Peer) -> ASGIApp:
-    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
-        scope[PEER_KEY] = peer
         await app(scope, receive, send)
 
     return noting

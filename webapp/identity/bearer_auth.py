@@ -8,7 +8,7 @@ own text is not there: it was made for this server and must be passed on to nobo
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
 
@@ -21,6 +21,7 @@ from flows.errors import Failed
 from flows.oauth.access_token import BadBearer, Resource, Verified, key_id_of, verify
 from webapp.deadline import Clock
 from webapp.http.address import headers_of
+from webapp.http.answer import problem, send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.rate_limit import address_key
 from webapp.identity.introspection import Introspection
@@ -89,7 +90,14 @@ class ProtectedResource:
             return
         except Failed as error:
             _log.warning("bearer.unchecked", extra={"why": str(error)})
-            await self._wait(str(error), scope, send)
+            await _answer(
+                scope,
+                send,
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                detail=str(error),
+                code="issuer_unavailable",
+                headers={"retry-after": str(RETRY_SECONDS)},
+            )
             return
         user = _user(verified, self._resource)
         scope = {**scope, "user": user, "auth": AuthCredentials(user.scopes)}
@@ -134,17 +142,7 @@ class ProtectedResource:
             _STATUS.get(refusal.error or "", HTTPStatus.UNAUTHORIZED),
             detail=str(refusal),
             code=refusal.error or "token_required",
-            headers=[(b"www-authenticate", challenge.encode())],
-        )
-
-    async def _wait(self, why: str, scope: Scope, send: Send) -> None:
-        await _answer(
-            scope,
-            send,
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            detail=why,
-            code="issuer_unavailable",
-            headers=[(b"retry-after", str(RETRY_SECONDS).encode())],
+            headers={"www-authenticate": challenge},
         )
 
     async def _describe(self, scope: Scope, send: Send) -> None:
@@ -155,10 +153,11 @@ class ProtectedResource:
                 HTTPStatus.METHOD_NOT_ALLOWED,
                 detail="This document can be read only.",
                 code="method_not_allowed",
-                headers=[(b"allow", b"GET, HEAD")],
+                headers={"allow": "GET, HEAD"},
             )
             return
-        await _send(scope, send, HTTPStatus.OK, b"application/json", self._metadata)
+        headers, is_head = {"content-type": "application/json"}, scope["method"] == "HEAD"
+        await send_answer(send, HTTPStatus.OK, self._metadata, headers, is_head=is_head)
 
 
 def _tell(refusal: BadBearer) -> None:
@@ -227,38 +226,12 @@ async def _answer(
     *,
     detail: str,
     code: str,
-    headers: list[tuple[bytes, bytes]],
+    headers: Mapping[str, str],
 ) -> None:
-    """A problem (RFC 9457); a websocket, which nothing here speaks, is closed."""
+    """A problem; a websocket, which nothing here speaks, is closed."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
-    problem = {
-        "type": "about:blank",
-        "title": status.phrase,
-        "status": int(status),
-        "detail": detail,
-        "code": code,
-    }
-    body = json.dumps(problem).encode()
-    await _send(scope, send, status, b"application/problem+json", body, headers=headers)
-
-
-async def _send(
-    scope: Scope,
-    send: Send,
-    status: HTTPStatus,
-    media_type: bytes,
-    body: bytes,
-    *,
-    headers: Sequence[tuple[bytes, bytes]] = (),
-) -> None:
-    common = [
-        (b"content-type", media_type),
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-        (b"x-content-type-options", b"nosniff"),
-    ]
-    start = {"type": "http.response.start", "status": int(status), "headers": [*headers, *common]}
-    await send(start)
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+    body = problem(status, detail=detail, code=code)
+    headers = {**headers, "content-type": "application/problem+json"}
+    await send_answer(send, status, body, headers, is_head=scope["method"] == "HEAD")

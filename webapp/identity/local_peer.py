@@ -32,17 +32,6 @@ from typing import Any
 from webapp.http.address import PublicAddress, plain_ip
 from webapp.http.guard import PROXIED_KEY
 
-__all__ = [
-    "PEER_KEY",
-    "LocalPeers",
-    "Peer",
-    "PeerConnection",
-    "can_tell_users",
-    "is_told_at_once",
-    "loopback_of",
-    "uid_of_peer",
-]
-
 # In the scope of a request: whose connection it came by.
 PEER_KEY = "elicit.peer"
 

@@ -20,9 +20,9 @@ from flows.oauth.sign_in import SignedIn
 from flows.origin import is_loopback
 from webapp.deadline import Clock
 from webapp.http.address import headers_of
-from webapp.identity.sessions import LOCAL_ISSUER
+from webapp.identity.sessions import LOCAL_ISSUER, spent
 from webapp.records.owners import SERVICE
-from webapp.stores import Conflict, Record, Store
+from webapp.stores import Conflict, Store
 
 ADDRESS_LIVES = timedelta(minutes=10)
 USED = "used pairing"  # the kind of the rows that an address leaves behind
@@ -83,19 +83,8 @@ class Pairing:
     async def use(self, token: str) -> SignedIn:
         """Whom the browser stands for from now on. Raises InvalidToken, also the second time."""
         id = self._read(token)
-        used = Record(
-            owner=SERVICE,
-            kind=USED,
-            id=id,
-            status="used",
-            key=None,
-            due_at=None,
-            erase_at=self._clock() + ADDRESS_LIVES,
-            version=0,
-            sealed=b"",
-        )
         try:
-            await self._store.write(used)
+            await self._store.write(spent(USED, id, until=self._clock() + ADDRESS_LIVES))
         except Conflict:
             raise InvalidToken("used") from None
         return SignedIn(

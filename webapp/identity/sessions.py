@@ -152,20 +152,8 @@ class Sessions:
         return self._cookie(self.leaving_name, "", life=timedelta())
 
     async def _end(self, session: BrowserSession) -> None:
-        record = Record(
-            # Nobody's in particular: erasing a person must not bring a stolen cookie back to life.
-            owner=SERVICE,
-            kind=ENDED,
-            id=session.id,
-            status="ended",
-            key=None,
-            due_at=None,
-            erase_at=session.ends_at,
-            version=0,
-            sealed=b"",
-        )
         with suppress(Conflict):  # signed out in two tabs
-            await self._store.write(record)
+            await self._store.write(spent(ENDED, session.id, until=session.ends_at))
 
     def _seal(
         self, purpose: Purpose, id: str, value: BrowserSession | Left, *, expires_at: datetime
@@ -191,3 +179,19 @@ class Sessions:
             f"{name}={value}; Path=/; Max-Age={int(life.total_seconds())}; "
             f"HttpOnly; SameSite=Lax{secure}"
         )
+
+
+def spent(kind: str, id: str, *, until: datetime) -> Record:
+    """That something is over, noted until it would be over by itself."""
+    return Record(
+        # Nobody's in particular: erasing a person must not bring a stolen cookie back to life.
+        owner=SERVICE,
+        kind=kind,
+        id=id,
+        status="ended",
+        key=None,
+        due_at=None,
+        erase_at=until,
+        version=0,
+        sealed=b"",
+    )

@@ -40,10 +40,10 @@ from flows.payments.stripe.gateway import StripeGateway
 from flows.payments.stripe.session import neutral, read_session
 from flows.webhooks.signatures import verify
 from tests.support import gateway_env as stage
+from tests.support import signing
 from tests.support.checkouts import session as told
 from tests.support.clock import NOON
 from tests.support.gateway_env import ID, TRIP, kept_in, reply, run
-from webapp.sandbox import signing
 
 OPEN, PENDING, PAID, FAILED, CLOSED = SessionStatus
 

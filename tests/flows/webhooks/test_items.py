@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from flows.errors import Unverified
 from flows.payments.declared.catalog.adyen_items import ITEMS_AT_MOST, Item, item_in, verify_items
 from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery
+from tests.support import signing
 from tests.support.clock import NOON
-from webapp.sandbox import signing
 
 KEY = "44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056"
 OTHER_KEY = "00112233445566778899aabbccddeeff"

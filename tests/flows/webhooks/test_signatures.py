@@ -31,10 +31,10 @@ from flows.webhooks.signatures import (
     Scheme,
     verify,
 )
+from tests.support import signing
 from tests.support.clock import NOON, Clock
 from tests.support.signers import SIGNERS, URL
-from webapp.sandbox import signing
-from webapp.sandbox.signing import Headers
+from tests.support.signing import Headers
 
 BODY = b'{"id":"evt_1","type":"checkout.session.completed"}'
 STRIPE_SECRET = "whsec_5tripe5tripe5tripe5tripe5tripe55"

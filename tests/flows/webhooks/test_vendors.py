@@ -32,8 +32,8 @@ from flows.payments.declared.catalog.paddle import PADDLE
 from flows.payments.declared.catalog.polar import POLAR
 from flows.payments.declared.catalog.square import SQUARE
 from flows.webhooks.signatures import STANDARD_WEBHOOKS, Delivery, verify
+from tests.support import signing
 from tests.support.clock import NOON
-from webapp.sandbox import signing
 
 URL = "https://elicit.example/webhooks/square"
 ADYEN_KEY = "44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056"

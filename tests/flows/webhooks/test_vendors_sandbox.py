@@ -30,9 +30,9 @@ from flows.payments.declared.catalog.polar import POLAR
 from flows.payments.declared.catalog.square import SQUARE
 from flows.payments.stripe.account import STRIPE
 from flows.webhooks.signatures import STANDARD_WEBHOOKS, Delivery, Scheme, verify
+from tests.support import signing
 from tests.support.clock import NOON
-from webapp.sandbox import signing
-from webapp.sandbox.signing import Headers
+from tests.support.signing import Headers
 
 URL = "https://elicit.example/webhooks/square"
 STRIPE_SECRET = "whsec_5tripe5tripe5tripe5tripe5tripe55"

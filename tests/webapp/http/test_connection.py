@@ -125,13 +125,27 @@ def close_one_way(writer: asyncio.StreamWriter) -> None:
     writer.write_eof()
 
 
+async def exchange(app: ASGIApp, line: Line | None = None, scope: Scope | None = None) -> Witness:
+    """One request, answered by the app; of a GET where nothing else is said."""
+    line, witness = line or Line(request()), Witness(app)
+    await watched(witness)(scope or get(), line.receive, line.send)
+    return witness
+
+
+@asynccontextmanager
+async def served(app: ASGIApp) -> AsyncIterator[tuple[Witness, str]]:
+    """The app behind a real server, and where that is."""
+    witness = Witness(app)
+    async with serving(watched(witness)) as url:
+        yield witness, url
+
+
 LEAVING = pytest.mark.parametrize("leave", [hang_up, reset, close_one_way])
 HEAD_OF_GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
 async def test_a_json_answer_that_went_out_whole_is_delivered() -> None:
-    app = Witness(answers)
-    async with serving(watched(app)) as url, httpx.AsyncClient() as client:
+    async with served(answers) as (app, url), httpx.AsyncClient() as client:
         assert (await client.get(url)).json() == {}
         assert await app.end() is True
     assert app.breaks == 0
@@ -142,8 +156,7 @@ async def test_answers_without_a_body_are_delivered() -> None:
         await start(send, (b"content-length", b"0" if scope["method"] == "GET" else b"2"))
         await body(send, b"" if scope["method"] == "GET" else b"{}")
 
-    app = Witness(empty)
-    async with serving(watched(app)) as url, httpx.AsyncClient() as client:
+    async with served(empty) as (app, url), httpx.AsyncClient() as client:
         assert (await client.head(url)).content == b""
         assert await app.end() is True
         assert (await client.get(url)).content == b""
@@ -159,9 +172,8 @@ async def test_a_stream_is_delivered_with_its_last_part_only() -> None:
         await may_end.wait()
         await body(send, b"data: 2\n\n")
 
-    app = Witness(streams)
     async with (
-        serving(watched(app)) as url,
+        served(streams) as (app, url),
         httpx.AsyncClient() as client,
         client.stream("GET", url) as response,
     ):
@@ -187,8 +199,7 @@ async def test_hanging_up_before_the_answer_is_noticed_though_the_app_never_list
         await gone.wait()
         await answers(scope, receive, send)
 
-    app = Witness(slow)
-    async with serving(watched(app)) as url, raw(url) as (_, writer):
+    async with served(slow) as (app, url), raw(url) as (_, writer):
         writer.write(HEAD_OF_GET)
         await entered.wait()
         leave(writer)
@@ -211,8 +222,7 @@ async def test_hanging_up_in_the_middle_of_an_event_stream_is_noticed(
         await gone.wait()
         await body(send, b"data: 2\n\n")
 
-    app = Witness(streams)
-    async with serving(watched(app)) as url, raw(url) as (reader, writer):
+    async with served(streams) as (app, url), raw(url) as (reader, writer):
         writer.write(HEAD_OF_GET)
         await reader.readuntil(b"data: 1\n\n")
         leave(writer)
@@ -228,8 +238,7 @@ async def test_hanging_up_after_a_posted_body_is_noticed() -> None:
         read.set()
         await never.wait()
 
-    app = Witness(reads)
-    async with serving(watched(app)) as url, raw(url) as (_, writer):
+    async with served(reads) as (app, url), raw(url) as (_, writer):
         writer.write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 4\r\n\r\nping")
         await read.wait()
         hang_up(writer)
@@ -246,8 +255,7 @@ async def test_hanging_up_in_the_middle_of_an_upload_reaches_app_and_wire() -> N
         began.set()
         last.append(await receive())
 
-    app = Witness(reads)
-    async with serving(watched(app)) as url, raw(url) as (_, writer):
+    async with served(reads) as (app, url), raw(url) as (_, writer):
         writer.write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 4\r\n\r\npi")
         await began.wait()
         hang_up(writer)
@@ -265,8 +273,7 @@ async def test_two_exchanges_on_one_connection_have_a_wire_each() -> None:
             await never.wait()
         await answers(scope, receive, send)
 
-    app = Witness(holds_the_second)
-    async with serving(watched(app)) as url, raw(url) as (reader, writer):
+    async with served(holds_the_second) as (app, url), raw(url) as (reader, writer):
         writer.write(HEAD_OF_GET)
         await reader.readuntil(b"{}")
         assert await app.end() is True
@@ -287,8 +294,7 @@ async def test_a_loss_the_server_knew_of_before_the_last_byte_is_a_loss() -> Non
         line.lose()
         await body(send, b"{}")
 
-    app = Witness(answers_too_late)
-    await watched(app)(get(), line.receive, line.send)
+    app = await exchange(answers_too_late, line)
     assert app.ends.get_nowait() is False
     assert app.wires[0].is_broken
 
@@ -302,8 +308,7 @@ async def test_a_loss_after_the_last_byte_is_none() -> None:
         assert (await receive())["type"] == "http.request"
         assert (await receive())["type"] == "http.disconnect"
 
-    app = Witness(goes_on)
-    await watched(app)(get(), line.receive, line.send)
+    app = await exchange(goes_on, line)
     assert app.ends.get_nowait() is True
     assert not app.wires[0].is_broken
 
@@ -354,8 +359,7 @@ async def test_an_app_that_returns_without_an_answer_has_delivered_nothing() -> 
     async def returns(scope: Scope, receive: Receive, send: Send) -> None:
         await start(send)
 
-    line, app = Line(request()), Witness(returns)
-    await watched(app)(get(), line.receive, line.send)
+    app = await exchange(returns)
     assert app.ends.get_nowait() is False
 
 
@@ -424,7 +428,7 @@ async def test_a_body_is_never_read_ahead_of_the_app() -> None:
         counts.append(line.receives)
         await answers(scope, receive, send)
 
-    await watched(reads)(post(), line.receive, line.send)
+    await exchange(reads, line, post())
     assert counts == [0, 1, 3]
 
 
@@ -460,7 +464,7 @@ async def test_the_end_of_the_line_stays_the_end_for_every_reader() -> None:
         first = asyncio.gather(receive(), receive())
         seen.extend(message["type"] for message in [*await first, await receive()])
 
-    await watched(listens)(get(), line.receive, line.send)
+    await exchange(listens, line)
     assert seen == ["http.disconnect"] * 3
 
 
@@ -498,14 +502,13 @@ async def test_a_callback_that_raises_stops_no_other_and_is_logged(
         await receive()
 
     line = Line(request())
-    await watched(waits)(get(), line.receive, line.send)
+    await exchange(waits, line)
     assert told == ["broken", False]
     assert [record.message for record in caplog.records] == ["wire.callback_failed"] * 2
 
 
 async def test_who_asks_late_is_told_at_once() -> None:
-    line, app = Line(request()), Witness(answers)
-    await watched(app)(get(), line.receive, line.send)
+    app = await exchange(answers)
     told: list[object] = []
     app.wires[0].on_broken(lambda: told.append("broken"))
     app.wires[0].on_end(told.append)
@@ -515,9 +518,9 @@ async def test_who_asks_late_is_told_at_once() -> None:
         await receive()
         await receive()
 
-    line, app = Line(request()), Witness(waits)
+    line = Line(request())
     line.lose()
-    await watched(app)(get(), line.receive, line.send)
+    app = await exchange(waits, line)
     told.clear()
     app.wires[0].on_broken(lambda: told.append("broken"))
     app.wires[0].on_end(told.append)
@@ -543,38 +546,22 @@ async def test_other_scopes_have_no_wire_and_the_server_keeps_its_own_scope() ->
 
 
 async def test_pieces_count_what_went_out_before_the_client_left() -> None:
-    seen: list[ClientConnection] = []
-    gone = asyncio.Event()
+    line = Line(request())
 
-    async def app(scope, receive, send):
+    async def loses(scope: Scope, receive: Receive, send: Send) -> None:
         wire = client_connection_of(scope)
         assert wire is not None
-        seen.append(wire)
-        await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"result", "more_body": True})
         left = asyncio.Event()
         wire.on_broken(left.set)
-        gone.set()
+        await start(send)
+        await body(send, b"result", more_body=True)
+        line.lose()
         await left.wait()
-        await send({"type": "http.response.body", "body": b"more", "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    first = True
-
-    async def receive():
-        nonlocal first
-        if first:
-            first = False
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message):
-        pass
+        await body(send, b"more", more_body=True)
+        await body(send)
 
     async with asyncio.timeout(300):
-        await watched(app)({"type": "http", "http_version": "1.1", "headers": []}, receive, send)
-    (wire,) = seen
+        app = await exchange(loses, line)
+    (wire,) = app.wires
     assert wire.is_broken
     assert wire.pieces == 1

@@ -76,6 +76,11 @@ async def ask(
     return answer
 
 
+def refused(answer: Answer, status: int, code: str) -> None:
+    assert answer.status == status
+    assert json.loads(answer.body)["code"] == code
+
+
 LOCAL: dict[str, Any] = {"public_url": HERE}
 REMOTE: dict[str, Any] = {"public_url": PUBLIC}
 HOST = ("Host", "127.0.0.1:8765")
@@ -142,8 +147,7 @@ async def test_a_foreign_host_is_told_that_it_is_wrong_here(host: str, path: str
 )
 async def test_a_missing_repeated_or_malformed_host_is_a_bad_request(hosts: list[str]) -> None:
     answer = await ask(LOCAL, "/mcp", [("Host", host) for host in hosts])
-    assert answer.status == 400
-    assert json.loads(answer.body)["code"] == "host-malformed"
+    refused(answer, 400, "host-malformed")
 
 
 async def test_a_request_that_says_twice_how_long_it_is_is_a_bad_request() -> None:
@@ -152,8 +156,7 @@ async def test_a_request_that_says_twice_how_long_it_is_is_a_bad_request() -> No
     for path in ("/mcp", "/connections"):
         both = [host, ("Content-Length", "4"), ("Transfer-Encoding", "chunked")]
         answer = await ask(LOCAL, path, both)
-        assert answer.status == 400
-        assert json.loads(answer.body)["code"] == "length-twice"
+        refused(answer, 400, "length-twice")
         assert answer.headers["connection"] == "close"
 
 
@@ -260,8 +263,7 @@ async def test_a_service_worker_that_was_left_behind_takes_itself_away() -> None
 async def test_a_page_of_another_site_is_refused(origins: list[str], path: str) -> None:
     headers = [HOST, *(("Origin", origin) for origin in origins)]
     answer = await ask(LOCAL, path, headers, method="POST")
-    assert answer.status == 403
-    assert json.loads(answer.body)["code"] == "origin-foreign"
+    refused(answer, 403, "origin-foreign")
 
 
 async def test_an_allowed_origin_passes() -> None:
@@ -321,8 +323,7 @@ async def test_a_null_origin_is_our_own_form_or_nothing(
 )
 async def test_a_path_with_a_second_reading_is_a_bad_request(path: str) -> None:
     answer = await ask(LOCAL, path)
-    assert answer.status == 400
-    assert json.loads(answer.body)["code"] == "path-malformed"
+    refused(answer, 400, "path-malformed")
 
 
 @pytest.mark.parametrize("path", ["/e/..x", "/e/x..y", "/e/a.b", "/e/%C3%A9", "/e/~x/", "/e/%20"])
@@ -422,8 +423,7 @@ async def test_a_stranger_cannot_say_who_it_is(peer: tuple[str, int] | None) -> 
 )
 async def test_what_a_proxy_sends_twice_or_garbled_is_a_bad_request(forwarded: Headers) -> None:
     answer = await ask(PROXIED, "/", [BEHIND, *forwarded])
-    assert answer.status == 400
-    assert json.loads(answer.body)["code"] == "proxy-malformed"
+    refused(answer, 400, "proxy-malformed")
 
 
 async def test_a_websocket_is_checked_like_a_request() -> None:

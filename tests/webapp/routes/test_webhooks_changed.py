@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from flows.webhooks.certificates import sign_certified
+from tests.support import signing
 from tests.support.mcp_server import eventually
 from tests.support.shop_env import Buying, Process, Shop, buying, open_shop
 from webapp.http.connection import Message
 from webapp.records.rows import KINDS
-from webapp.sandbox import signing
 from webapp.sandbox.paypal.certificates import CERTIFICATE_ID, sandbox_scheme, signers_key
 from webapp.stores import Record
 

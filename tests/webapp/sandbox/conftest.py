@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.clock import Clock
 from tests.support.sandbox import MAIN, URL, Person, person_at
+from tests.support.sandbox_checkout import ServerEnv, staged
+from tests.support.sandbox_payments import Paying, paying_at
 from webapp.sandbox import Sandbox, new_sandbox
 
 
@@ -23,3 +25,17 @@ def sandbox() -> Sandbox:
 async def person(sandbox: Sandbox, clock: Clock) -> AsyncIterator[Person]:
     async with person_at(sandbox, clock=clock) as person:
         yield person
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[ServerEnv]:
+    async with staged() as stage:
+        yield stage
+
+
+@pytest.fixture
+async def paying(request: pytest.FixtureRequest) -> AsyncIterator[Paying]:
+    """At the provider that the module is about, or that it is parametrized with."""
+    name = getattr(request, "param", None) or request.module.PROVIDER
+    async with paying_at(name) as paying:
+        yield paying

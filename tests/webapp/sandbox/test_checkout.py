@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ import pytest
 import stripe
 
 from tests.support.clock import NOON
-from tests.support.sandbox_checkout import BACK, KEY, ServerEnv, order, staged
+from tests.support.sandbox_checkout import BACK, KEY, ServerEnv, order
 from tests.support.serving import serving_at
 from webapp.http.connection import ASGIApp
 
@@ -20,12 +19,6 @@ PRICE = (
     "&line_items[0][price_data][unit_amount]=900"
     "&line_items[0][price_data][product_data][name]=Report"
 )
-
-
-@pytest.fixture
-async def stage() -> AsyncIterator[ServerEnv]:
-    async with staged() as stage:
-        yield stage
 
 
 async def test_a_session_is_created_and_fetched(stage: ServerEnv) -> None:

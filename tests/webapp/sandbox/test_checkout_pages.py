@@ -1,22 +1,15 @@
 """The hosted page, walked as a browser walks it, without JavaScript."""
 
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import stripe
 
-from tests.support.sandbox_checkout import SHOP, ServerEnv, staged
+from tests.support.sandbox_checkout import SHOP, ServerEnv
 
 EVERY_BUTTON = ("card", "declined", "bank", "cancel", "arrive", "fail", "other")
-
-
-@pytest.fixture
-async def stage() -> AsyncIterator[ServerEnv]:
-    async with staged() as stage:
-        yield stage
 
 
 async def test_the_page_says_what_it_costs_and_that_nothing_is_real(stage: ServerEnv) -> None:

@@ -1,7 +1,6 @@
 """How the sandbox's events arrive: signed, once and at once, or as badly as a test asks for."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import httpx
@@ -11,18 +10,12 @@ import stripe
 from flows.payments.stripe.account import STRIPE
 from flows.webhooks.signatures import verify
 from tests.support.clock import NOON
-from tests.support.sandbox_checkout import KEY, SECRET, SHOP, ServerEnv, staged
+from tests.support.sandbox_checkout import KEY, SECRET, SHOP, ServerEnv
 from tests.support.serving import serving_at
 from webapp.http.connection import ASGIApp
 from webapp.sandbox.checkout.deliveries import RETRY_AFTER_SECONDS
 
 COMPLETED, ENDED = "checkout.session.completed", "checkout.session.expired"
-
-
-@pytest.fixture
-async def stage() -> AsyncIterator[ServerEnv]:
-    async with staged() as stage:
-        yield stage
 
 
 async def pay(stage: ServerEnv) -> str:

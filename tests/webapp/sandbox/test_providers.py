@@ -1,0 +1,140 @@
+"""What the sandbox's Mollie and PayPal do alike, asked by our own gateways."""
+
+from typing import Any
+
+import pytest
+
+from flows.errors import Failed
+from flows.payments.money import Money
+from flows.payments.session import SessionStatus
+from tests.support.gateway_env import NINE
+from tests.support.sandbox_payments import Paying, page_of, session_of
+
+BOTH = pytest.mark.parametrize("paying", ["mollie", "paypal"], indirect=True)
+
+
+@BOTH
+async def test_the_page_is_the_sandboxs_and_says_that_nothing_is_real(paying: Paying) -> None:
+    begun = await paying.begun()
+    assert page_of(begun) == f"{paying.stage.settings.url}/pay/{session_of(begun)}"
+    page = await paying.page(begun)
+    named = {"mollie": "for Mollie,", "paypal": "for PayPal,"}[paying.name]
+    for words in ("9.00\u00a0€", "Premium report &amp; more", "No money moves.", named):
+        assert words in page.text
+    assert "nothing here is real" in page.text
+    assert (await paying.fetched(begun)).state is SessionStatus.OPEN
+    assert paying.stage.shop.heard == []
+
+
+@pytest.mark.parametrize(
+    ("paying", "price"),
+    [
+        ("mollie", NINE),
+        ("mollie", Money("500", "JPY")),
+        ("mollie", Money("9.000", "KWD")),
+        ("paypal", NINE),
+        ("paypal", Money("500", "JPY")),
+        ("paypal", Money("900.00", "HUF")),
+    ],
+    indirect=["paying"],
+)
+async def test_an_amount_comes_back_as_it_was_sent(price: Money, paying: Paying) -> None:
+    begun = await paying.begun(paying.asked(price))
+    await paying.press(begun, paying.pays)
+    assert await paying.judged(begun) is SessionStatus.PAID
+
+
+@BOTH
+async def test_a_lost_reply_leaves_one_session_that_is_found_again(paying: Paying) -> None:
+    await paying.control(next="lost")
+    with pytest.raises(Failed, match="HTTP 504"):
+        await paying.begun()
+    before = paying.prepared()
+    session = await paying.repeated(before)
+    paying.stage.clock.tick(minutes=59)
+    assert await paying.repeated(before) == session
+    assert session_of(await paying.begun()) == session
+
+
+@BOTH
+async def test_a_500_does_nothing_and_the_next_try_works(paying: Paying) -> None:
+    await paying.control(next="500")
+    with pytest.raises(Failed, match="HTTP 500"):
+        await paying.begun()
+    begun = await paying.begun()
+    await paying.press(begun, paying.pays)
+    assert await paying.judged(begun) is SessionStatus.PAID
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("button", "verified"), [("arrive", SessionStatus.PAID), ("fail", SessionStatus.FAILED)]
+)
+async def test_money_that_comes_later_is_awaited(
+    button: str, verified: SessionStatus, paying: Paying
+) -> None:
+    begun = await paying.begun()
+    await paying.press(begun, paying.pays_later)
+    assert await paying.judged(begun) is SessionStatus.PENDING
+    assert "under way" in (await paying.page(begun)).text
+    told = len(paying.stage.shop.heard)
+    await paying.press(begun, button)
+    assert await paying.judged(begun) is verified
+    assert await paying.press(begun, button, late=True) == f"/pay/{session_of(begun)}"
+    assert len(paying.stage.shop.heard) == told + 1
+
+
+@BOTH
+async def test_after_a_part_by_hand_the_rest_is_given_back(paying: Paying) -> None:
+    begun, payment = await paying.paid()
+    told = len(paying.stage.shop.heard)
+    await paying.press(begun, "part")
+    assert (await paying.fetched(begun)).refunded == 450
+    assert "4.50\u00a0€ of it was given back." in (await paying.page(begun)).text
+    rest = await paying.run(paying.gateway.refund(payment, reason=None))
+    assert rest.price == Money("4.50", "EUR")
+    assert len(paying.stage.shop.heard) == told + 2
+
+
+@BOTH
+async def test_money_is_given_back_once_also_when_the_answer_is_lost(paying: Paying) -> None:
+    begun, payment = await paying.paid()
+    told = len(paying.stage.shop.heard)
+    await paying.control(next="lost")
+    first = await paying.run(paying.gateway.refund(payment, reason="sold out"))
+    assert await paying.run(paying.gateway.refund(payment, reason="sold out")) == first
+    assert first.price == NINE
+    assert (await paying.fetched(begun)).refunded == 900
+    assert await paying.judged(begun) is SessionStatus.FAILED
+    assert len(paying.stage.shop.heard) == told + 1
+
+
+@pytest.mark.parametrize(
+    ("paying", "path", "said"),
+    [
+        ("mollie", "mollie/v2/payments", "status"),
+        ("paypal", "paypal/v2/checkout/orders", "debug_id"),
+    ],
+    indirect=["paying"],
+)
+async def test_what_the_framework_refuses_is_said_as_the_provider_says_it(
+    path: str, said: str, paying: Paying
+) -> None:
+    refused = await paying.stage.browser.post(f"/{path}", content=b"a" * 100_000)
+    assert refused.status_code == 413
+    assert refused.json()[said]
+
+
+@BOTH
+async def test_events_arrive_as_badly_as_a_test_asks_for(paying: Paying) -> None:
+    await paying.control(hold=True, duplicates=2)
+    begun = await paying.begun()
+    await paying.press(begun, paying.pays)
+    assert paying.stage.shop.heard == []
+    state: dict[str, Any] = await paying.control(release=True)
+    assert state["held"] == 0
+    assert len({event.content for event in paying.stage.shop.heard}) == 1
+    assert len(paying.stage.shop.heard) == 3
+    await paying.control(drop=True)
+    await paying.judged(begun)
+    assert len(paying.stage.shop.heard) == 3
