@@ -9,7 +9,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import MediaType, Response
 
-from webapp.http.browser import Reply, page_headers
+from webapp.http.browser import page_headers
+from webapp.http.reply import Reply
 
 NO_STORE: Mapping[str, str] = {
     "cache-control": "no-store",
