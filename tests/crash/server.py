@@ -203,6 +203,10 @@ class DyingStore:
         self._point = WRITES.get(die or "")
         self._say = say
 
+    @property
+    def address(self) -> str | None:
+        return self._inner.address
+
     async def write(self, *records: Record) -> tuple[Record, ...]:
         point = self._point
         is_here = point is not None and any(map(point.is_it, records))

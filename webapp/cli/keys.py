@@ -31,7 +31,7 @@ from webapp.connecting import utc_now
 from webapp.printing import tell
 from webapp.records.owners import count_wrapped, rewrap, was_served
 from webapp.settings.key_file import KeyFile, SecretSetting, new_secret
-from webapp.settings.key_usage import noted_as, wrapped_in
+from webapp.settings.key_usage import wrapped_in
 from webapp.settings.settings import SECRET_NAMES, Settings, key_file_of
 from webapp.stores import Store
 
@@ -250,7 +250,7 @@ async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = 
 async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
     """Raises Refused if another store of the file needs it, or cannot be asked."""
     for address in file.stores():
-        if address == noted_as(keys.place):
+        if address == keys.store.address:
             continue
         try:
             number = await wrapped_in(address, found)

@@ -5,15 +5,12 @@ store is noted before anything in it is wrapped, and none is passed over because
 """
 
 import asyncio
-from contextlib import AsyncExitStack
-from pathlib import Path
+from contextlib import AsyncExitStack, aclosing
 
 from flows.errors import StoreUnavailable
 from webapp.records.owners import count_wrapped
 from webapp.settings.settings import Settings
-from webapp.stores import Store, open_store
-
-_SQLITE = "sqlite:///"
+from webapp.stores import Store, is_gone, open_store
 
 
 async def open_noted(settings: Settings) -> Store:
@@ -22,44 +19,31 @@ async def open_noted(settings: Settings) -> Store:
     Raises ValueError, or StoreUnavailable, also where it cannot be noted.
     """
     store = await open_store(settings.store)
-    address = noted_as(settings.store)
+    if settings.key_file is None or store.address is None:
+        return store
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.aclose)
-        if settings.key_file is not None and address is not None:
-            try:
-                await asyncio.to_thread(settings.key_file.note, address)
-            except OSError as error:
-                raise StoreUnavailable(
-                    f"{address} cannot be noted beside the key file, so that its secrets would be "
-                    f"kept for it: {error}"
-                ) from error
+        try:
+            await asyncio.to_thread(settings.key_file.note, store.address)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{store.address} cannot be noted beside the key file, so that its secrets would "
+                f"be kept for it: {error}"
+            ) from error
         stack.pop_all()
     return store
 
 
-def noted_as(url: str) -> str | None:
-    """The address from wherever it is read; None for a store that ends with its process."""
-    if not url.startswith(_SQLITE):
-        return None
-    return f"{_SQLITE}{Path(url.removeprefix(_SQLITE)).resolve()}"
-
-
 async def wrapped_in(address: str, fingerprint: bytes) -> int | None:
-    """How many keys of a noted store that secret wraps; None if its file is gone.
+    """How many keys of a noted store that secret wraps; None if the store is gone.
 
     Raises StoreUnavailable.
     """
     try:
-        await asyncio.to_thread(Path(address.removeprefix(_SQLITE)).stat)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise StoreUnavailable(str(error)) from error
-    try:
+        if await asyncio.to_thread(is_gone, address):
+            return None
         store = await open_store(address)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise StoreUnavailable(str(error)) from error
-    try:
+    async with aclosing(store):
         return (await count_wrapped(store))[fingerprint]
-    finally:
-        await store.aclose()

@@ -11,7 +11,7 @@ is taken; what is due is given to one caller. One contract suite holds all of th
 Knows no elicitation: what it keeps is sealed.
 """
 
-from webapp.stores.opening import holds_something, open_store
+from webapp.stores.opening import holds_something, is_gone, open_store
 from webapp.stores.store import Conflict, Record, Store
 
-__all__ = ["Conflict", "Record", "Store", "holds_something", "open_store"]
+__all__ = ["Conflict", "Record", "Store", "holds_something", "is_gone", "open_store"]

@@ -23,6 +23,8 @@ _Name = tuple[str, str, str]
 class MemoryStore:
     """Records in a dict. No method awaits anything, so each is one step of the event loop."""
 
+    address = None
+
     def __init__(self) -> None:
         self._contents = _Contents()
         self._watches: WeakSet[Watch] = WeakSet()

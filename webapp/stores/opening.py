@@ -32,6 +32,15 @@ def holds_something(url: str) -> bool:
         return True
 
 
+def is_gone(address: str) -> bool:
+    """Whether a store that had this address is there no more. Raises OSError if nobody may look."""
+    try:
+        Path(address.removeprefix("sqlite:///")).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    return False
+
+
 async def open_store(url: str) -> Store:
     """Open the store at the address; ValueError says which addresses are possible."""
     if url == "memory:":

@@ -88,6 +88,10 @@ class SqliteStore:
             file=file,
         )
 
+    @property
+    def address(self) -> str:
+        return f"sqlite:///{self._file.path.resolve()}"
+
     async def write(self, *records: Record) -> tuple[Record, ...]:
         """See Store."""
         check_records(records)

@@ -57,6 +57,11 @@ CLAIMS_HELD = 2
 class Store(Protocol):
     """A place for records; every method raises StoreUnavailable when the place is not usable."""
 
+    @property
+    def address(self) -> str | None:
+        """Where it is found again, from any working directory; None if it ends with its process."""
+        ...
+
     async def write(self, *records: Record) -> tuple[Record, ...]:
         """Write all or none, durably, and return them with their next version.
 
