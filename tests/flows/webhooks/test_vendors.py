@@ -18,10 +18,10 @@ from flows.payments.declared.catalog.paddle import PADDLE
 from flows.payments.declared.catalog.square import SQUARE
 from flows.webhooks.signatures import Delivery, verify
 from tests.support.clock import NOON
+from tests.support.declared_env import ADYEN_KEY
+from tests.support.signers import URL, adyens
 from webapp.sandbox import signing
 
-URL = "https://elicit.example/webhooks/square"
-ADYEN_KEY = "44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056"
 references = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=80)
 items = st.builds(
     Item,
@@ -34,19 +34,6 @@ items = st.builds(
     event=st.from_regex(r"\A[A-Z_]{1,40}\Z"),
     is_success=st.booleans(),
 )
-
-
-def adyens(item: Item) -> dict[str, Any]:
-    """The item as Adyen's library has it, without a signature."""
-    return {
-        "pspReference": item.psp_reference,
-        "originalReference": item.original_reference,
-        "merchantAccountCode": item.merchant_account,
-        "merchantReference": item.merchant_reference,
-        "amount": {"value": item.amount, "currency": item.currency},
-        "eventCode": item.event,
-        "success": "true" if item.is_success else "false",
-    }
 
 
 def adyens_body(*items: dict[str, Any]) -> bytes:
