@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
+from flows.payments.declared.catalog.adyen_items import Item
 from flows.payments.declared.catalog.coinbase import COINBASE
 from flows.payments.declared.catalog.lemon_squeezy import LEMON_SQUEEZY
 from flows.payments.declared.catalog.paddle import PADDLE
@@ -29,3 +31,16 @@ SIGNERS: dict[Scheme, Callable[[bytes, str, datetime], Headers]] = {
     MOLLIE: lambda body, secret, _: signing.mollie(body, secrets=[secret]),
     LEMON_SQUEEZY: lambda body, secret, _: signing.lemon_squeezy(body, secret=secret),
 }
+
+
+def adyens(item: Item) -> dict[str, Any]:
+    """The item as Adyen's library has it, without a signature."""
+    return {
+        "pspReference": item.psp_reference,
+        "originalReference": item.original_reference,
+        "merchantAccountCode": item.merchant_account,
+        "merchantReference": item.merchant_reference,
+        "amount": {"value": item.amount, "currency": item.currency},
+        "eventCode": item.event,
+        "success": "true" if item.is_success else "false",
+    }

@@ -25,6 +25,16 @@ def delete(count: int) -> int:
     return count
 
 
+def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """It, wrapped by a decorator that knows nothing of marks."""
+
+    @wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return function(*args)
+
+    return wrapper
+
+
 def _request(question: Question[Any]) -> Form:
     assert isinstance(question.request, Form)
     return question.request
@@ -53,13 +63,6 @@ def test_a_mark_never_wraps() -> None:
 
 
 def test_a_mark_is_found_through_what_wraps_a_function() -> None:
-    def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def wrapper(*args: Any) -> Any:
-            return function(*args)
-
-        return wrapper
-
     class Tools:
         @elicit.gate
         def method(self) -> None: ...
@@ -87,13 +90,6 @@ class Box:
 
 
 def test_off_opens_the_function_it_stands_on_and_no_other() -> None:
-    def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def wrapper(*args: Any) -> Any:
-            return function(*args)
-
-        return wrapper
-
     def tool() -> None: ...
 
     wrapper = elicit.gate(off=True)(plain(tool))

@@ -11,8 +11,9 @@ import httpx
 import msgspec
 import pytest
 
+from flows.elicitation.states import Elicitation
 from flows.errors import Denied, Failed, NotConfigured
-from flows.oauth.authorization_code import Mixed, OauthFlow
+from flows.oauth.authorization_code import Grant, Mixed, OauthFlow
 from flows.oauth.provider import Client, PersonProbe
 from flows.oauth.requests import authorize_url
 from flows.providers import github, google, openid
@@ -35,13 +36,24 @@ from tests.support.oauth_flow import (
 )
 
 
+def exchanged(said: dict[str, Any], who: dict[str, Any] = OCTOCAT, **departing: Any) -> Grant:
+    """What GitHub's reply to the code comes to, and what its API says of the person."""
+    _, away = departed(**departing)
+    replies = (httpx.Response(200, json=said), httpx.Response(200, json=who))
+    return granted(github, away, *replies)[0]
+
+
+def kept_in(away: Elicitation) -> Any:
+    return away.attempt and away.attempt.kept
+
+
 class TestTheWayOut:
     def test_the_browser_goes_to_the_provider_with_all_that_it_must_bring_back(self) -> None:
         # defect: lynq no PKCE
         departure, away = departed()
         assert departure.url.startswith("https://github.com/login/oauth/authorize?")
         sent = parameters_of(departure.url)
-        kept: Any = away.attempt.kept if away.attempt else None
+        kept = kept_in(away)
         digest = hashlib.sha256(kept["verifier"].encode()).digest()
         assert sent == {
             "response_type": ["code"],
@@ -72,7 +84,7 @@ class TestTheWayOut:
         departure, away = departed(ACME, scopes=("email",))
         assert departure.url.startswith(f"{ISSUER}/authorize?tenant=a")
         sent = parameters_of(departure.url)
-        kept: Any = away.attempt.kept if away.attempt else None
+        kept = kept_in(away)
         assert sent["tenant"] == ["a b"]
         assert sent["scope"] == ["openid email"]
         assert sent["nonce"] == [kept["nonce"]]
@@ -89,10 +101,10 @@ class TestTheWayOut:
     def test_an_issuer_that_takes_only_the_other_way_of_telling_who_we_are_gets_it(self) -> None:
         post = {"token_endpoint_auth_methods_supported": ["private_key_jwt", "client_secret_post"]}
         _, away = departed(ACME, metadata=METADATA | post)
-        kept: Any = away.attempt.kept if away.attempt else None
+        kept = kept_in(away)
         assert kept["client_auth"] == "post"
         _, away = departed(ACME)
-        kept = away.attempt.kept if away.attempt else None
+        kept = kept_in(away)
         assert kept["client_auth"] == "basic"
 
     def test_google_is_asked_for_a_key_that_lasts(self) -> None:
@@ -168,7 +180,7 @@ class TestTheExchange:
             github, away, httpx.Response(200, json=said), httpx.Response(200, json=OCTOCAT)
         )
         exchange, probe = asked
-        kept: Any = away.attempt.kept if away.attempt else None
+        kept = kept_in(away)
         assert (exchange.method, str(exchange.url)) == ("POST", github.token)
         assert exchange.headers["Accept"] == "application/json"
         assert {key: value[0] for key, value in parse_qs(exchange.content.decode()).items()} == {
@@ -190,11 +202,7 @@ class TestTheExchange:
         assert grant.person.name == "The Octocat"
 
     def test_nothing_that_is_shown_of_a_grant_has_the_key_in_it(self) -> None:
-        _, away = departed()
-        said = {"access_token": "gho_x", "refresh_token": "ghr_y"}
-        grant, _ = granted(
-            github, away, httpx.Response(200, json=said), httpx.Response(200, json=OCTOCAT)
-        )
+        grant = exchanged({"access_token": "gho_x", "refresh_token": "ghr_y"})
         assert grant.tokens.refresh_token == "ghr_y"
         assert "gho_x" not in repr(grant) + str(grant)
         assert "ghr_y" not in repr(grant) + str(grant)
@@ -207,7 +215,7 @@ class TestTheExchange:
         _, away = departed(provider)
         talk = a_flow(provider).finish(away, code="the-code", now=NOON)
         exchange = next(talk)
-        kept: Any = away.attempt.kept if away.attempt else None
+        kept = kept_in(away)
         scheme, _, pair = exchange.headers["Authorization"].partition(" ")
         assert scheme == "Basic"
         assert base64.b64decode(pair) == b"our%20id:our%3Asecret%2F%25"
@@ -219,10 +227,8 @@ class TestTheExchange:
         }
 
     def test_fewer_scopes_than_asked_are_told_and_covered_ones_count(self) -> None:
-        _, away = departed(scopes=("repo", "user:email", "user"))
-        said = {"access_token": "t", "scope": "user, gist"}
-        grant, _ = granted(
-            github, away, httpx.Response(200, json=said), httpx.Response(200, json=OCTOCAT)
+        grant = exchanged(
+            {"access_token": "t", "scope": "user, gist"}, scopes=("repo", "user:email", "user")
         )
         assert grant.scopes == ("user", "gist", "user:email")
         assert github.missing(("repo", "user:email"), granted=grant.scopes) == ("repo",)
@@ -240,13 +246,7 @@ class TestTheExchange:
     def test_a_reply_that_does_not_speak_of_scopes_grants_what_was_asked(
         self, said: dict[str, Any], scopes: tuple[str, ...]
     ) -> None:
-        _, away = departed()
-        grant, _ = granted(
-            github,
-            away,
-            httpx.Response(200, json={"access_token": "t", **said}),
-            httpx.Response(200, json=OCTOCAT),
-        )
+        grant = exchanged({"access_token": "t", **said})
         assert grant.scopes == scopes
 
     @pytest.mark.parametrize(
@@ -268,11 +268,7 @@ class TestTheExchange:
     def test_an_expiry_is_believed_where_it_is_sane(
         self, expires_in: object, seconds: int | None
     ) -> None:
-        _, away = departed()
-        said = {"access_token": "t", "expires_in": expires_in}
-        grant, _ = granted(
-            github, away, httpx.Response(200, json=said), httpx.Response(200, json=OCTOCAT)
-        )
+        grant = exchanged({"access_token": "t", "expires_in": expires_in})
         after = None if seconds is None else NOON + timedelta(seconds=seconds)
         assert grant.tokens.expires_at == after
 
@@ -352,13 +348,7 @@ class TestThePerson:
         ],
     )
     def test_a_label_is_cut_to_what_can_be_shown(self, label: object, shown: str) -> None:
-        _, away = departed()
-        grant, _ = granted(
-            github,
-            away,
-            httpx.Response(200, json={"access_token": "t"}),
-            httpx.Response(200, json={"id": 583231, "login": label}),
-        )
+        grant = exchanged({"access_token": "t"}, {"id": 583231, "login": label})
         assert grant.person.label == shown
 
     @pytest.mark.parametrize(
@@ -374,13 +364,7 @@ class TestThePerson:
         ],
     )
     def test_a_picture_is_kept_where_a_page_may_show_it(self, picture: object, kept: bool) -> None:
-        _, away = departed()
-        grant, _ = granted(
-            github,
-            away,
-            httpx.Response(200, json={"access_token": "t"}),
-            httpx.Response(200, json=OCTOCAT | {"avatar_url": picture}),
-        )
+        grant = exchanged({"access_token": "t"}, OCTOCAT | {"avatar_url": picture})
         assert grant.person.picture == (picture if kept else None)
 
     @pytest.mark.parametrize(

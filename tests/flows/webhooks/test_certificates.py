@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
+from typing import Any
 
 import certifi
 import pytest
@@ -30,7 +31,7 @@ from flows.webhooks.certificates import (
     verify_certified,
 )
 from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery
-from tests.support.certificates import Holder, between, issued, root, rsa_key, signer
+from tests.support.certificates import between, issued, root, rsa_key, signer
 from tests.support.clock import NOON
 
 BODY = b'{"id":"WH-1","event_type":"CHECKOUT.ORDER.APPROVED"}'
@@ -79,7 +80,7 @@ def received(
     scheme: CertificateScheme = PAYPAL,
     webhook_ids: tuple[str, ...] = (WEBHOOK_ID,),
     certificate: bytes | None = None,
-    roots: tuple[Holder, ...] | None = None,
+    roots: Store | None = None,
     now: datetime = NOON,
 ) -> Delivery:
     return verify_certified(
@@ -88,29 +89,14 @@ def received(
         headers=headers,
         webhook_ids=webhook_ids,
         certificate=chain() if certificate is None else certificate,
-        roots=Store([holder.certificate for holder in roots or (root(),)]),
+        roots=roots or Store([root().certificate]),
         now=now,
     )
 
 
-def refusal(
-    headers: Headers,
-    body: bytes = BODY,
-    *,
-    webhook_ids: tuple[str, ...] = (WEBHOOK_ID,),
-    certificate: bytes | None = None,
-    roots: tuple[Holder, ...] | None = None,
-    now: datetime = NOON,
-) -> str:
+def refusal(headers: Headers, body: bytes = BODY, **said: Any) -> str:
     with pytest.raises(Unverified) as refused:
-        received(
-            headers,
-            body,
-            webhook_ids=webhook_ids,
-            certificate=certificate,
-            roots=roots,
-            now=now,
-        )
+        received(headers, body, **said)
     assert str(refused.value) == "This delivery could not be verified."
     return refused.value.reason
 
@@ -303,27 +289,9 @@ def test_of_all_trusted_roots_only_the_authoritys_are_believed() -> None:
     bundle = b"# some comment\n" + other.pem + b"\n# another\r\n" + root().pem
     ours = replace(PAYPAL, authority="Root and Sons")
     for pems in (bundle, bundle.replace(b"\n", b"\r\n")):
-        delivery = verify_certified(
-            ours,
-            body=BODY,
-            headers=signed(),
-            webhook_ids=[WEBHOOK_ID],
-            certificate=chain(),
-            roots=roots_of(ours, bundle=pems),
-            now=NOON,
-        )
-        assert delivery.body == BODY
-    with pytest.raises(Unverified) as refused:
-        verify_certified(
-            ours,
-            body=BODY,
-            headers=signed(),
-            webhook_ids=[WEBHOOK_ID],
-            certificate=chain(),
-            roots=roots_of(replace(ours, authority="Other and Sons"), bundle=bundle),
-            now=NOON,
-        )
-    assert refused.value.reason == "bad_certificate"
+        assert received(signed(), roots=roots_of(ours, bundle=pems)).body == BODY
+    others = roots_of(replace(ours, authority="Other and Sons"), bundle=bundle)
+    assert refusal(signed(), roots=others) == "bad_certificate"
     for authority in ("and Sons", "Other", "Nobody"):
         with pytest.raises(ValueError, match="no root of"):
             roots_of(replace(ours, authority=authority), bundle=bundle)

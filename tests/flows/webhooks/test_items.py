@@ -13,6 +13,7 @@ from flows.payments.declared.catalog.adyen_items import ITEMS_AT_MOST, Item, ite
 from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery
 from tests.support import signing
 from tests.support.clock import NOON
+from tests.support.signers import adyens
 
 KEY = "44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056"
 OTHER_KEY = "00112233445566778899aabbccddeeff"
@@ -30,16 +31,7 @@ REFUND = replace(ITEM, original_reference=ITEM.psp_reference, psp_reference="8",
 
 def signed(item: Item) -> bytes:
     """The body in which Adyen would send the item."""
-    said = {
-        "pspReference": item.psp_reference,
-        "originalReference": item.original_reference,
-        "merchantAccountCode": item.merchant_account,
-        "merchantReference": item.merchant_reference,
-        "amount": {"value": item.amount, "currency": item.currency},
-        "eventCode": item.event,
-        "success": "true" if item.is_success else "false",
-    }
-    return signing.adyen([said], secret=KEY)
+    return signing.adyen([adyens(item)], secret=KEY)
 
 
 BODY = signed(ITEM)
