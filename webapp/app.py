@@ -64,16 +64,6 @@ BODY_BYTES_AT_MOST = 64 * 1024
 # By address: a person who clicks about never meets it.
 PAGES_AT_ONCE = 100
 BETWEEN_PAGES = timedelta(seconds=0.2)
-_OURS_BELOW = (
-    *("/e/", "/callback/", "/return/", "/webhooks/", "/static/", "/pair/"),
-    *("/connections/", "/payments/"),
-)
-_OURS = frozenset(
-    {
-        *("/", "/return", "/live", "/ready", "/health", "/signin", "/signin/callback", "/signout"),
-        *("/connections", "/payments"),
-    }
-)
 _log = logging.getLogger(__name__)
 
 
@@ -314,4 +304,13 @@ def _routes() -> Litestar:
 
 
 def _is_ours(path: str) -> bool:
-    return path in _OURS or path.startswith(_OURS_BELOW)
+    whole, beginnings = _paths()
+    return path in whole or path.startswith(beginnings)
+
+
+@cache
+def _paths() -> tuple[frozenset[str], tuple[str, ...]]:
+    """Of our routes: those without a parameter, and what stands before it in the others."""
+    split = [route.path.partition("{") for route in _routes().routes]
+    whole = frozenset(path for path, parameter, _ in split if not parameter)
+    return whole, tuple({beginning for beginning, parameter, _ in split if parameter})

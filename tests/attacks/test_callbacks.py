@@ -373,7 +373,7 @@ async def test_allow_when_the_account_is_gone_asks_afresh():
         link = await asked.link()
         page = await person.visit(link)
         (connection,) = await here.connections()  # and meanwhile, in another window
-        await here.service.kinds.accounts.disconnect(connection.owner, connection.id)
+        await here.service.kinds.accounts.keys.disconnect(connection.owner, connection.id)
         answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
         assert answer.status_code == 303
         assert (await person.visit(link)).heading == "Connect GitHub to shop"

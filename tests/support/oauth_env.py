@@ -300,6 +300,15 @@ async def decide(person: Person, at_provider: str, decision: str, /, **changes: 
     return location
 
 
+async def decided(
+    here: OAuthEnv, *scopes: str, decision: str = "approve", **about: Any
+) -> tuple[Asking, Person, str, str]:
+    """A call, the person who has decided at the provider, the link, and the way back from there."""
+    asked, person = here.ask(*scopes, **about), await here.person()
+    link = await asked.link()
+    return asked, person, link, await decide(person, await person.go_on(link), decision)
+
+
 async def approve(person: Person, at_provider: str, /, **changes: str) -> str:
     return await decide(person, at_provider, "approve", **changes)
 

@@ -6,7 +6,7 @@ it asks the person once. An account is not used up, so nothing of it is wiped on
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
-from webapp.oauth.access_tokens import AccessTokens, Disconnection
+from webapp.oauth.access_tokens import AccessTokens
 from webapp.oauth.clients import Clients, place_of
 from webapp.oauth.code_exchange import CodeExchange
 from webapp.oauth.connections import NOT_SHARED, Connections, begun_with
@@ -243,26 +243,6 @@ class Accounts:
         proof, answer = ConnectedBefore(account=offered.id), {"account": offered.id}
         await complete_elicitation(self._elicitations, elicitation.id, answer, proof, also=also)
 
-    async def list(self, owner: str) -> tuple[Connection, ...]:
-        """All that this owner has connected, those that need connecting again too."""
-        return await self.connections.all_of(owner)
-
-    async def disconnect(self, owner: str, id: str) -> Disconnection:
-        """Give its keys back and forget them; whoever needs it asks again."""
-        return await self.keys.disconnect(owner, id)
-
-    async def unshare(self, owner: str, id: str, tool: str) -> None:
-        """The tool loses it and must ask again."""
-        await self.connections.unshare(owner, id, tool)
-
-    async def keep_to(self, owner: str, id: str, clients: Collection[str] | None) -> None:
-        """Only these of its person's clients may use it, by their keys; None: all of them."""
-        await self.connections.keep_to(owner, id, clients)
-
-    async def switch(self, owner: str, id: str) -> Connection | None:
-        """It is the one in use from now on; None if there is none such."""
-        return await self.connections.switch(owner, id)
-
     async def _answered_with(self, taken: Elicitation) -> Connection:
         """What the person said yes to, or what they have put in use instead since then.
 
@@ -295,7 +275,7 @@ class Accounts:
             return
         former = await self.former(elicitation, connected)
         if former is not None and former.id == elicitation.owner + account:
-            await self.switch(former.owner, former.id)
+            await self.connections.switch(former.owner, former.id)
 
 
 def _mapping(value: Json) -> Mapping[str, Json]:

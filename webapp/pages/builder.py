@@ -186,16 +186,21 @@ class PageBuilder:
 
     def _waiting(self) -> "_Waiting":
         return {
-            "server": self._asked.server,
+            **self._live(until=self._elicitation.expires_at),
             "origins": self._asked.origins,
-            "status": self._elicitation.status,
-            "now": self._now,
-            "expires_at": self._elicitation.expires_at,
-            "live_url": f"{self._here}/live",
-            "here_url": self._here,
             "again_action": self._here,
             "decline_action": f"{self._here}/decline",
             "csrf": self._csrf,
+        }
+
+    def _live(self, *, until: datetime) -> "_Live":
+        return {
+            "server": self._asked.server,
+            "status": self._elicitation.status,
+            "now": self._now,
+            "expires_at": until,
+            "live_url": f"{self._here}/live",
+            "here_url": self._here,
         }
 
     def _led_nowhere(self) -> ProviderTrouble | None:
@@ -233,15 +238,8 @@ class PageBuilder:
     def _finishing(self) -> Finishing:
         attempt = self._elicitation.attempt
         began_at = attempt.started_at if attempt is not None else self._now
-        return Finishing(
-            server=self._asked.server,
-            provider=self._label(),
-            status=self._elicitation.status,
-            now=self._now,
-            expires_at=began_at + EXCHANGE_AT_MOST,
-            live_url=f"{self._here}/live",
-            here_url=self._here,
-        )
+        live = self._live(until=began_at + EXCHANGE_AT_MOST)
+        return Finishing(**live, provider=self._label())
 
     def _pending(self) -> PaymentPending:
         terms = terms_of(self._elicitation)
@@ -355,25 +353,30 @@ def _person(connection: Connection) -> AccountName:
     return AccountName(label=connection.label, name=connection.name)
 
 
-class _Shared(TypedDict):
+class _Common(TypedDict):
     server: str
+    host: str
+    tool: str
+    client: str | None
+    client_id: str | None
+    asked_at: datetime
     now: datetime
     expires_at: datetime
     decline_action: str
     csrf: str
 
 
-class _Common(_Shared):
-    host: str
-    tool: str
-    client: str | None
-    client_id: str | None
-    asked_at: datetime
-
-
-class _Waiting(_Shared):
-    origins: tuple[str, ...]
+class _Live(TypedDict):
+    server: str
     status: str
+    now: datetime
+    expires_at: datetime
     live_url: str
     here_url: str
+
+
+class _Waiting(_Live):
+    origins: tuple[str, ...]
     again_action: str
+    decline_action: str
+    csrf: str

@@ -132,20 +132,26 @@ class StartPayment(Asking):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting(View):
-    """The person has gone on, and nothing has come back yet.
+class Live(View):
+    """A page that moves on by itself.
 
     `live_url` answers with server-sent events; the first whose data is not `status` moves the page
     to `here_url`.
     """
 
-    template: ClassVar[str] = "waiting.html"
-    origins: tuple[str, ...]
     status: str
     now: datetime
     expires_at: datetime
     live_url: str
     here_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting(Live):
+    """The person has gone on, and nothing has come back yet."""
+
+    template: ClassVar[str] = "waiting.html"
+    origins: tuple[str, ...]
     again_action: str
     decline_action: str
     csrf: str
@@ -166,19 +172,14 @@ class NotPaid(Waiting):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finishing(View):
+class Finishing(Live):
     """The person has come back, and the provider's answer is on its way.
 
-    `expires_at` is when we stop waiting for it; `live_url` and `here_url` are as for Waiting.
+    `expires_at` is when we stop waiting for it.
     """
 
     template: ClassVar[str] = "finishing.html"
     provider: str
-    status: str
-    now: datetime
-    expires_at: datetime
-    live_url: str
-    here_url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from flows.elicitation.traits import PageName
-from webapp.pages.views import View
+from webapp.pages.views import Live, View
 
 Theirs = Literal["connections", "payments"]  # what is shown only to the person that it belongs to
 
@@ -47,21 +47,13 @@ class BeforeOpener(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodePage(View):
-    """The letters that the person types into the chat, as BCDF-GHJK, and `words` of warning.
-
-    `live_url` and `here_url` are as for Waiting.
-    """
+class CodePage(Live):
+    """The letters that the person types into the chat, as BCDF-GHJK, and `words` of warning."""
 
     template: ClassVar[str] = "code.html"
     kind: PageName
     letters: str
     words: str
-    live_url: str
-    here_url: str
-    status: str
-    now: datetime
-    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     """All that whoever looks has connected."""
     viewer = await known_viewer(page, of="connections")
-    found = await page.service.kinds.accounts.list(viewer.owner)
+    found = await page.service.kinds.accounts.connections.all_of(viewer.owner)
     view = ConnectionsPage(
         **about(page, viewer, back=HERE),
         groups=tuple(
@@ -67,7 +67,7 @@ async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> R
     found, server = await _pressed(page, id), page.answers.server
     provider = _label(found, page.service)
     try:
-        done = await page.service.kinds.accounts.disconnect(found.owner, found.id)
+        done = await page.service.kinds.accounts.keys.disconnect(found.owner, found.id)
     except Failed as error:
         error_id = secrets.token_hex(6)
         _log.warning("account.not_disconnected", exc_info=error, extra={"error_id": error_id})
@@ -95,7 +95,7 @@ async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> R
 async def unshare(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """A tool must ask before it uses the account again."""
     found = await _pressed(page, id)
-    await page.service.kinds.accounts.unshare(found.owner, found.id, page.last("tool"))
+    await page.service.kinds.accounts.connections.unshare(found.owner, found.id, page.last("tool"))
     return _to(found)
 
 
@@ -104,7 +104,7 @@ async def keep(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respons
     """Only the ticked ones of the person's assistants may use it, or all of them."""
     found = await _pressed(page, id)
     clients = None if page.last("all") == "1" else page.form.get("client", [])
-    await page.service.kinds.accounts.keep_to(found.owner, found.id, clients)
+    await page.service.kinds.accounts.connections.keep_to(found.owner, found.id, clients)
     return _to(found)
 
 
@@ -112,7 +112,7 @@ async def keep(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respons
 async def switch(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """The next call gets this account, also one that had a yes for another; or else it asks."""
     found = await _pressed(page, id)
-    await page.service.kinds.accounts.switch(found.owner, found.id)
+    await page.service.kinds.accounts.connections.switch(found.owner, found.id)
     return _to(found)
 
 

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import msgspec
@@ -43,64 +43,105 @@ async def depart(
     is over, TooManyAttempts.
     """
     kind = service.kinds[elicitation.kind]
-    flow = kind.flow
-    if flow is None:
+    if kind.flow is None:
         raise NotPossible(status=elicitation.status, wanted="left for elsewhere")
+    press = _Press(
+        service=service,
+        kind=kind,
+        flow=kind.flow,
+        browser=service.browser.hash(cookie),
+        rest=secrets.token_urlsafe(STATE_BYTES),
+        switches=switches,
+    )
     if not kind.holds_open:
-        return await _depart(service, elicitation, kind, flow, cookie=cookie, switches=switches)
+        return await press.depart(elicitation.id)
     checkouts = service.kinds.payments.checkouts
     async with checkouts.one_at_a_time(elicitation.id):
-        await checkouts.make_way(elicitation.id, browser=service.browser.hash(cookie))
-        return await _depart(service, elicitation, kind, flow, cookie=cookie, switches=switches)
+        await checkouts.make_way(elicitation.id, browser=press.browser)
+        return await press.depart(elicitation.id)
 
 
-async def _depart(
-    service: Service,
-    elicitation: Elicitation,
-    kind: QuestionKind,
-    flow: Flow,
-    *,
-    cookie: str,
-    switches: bool,
-) -> str:
-    rest = secrets.token_urlsafe(STATE_BYTES)
-    opened = await _open(
-        service, elicitation, kind, flow, cookie=cookie, rest=rest, switches=switches
-    )
-    assert opened.attempt is not None
-    trip = _redirect(
-        service, opened, kind, number=opened.attempt.number, rest=rest, switches=switches
-    )
-    try:
-        departure = await service.outbound.run(
-            flow.begin(opened, trip), to=service.kinds.client(opened)
-        )
-    except (Failed, NotConfigured) as error:
-        number, trouble = trip.number, trouble_of(error)
-        with suppress(KeyError):  # erased meanwhile
-            await service.elicitations.change(
-                opened.id, lambda e: attempts.lead_nowhere(e, number=number, trouble=trouble)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Press:
+    """By one `browser`, a hash; `rest` is what only its state has."""
+
+    service: Service
+    kind: QuestionKind
+    flow: Flow
+    browser: str
+    rest: str = field(repr=False)
+    switches: bool
+
+    async def depart(self, id: str) -> str:
+        elicitations, kind = self.service.elicitations, self.kind
+        opened = await elicitations.change(id, self._opened)
+        self.service.kinds.payments.checkouts.turns.expect(opened)
+        assert opened.attempt is not None
+        trip = self._redirect(opened, number=opened.attempt.number)
+        number, client = trip.number, self.service.kinds.client(opened)
+        try:
+            departure = await self.service.outbound.run(self.flow.begin(opened, trip), to=client)
+        except (Failed, NotConfigured) as error:
+            trouble = trouble_of(error)
+            with suppress(KeyError):  # erased meanwhile
+                await elicitations.change(
+                    id, lambda e: attempts.lead_nowhere(e, number=number, trouble=trouble)
+                )
+            if kind.holds_open and isinstance(error, Failed) and error.is_permanent:
+                # Pressed again it would be refused again: whoever waits hears the reason.
+                _log.warning("payment.refused", extra={"id": id, "why": str(error)})
+                why = str(error).rstrip(".")
+                ended = await elicitations.end(opened, Status.FAILED, why=why)
+                raise _is_over(ended) from error
+            raise
+        kept = departure.kept
+        if kept is not None:
+            opened = await elicitations.change(
+                id, lambda e: attempts.keep(e, number=number, kept=kept)
             )
-        if kind.holds_open and isinstance(error, Failed) and error.is_permanent:
-            # Pressed again it would be refused again: whoever waits hears the provider's reason.
-            _log.warning("payment.refused", extra={"id": opened.id, "why": str(error)})
-            why = str(error).rstrip(".")
-            ended = await service.elicitations.end(opened, Status.FAILED, why=why)
-            raise NotPossible(status=ended.status, wanted="gone on with") from error
-        raise
-    if departure.kept is not None:
-        number, kept = trip.number, departure.kept
-        opened = await service.elicitations.change(
-            opened.id, lambda e: attempts.keep(e, number=number, kept=kept)
+            # It ended meanwhile, or made way in another process: nobody is to pay there any more.
+            if opened.status.is_final or (kind.holds_open and _has_made_way(opened, kept)):
+                raise _is_over(opened)
+        if not opened.asked.waits:
+            done = await complete_elicitation(elicitations, id, {}, OnPage())
+            if done is not Completion.ACCEPTED:
+                raise _is_over(opened)
+        return departure.url
+
+    def _opened(self, current: Elicitation) -> Elicitation:
+        trip = self._redirect(current, number=attempts.next_attempt(current))
+        kept, browser = self.flow.prepare(current, trip), self.browser
+        if self.kind.holds_open and stands_in_the_way(current, browser=browser, now=trip.now):
+            # Another process was pressed at the same moment: the page tells, and may be used again.
+            raise NotPossible(status=current.status, wanted="gone on with beside another page")
+        state = state_hash(self.rest)
+        opened = attempts.open_attempt(
+            current, browser=browser, state=state, kept=kept, now=trip.now
         )
-        # It ended meanwhile, or made way in another process: nobody is to pay there any more.
-        if opened.status.is_final or (kind.holds_open and _has_made_way(opened, kept)):
-            raise NotPossible(status=opened.status, wanted="gone on with")
-    if not opened.asked.waits:
-        done = await complete_elicitation(service.elicitations, opened.id, {}, OnPage())
-        if done is not Completion.ACCEPTED:
-            raise NotPossible(status=opened.status, wanted="gone on with")
-    return departure.url
+        if not self.kind.holds_open:
+            return opened
+        return self.service.kinds.payments.checkouts.turns.plan(attempts.hold_open(opened))
+
+    def _redirect(self, elicitation: Elicitation, *, number: int) -> RedirectContext:
+        now = self.service.clock()
+        claims = Claims(
+            purpose=Purpose.STATE,
+            id=elicitation.id,
+            attempt=number,
+            rest=self.rest,
+            expires_at=elicitation.expires_at + timedelta(days=1),
+        )
+        return RedirectContext(
+            number=number,
+            return_url=self.service.public_url + self.kind.return_path(elicitation),
+            state=self.service.links.state(claims, now=now),
+            now=now,
+            switches=self.switches,
+        )
+
+
+def _is_over(elicitation: Elicitation) -> NotPossible:
+    return NotPossible(status=elicitation.status, wanted="gone on with")
 
 
 def trouble_of(error: Failed | NotConfigured) -> Trouble:
@@ -138,63 +179,7 @@ async def returned(service: Service, states: list[str], *, now: datetime) -> Ret
     )
 
 
-async def _open(
-    service: Service,
-    elicitation: Elicitation,
-    kind: QuestionKind,
-    flow: Flow,
-    *,
-    cookie: str,
-    rest: str,
-    switches: bool,
-) -> Elicitation:
-    browser, state = service.browser.hash(cookie), state_hash(rest)
-    turns = service.kinds.payments.checkouts.turns
-
-    def open_one(current: Elicitation) -> Elicitation:
-        number = attempts.next_attempt(current)
-        trip = _redirect(service, current, kind, number=number, rest=rest, switches=switches)
-        kept: Json = flow.prepare(current, trip)
-        if kind.holds_open and stands_in_the_way(current, browser=browser, now=trip.now):
-            # Another process was pressed at the same moment: the page tells, and may be used again.
-            raise NotPossible(status=current.status, wanted="gone on with beside another page")
-        opened = attempts.open_attempt(
-            current, browser=browser, state=state, kept=kept, now=trip.now
-        )
-        return turns.plan(attempts.hold_open(opened)) if kind.holds_open else opened
-
-    opened = await service.elicitations.change(elicitation.id, open_one)
-    turns.expect(opened)
-    return opened
-
-
 def _has_made_way(elicitation: Elicitation, kept: Json) -> bool:
     """Whether the latest attempt leads to another page than this one by now."""
     mine, latest = msgspec.convert(kept, StoredCheckout), kept_of(elicitation.attempt)
     return latest is None or latest.url is None or latest.session != mine.session
-
-
-def _redirect(
-    service: Service,
-    elicitation: Elicitation,
-    kind: QuestionKind,
-    *,
-    number: int,
-    rest: str,
-    switches: bool,
-) -> RedirectContext:
-    now = service.clock()
-    claims = Claims(
-        purpose=Purpose.STATE,
-        id=elicitation.id,
-        attempt=number,
-        rest=rest,
-        expires_at=elicitation.expires_at + timedelta(days=1),
-    )
-    return RedirectContext(
-        number=number,
-        return_url=service.public_url + kind.return_path(elicitation),
-        state=service.links.state(claims, now=now),
-        now=now,
-        switches=switches,
-    )

@@ -101,7 +101,7 @@ async def test_a_tool_is_hidden_until_another_has_connected_the_account(server, 
         assert text_of(result) == "those of octocat"
         assert await caller.text("list_repositories") == "those of octocat"
         (account,) = await at.connections()
-        await at.env.service.kinds.accounts.disconnect(account.owner, account.id)
+        await at.env.service.kinds.accounts.keys.disconnect(account.owner, account.id)
         assert await seen(caller) == set()
 
 
@@ -169,7 +169,7 @@ async def test_a_session_is_told_that_its_list_has_changed(library):
 async def disconnect(at: SandboxEnv) -> None:
     """As the page of connections does it."""
     (account,) = await at.connections()
-    await at.env.service.kinds.accounts.disconnect(account.owner, account.id)
+    await at.env.service.kinds.accounts.keys.disconnect(account.owner, account.id)
 
 
 async def test_a_stream_of_changes_is_told_that_the_list_has_changed():

@@ -1,8 +1,8 @@
 """The keys of accounts: renewed once, by one of all who need it; given back; never lost by us."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -53,10 +53,20 @@ async def unasked(asked: Asking) -> Account:
     return await asked.account()
 
 
+@asynccontextmanager
+async def connected(
+    *, tool: str = "t", hours: int = 0, **more: Any
+) -> AsyncIterator[tuple[Service, Renewing, Clock]]:
+    """An account that was connected so many hours ago; its key lives for one."""
+    network, clock = Renewing(), Clock()
+    async with serving_accounts(network, clock=clock, **more) as service:
+        await connect(service, "repo", tool=tool)
+        clock.tick(hours=hours)
+        yield service, network, clock
+
+
 async def test_a_key_is_renewed_when_it_is_due_and_not_before() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo")
+    async with connected() as (service, network, clock):
         clock.tick(minutes=58)
         assert (await again(service, 1)).access_token == "key-1-of-octocat"
         assert network.refreshes == 0
@@ -92,10 +102,7 @@ async def test_the_new_pair_is_durable_before_anybody_uses_it() -> None:
             return await super().write(*records)
 
     order: list[str] = []
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), store=Watched(), clock=clock) as service:
-        await connect(service, "repo")
-        clock.tick(hours=2)
+    async with connected(hours=2, store=Watched()) as (service, network, _):
         order.clear()
         renews = network.renews
 
@@ -138,9 +145,7 @@ async def test_fifty_tools_of_two_processes_renew_one_key_once(tmp_path: Path) -
 
 
 async def test_fifty_that_find_it_gone_ask_the_provider_once_and_the_person_once() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), store=Yielding(), clock=clock) as service:
-        await connect(service, "repo")
+    async with connected(store=Yielding()) as (service, network, clock):
         network.renews = gone
         clock.tick(hours=2)
         asked = [Asking(service, "repo", arguments="the same") for _ in range(FIFTY)]
@@ -166,9 +171,7 @@ async def test_a_provider_in_trouble_takes_no_key_away(status: int) -> None:
     async def trouble(request: httpx.Request) -> httpx.Response:
         return httpx.Response(status, json={"error": "invalid_grant"})
 
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo")
+    async with connected() as (service, network, clock):
         renews, network.renews = network.renews, trouble
         clock.tick(minutes=59, seconds=10)
         for n in range(10):
@@ -189,9 +192,7 @@ async def test_a_provider_that_does_not_answer_takes_no_key_away() -> None:
     async def silent(request: httpx.Request) -> NoReturn:
         raise httpx.ConnectTimeout("too slow", request=request)
 
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo")
+    async with connected() as (service, network, clock):
         network.renews = silent
         clock.tick(hours=2)
         with pytest.raises(Failed, match="GitHub did not answer"):
@@ -206,9 +207,7 @@ async def test_a_fault_of_our_own_is_logged_and_takes_no_key_away(
     async def explode(request: httpx.Request) -> NoReturn:
         raise UnicodeError("label too long")
 
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo")
+    async with connected() as (service, network, clock):
         network.renews = explode
         clock.tick(hours=2)
         with pytest.raises(Failed, match="could not be renewed just now"):
@@ -300,16 +299,13 @@ async def test_a_call_that_is_cancelled_at_any_step_loses_no_pair() -> None:
 
 
 async def test_what_others_write_meanwhile_stays_beside_the_new_pair() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo", tool="list")
-        clock.tick(hours=2)
+    async with connected(tool="list", hours=2) as (service, network, _):
         gate = hold_up(network)
         asked = Asking(service, "repo", tool="list", arguments="again")
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)
         kept = await the_one(service)
-        await service.kinds.accounts.unshare(kept.owner, kept.id, "another")
+        await service.kinds.accounts.connections.unshare(kept.owner, kept.id, "another")
         await service.elicitations.write_afresh(lambda: allowed(service))
         gate.set()
         await unasked(asked)
@@ -327,10 +323,7 @@ async def allowed(service: Service) -> list[Connection]:
 
 
 async def test_an_account_that_was_connected_again_meanwhile_keeps_its_newer_key() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo", tool="list")
-        clock.tick(hours=2)
+    async with connected(tool="list", hours=2) as (service, network, _):
         gate = hold_up(network)
         asked = Asking(service, "repo", tool="list", arguments="again")
         while not network.refreshes:  # noqa: ASYNC110
@@ -360,7 +353,7 @@ async def test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)
         kept = await the_one(service)
-        await service.kinds.accounts.unshare(kept.owner, kept.id, "list")
+        await service.kinds.accounts.connections.unshare(kept.owner, kept.id, "list")
         gate.set()
         if is_answered:
             with pytest.raises(Failed, match="not shared with this tool any more"):
@@ -372,10 +365,7 @@ async def test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too
 
 
 async def test_a_person_who_allows_another_tool_has_the_key_renewed_first() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo", tool="list")
-        clock.tick(hours=2)
+    async with connected(tool="list", hours=2) as (service, network, _):
         asked = Asking(service, "repo", tool="export")
         elicitation = await asked.elicitation()
         assert len(await service.kinds.accounts.offers(elicitation)) == 1
@@ -385,9 +375,7 @@ async def test_a_person_who_allows_another_tool_has_the_key_renewed_first() -> N
 
 
 async def test_an_account_that_is_found_gone_at_the_press_is_offered_no_more() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo", tool="list")
+    async with connected(tool="list") as (service, network, clock):
         network.renews = gone
         clock.tick(hours=2)
         asked = Asking(service, "repo", tool="export")
@@ -417,9 +405,7 @@ def reach_of(
 
 
 async def test_fifty_keys_that_are_refused_at_once_are_renewed_once() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo")
+    async with connected() as (service, network, clock):
         kept = await the_one(service)
         clock.tick(minutes=5)
         resources = reach_of(service, kept.owner)
@@ -445,12 +431,10 @@ async def test_another_owner_is_given_no_newer_key() -> None:
 
 
 async def test_a_tool_that_it_is_shared_with_no_more_is_given_no_newer_key() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo", tool="list")
+    async with connected(tool="list") as (service, network, clock):
         kept, accounts = await the_one(service), service.kinds.accounts
         clock.tick(minutes=5)
-        await accounts.unshare(kept.owner, kept.id, "list")
+        await accounts.connections.unshare(kept.owner, kept.id, "list")
         unshared = reach_of(service, kept.owner, tool="list")
         assert await unshared.renew(kept.id, kept.access_token) is None
         assert network.refreshes == 0
@@ -462,9 +446,7 @@ async def test_a_tool_that_it_is_shared_with_no_more_is_given_no_newer_key() -> 
 
 
 async def test_a_tool_that_loses_it_during_the_renewal_is_not_given_the_newer_key() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo", tool="list")
+    async with connected(tool="list") as (service, network, clock):
         kept = await the_one(service)
         clock.tick(minutes=5)
         gate = hold_up(network)
@@ -472,7 +454,7 @@ async def test_a_tool_that_loses_it_during_the_renewal_is_not_given_the_newer_ke
         renewing = asyncio.create_task(resources.renew(kept.id, kept.access_token))
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await service.kinds.accounts.unshare(kept.owner, kept.id, "list")
+        await service.kinds.accounts.connections.unshare(kept.owner, kept.id, "list")
         gate.set()
         assert await renewing is None
         assert (await the_one(service)).access_token == "key-1.1-of-octocat"
@@ -492,9 +474,7 @@ async def test_a_call_that_is_over_is_given_no_newer_key() -> None:
 
 
 async def test_a_call_that_ends_during_the_renewal_is_not_given_the_newer_key() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo")
+    async with connected() as (service, network, clock):
         kept, ends = await the_one(service), asyncio.Event()
         clock.tick(minutes=5)
         gate = hold_up(network)
@@ -521,9 +501,7 @@ async def test_a_key_that_is_said_to_be_over_already_is_not_renewed_at_each_use(
 
 
 async def test_a_clock_that_was_set_back_puts_the_next_try_off_no_longer_than_it_should() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo")
+    async with connected() as (service, network, clock):
         renews, network.renews = network.renews, down
         kept = await the_one(service)
         clock.tick(minutes=5)
@@ -537,10 +515,7 @@ async def test_a_clock_that_was_set_back_puts_the_next_try_off_no_longer_than_it
 
 
 async def test_a_clock_that_was_set_back_lets_a_claim_hold_for_a_minute_at_most() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo")
-        clock.tick(hours=2)
+    async with connected(hours=2) as (service, network, clock):
         claimed = await service.kinds.accounts.keys._claimed(await the_one(service))
         assert claimed is not None
         clock.tick(minutes=-50)
@@ -555,9 +530,7 @@ async def test_a_clock_that_was_set_back_lets_a_claim_hold_for_a_minute_at_most(
 
 
 async def test_a_refused_key_that_is_gone_for_good_is_asked_for_anew() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo")
+    async with connected() as (service, network, clock):
         kept = await the_one(service)
         network.renews = gone
         clock.tick(minutes=5)
@@ -592,20 +565,19 @@ async def test_a_refused_key_without_another_is_proven_before_the_person_is_aske
 
 
 async def test_disconnecting_gives_the_key_back_and_leaves_none_here() -> None:
-    async with serving_accounts(network := Renewing()) as service:
-        await connect(service, "repo", tool="list")
+    async with connected(tool="list") as (service, network, _):
         kept, accounts = await the_one(service), service.kinds.accounts
-        said = await accounts.disconnect(kept.owner, kept.id)
+        said = await accounts.keys.disconnect(kept.owner, kept.id)
         assert (said.revoked, said.label, said.provider) == (True, "octocat", "GitHub")
         assert ["key-1-of-octocat" in body for body in network.revoked] == [True]
         left = await the_one(service)
         assert (left.access_token, left.refresh_token, left.name) == ("", None, None)
         assert (left.status, left.tools, left.holds_key) == ("disconnected", (), False)
-        assert await accounts.list(kept.owner) == ()
+        assert await accounts.connections.all_of(kept.owner) == ()
         # Again it says the same and asks nobody.
-        assert await accounts.disconnect(kept.owner, kept.id) == said
+        assert await accounts.keys.disconnect(kept.owner, kept.id) == said
         assert len(network.revoked) == 1
-        assert (await accounts.disconnect(kept.owner, "nobody's")).revoked is None
+        assert (await accounts.keys.disconnect(kept.owner, "nobody's")).revoked is None
         # Whoever needs it asks, and what was allowed before is not.
         account = await connect(service, "repo", tool="export")
         assert account.access_token == "key-2-of-octocat"
@@ -613,10 +585,9 @@ async def test_disconnecting_gives_the_key_back_and_leaves_none_here() -> None:
 
 
 async def test_what_stays_of_a_disconnected_account_is_what_its_page_says_again() -> None:
-    async with serving_accounts(Renewing()) as service:
-        await connect(service, "repo", tool="list")
+    async with connected(tool="list") as (service, _, _):
         kept, accounts = await the_one(service), service.kinds.accounts
-        await accounts.disconnect(kept.owner, kept.id)
+        await accounts.keys.disconnect(kept.owner, kept.id)
         left = await the_one(service)
         told = {name for name in left.__struct_fields__ if getattr(left, name)}
         # Where it is found (the first four), and what the page names; nothing more of its person.
@@ -637,30 +608,25 @@ async def test_disconnecting_wipes_whatever_the_provider_says(
             raise answers
         return await down(request)
 
-    async with serving_accounts(network := Renewing(), providers={"github": BY_FORM}) as service:
-        await connect(service, "repo")
+    async with connected(providers={"github": BY_FORM}) as (service, network, _):
         network.revokes = fail
         kept = await the_one(service)
-        said = await service.kinds.accounts.disconnect(kept.owner, kept.id)
+        said = await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)
         assert (said.revoked, said.manage) == (revoked, "https://hub.example/apps")
         assert (await the_one(service)).access_token == ""
 
 
 async def test_a_provider_without_a_way_is_said_to_have_none() -> None:
-    async with serving_accounts(Renewing(), providers={"github": NO_WAY}) as service:
-        await connect(service, "repo")
+    async with connected(providers={"github": NO_WAY}) as (service, _, _):
         kept = await the_one(service)
-        said = await service.kinds.accounts.disconnect(kept.owner, kept.id)
+        said = await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)
         assert (said.revoked, said.manage) == (None, "https://hub.example/apps")
 
 
 async def test_a_key_that_is_over_is_renewed_to_be_given_back() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo")
-        clock.tick(hours=2)
+    async with connected(hours=2) as (service, network, _):
         kept = await the_one(service)
-        assert (await service.kinds.accounts.disconnect(kept.owner, kept.id)).revoked
+        assert (await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)).revoked
         assert (network.refreshes, "key-1.1-of-octocat" in network.revoked[0]) == (1, True)
         assert (await the_one(service)).access_token == ""
 
@@ -672,22 +638,19 @@ async def test_both_keys_are_given_back_where_the_provider_takes_them_by_form() 
         await connect(service, "repo")
         clock.tick(hours=2)
         kept = await the_one(service)
-        assert (await service.kinds.accounts.disconnect(kept.owner, kept.id)).revoked
+        assert (await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)).revoked
         assert network.refreshes == 0
         assert ["more-1-of" in body for body in network.revoked] == [True, False]
 
 
 async def test_a_disconnect_waits_for_the_renewal_that_is_going_on() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo")
-        clock.tick(hours=2)
+    async with connected(hours=2) as (service, network, _):
         gate = hold_up(network)
         asked = Asking(service, "repo", arguments="again")
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)
         kept = await the_one(service)
-        leaving = asyncio.create_task(service.kinds.accounts.disconnect(kept.owner, kept.id))
+        leaving = asyncio.create_task(service.kinds.accounts.keys.disconnect(kept.owner, kept.id))
         for _ in range(50):
             await asyncio.sleep(0)
         gate.set()
@@ -699,8 +662,7 @@ async def test_a_disconnect_waits_for_the_renewal_that_is_going_on() -> None:
 
 
 async def test_an_account_that_is_connected_again_during_a_disconnect_stays() -> None:
-    async with serving_accounts(network := Renewing()) as service:
-        await connect(service, "repo")
+    async with connected() as (service, network, _):
         kept = await the_one(service)
         gate, revokes = asyncio.Event(), network.revokes
 
@@ -709,7 +671,7 @@ async def test_an_account_that_is_connected_again_during_a_disconnect_stays() ->
             return await revokes(request)
 
         network.revokes = held
-        leaving = asyncio.create_task(service.kinds.accounts.disconnect(kept.owner, kept.id))
+        leaving = asyncio.create_task(service.kinds.accounts.keys.disconnect(kept.owner, kept.id))
         while (await the_one(service)).is_connected:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await connect(service, "repo", arguments="again")
@@ -719,10 +681,9 @@ async def test_an_account_that_is_connected_again_during_a_disconnect_stays() ->
 
 
 async def test_a_disconnect_that_is_cancelled_is_carried_out() -> None:
-    async with serving_accounts(Renewing(), store=Yielding()) as service:
-        await connect(service, "repo")
+    async with connected(store=Yielding()) as (service, _, _):
         kept = await the_one(service)
-        leaving = asyncio.create_task(service.kinds.accounts.disconnect(kept.owner, kept.id))
+        leaving = asyncio.create_task(service.kinds.accounts.keys.disconnect(kept.owner, kept.id))
         await asyncio.sleep(0)
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
@@ -731,9 +692,7 @@ async def test_a_disconnect_that_is_cancelled_is_carried_out() -> None:
 
 
 async def test_a_disconnect_that_died_hands_the_key_to_nobody_and_can_be_done_again() -> None:
-    clock = Clock()
-    async with serving_accounts(network := Renewing(), clock=clock) as service:
-        await connect(service, "repo")
+    async with connected() as (service, network, clock):
         kept, keys = await the_one(service), service.kinds.accounts.keys
         died = asyncio.Event()
 
@@ -749,19 +708,17 @@ async def test_a_disconnect_that_died_hands_the_key_to_nobody_and_can_be_done_ag
         await asyncio.gather(leaving, return_exceptions=True)
         asked = Asking(service, "repo", arguments="again")
         await asked.elicitation()
-        assert (await service.kinds.accounts.list(kept.owner))[0].status == "lapsed"
+        assert (await service.kinds.accounts.connections.all_of(kept.owner))[0].status == "lapsed"
         network.revokes = revokes
         clock.tick(seconds=CLAIM.total_seconds())
-        assert (await service.kinds.accounts.disconnect(kept.owner, kept.id)).revoked
+        assert (await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)).revoked
         await give_up(asked)
 
 
 async def test_what_was_disconnected_is_erased_after_a_day() -> None:
-    clock = Clock()
-    async with serving_accounts(Renewing(), clock=clock) as service:
-        await connect(service, "repo")
+    async with connected() as (service, _, clock):
         kept = await the_one(service)
-        await service.kinds.accounts.disconnect(kept.owner, kept.id)
+        await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)
         await service.elicitations.store.erase(before=clock.tick(days=1))
         assert await stored(service) == []
 
@@ -773,7 +730,7 @@ async def test_a_provider_that_is_configured_no_more_is_not_asked() -> None:
     ours = {"github": ("another-id", "another-secret-of-ours")}
     async with serving_accounts(network, store=store, credentials=ours) as service:
         kept = await the_one(service)
-        said = await service.kinds.accounts.disconnect(kept.owner, kept.id)
+        said = await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)
         assert (said.revoked, said.manage) == (False, HUB.manage)
         assert network.revoked == []
         assert (await the_one(service)).access_token == ""
@@ -853,7 +810,7 @@ async def test_a_provider_that_only_a_tools_code_declares_is_known_after_a_resta
         assert service.kinds.label(elicitation) == "Hub X"
         await depart(service, elicitation, cookie="a cookie")
         connection = await the_one(service)
-        done = await service.kinds.accounts.disconnect(connection.owner, connection.id)
+        done = await service.kinds.accounts.keys.disconnect(connection.owner, connection.id)
         assert done.revoked
         assert len(network.revoked) == 1
 

@@ -235,7 +235,7 @@ async def test_who_was_disconnected_is_not_spoken_of() -> None:
         elicitation, state = await opened(service, asked)
         await come_home(service, state)
         await asked.account()
-        await service.kinds.accounts.disconnect(octocat.owner, octocat.id)
+        await service.kinds.accounts.keys.disconnect(octocat.owner, octocat.id)
         view = await page(service, elicitation)
         assert isinstance(view, DoneAccount)
         assert view.switch_back is None
@@ -247,12 +247,12 @@ async def test_an_owner_sees_all_of_their_own_and_nobody_elses() -> None:
         await connect(service, "repo", subject="bob")
         accounts = service.kinds.accounts
         alice = (await row(service, "octocat")).owner
-        listed = await accounts.list(alice)
+        listed = await accounts.connections.all_of(alice)
         assert [(one.label, one.holds_key) for one in listed] == [
             ("hubber", True),
             ("octocat", False),
         ]
-        assert await accounts.list("nobody") == ()
+        assert await accounts.connections.all_of("nobody") == ()
 
 
 async def test_a_list_is_longer_than_a_page_of_the_store() -> None:
@@ -272,36 +272,36 @@ async def test_a_list_is_longer_than_a_page_of_the_store() -> None:
         ]
         for clone in clones:
             await service.elicitations.write(clone)
-        assert len(await service.kinds.accounts.list(one.owner)) == 206
+        assert len(await service.kinds.accounts.connections.all_of(one.owner)) == 206
 
 
 async def test_a_tool_that_is_forbidden_asks_again() -> None:
     async with serving_accounts(Network()) as service:
         await connect(service, "repo", tool="list")
         one = await row(service, "octocat")
-        await service.kinds.accounts.unshare(one.owner, one.id, "list")
-        await service.kinds.accounts.unshare(one.owner, one.id, "list")
+        await service.kinds.accounts.connections.unshare(one.owner, one.id, "list")
+        await service.kinds.accounts.connections.unshare(one.owner, one.id, "list")
         one = await row(service, "octocat")
         assert (one.tools, one.used) == ((), {})
         asked = Asking(service, "repo", tool="list", arguments="again")
         assert isinstance(await page(service, await asked.elicitation()), UseAccount)
         await give_up(asked)
-        await service.kinds.accounts.unshare(one.owner, "nobody's", "list")
+        await service.kinds.accounts.connections.unshare(one.owner, "nobody's", "list")
 
 
 async def test_switching_puts_one_in_use_and_is_done_once() -> None:
     async with serving_accounts(network := Network()) as service:
         await both_connected(service, network)
         accounts, octocat = service.kinds.accounts, await row(service, "octocat")
-        switched = await accounts.switch(octocat.owner, octocat.id)
+        switched = await accounts.connections.switch(octocat.owner, octocat.id)
         assert switched is not None
         assert switched.holds_key
-        assert await accounts.switch(octocat.owner, octocat.id) == switched
+        assert await accounts.connections.switch(octocat.owner, octocat.id) == switched
         assert not (await row(service, "hubber")).holds_key
-        assert await accounts.switch(octocat.owner, "nobody's") is None
-        assert await accounts.switch("nobody", octocat.id) is None
+        assert await accounts.connections.switch(octocat.owner, "nobody's") is None
+        assert await accounts.connections.switch("nobody", octocat.id) is None
         both = [(await row(service, label)).id for label in ("octocat", "hubber")]
-        await asyncio.gather(*(accounts.switch(octocat.owner, id) for id in both * 5))
+        await asyncio.gather(*(accounts.connections.switch(octocat.owner, id) for id in both * 5))
         assert [one.holds_key for one in await stored(service)].count(True) == 1
 
 
@@ -342,12 +342,12 @@ async def test_the_account_that_was_put_in_use_last_answers() -> None:
         accounts = service.kinds.accounts
         for one, other in ((hubber, octocat), (octocat, hubber)):
             clock.tick(seconds=1)
-            await accounts.switch(one.owner, one.id)
+            await accounts.connections.switch(one.owner, one.id)
             found = {each.label: each.put_aside_at for each in await stored(service)}
             assert found == {one.label: None, other.label: clock()}
         await asks_nothing(service, "repo", label="octocat", tool="export")
         # A name is a name, whichever is in use.
-        await accounts.switch(hubber.owner, hubber.id)
+        await accounts.connections.switch(hubber.owner, hubber.id)
         about: dict[str, str] = {"tool": "list", "account": "octocat"}
         await asks_nothing(service, "repo", "gist", label="octocat", **about)
 
@@ -362,7 +362,7 @@ async def test_one_that_stood_back_already_stands_back_for_the_one_that_is_put_i
         await connect(service, "repo", tool="list", account="third", arguments="x")
         clock.tick(seconds=1)
         third = await row(service, "third")
-        await service.kinds.accounts.switch(third.owner, third.id)
+        await service.kinds.accounts.connections.switch(third.owner, third.id)
         # Connected again it stands back as before.
         network.person = OCTOCAT
         await connect(service, "repo", "gist", tool="list", account="octocat", arguments="y")
@@ -386,7 +386,7 @@ async def test_calls_that_share_one_yes_each_go_on_with_what_they_have_begun_wit
         assert await gets("first") == "octocat"
         clock.tick(seconds=1)
         hubber = await row(service, "hubber")
-        await service.kinds.accounts.switch(hubber.owner, hubber.id)
+        await service.kinds.accounts.connections.switch(hubber.owner, hubber.id)
         assert [await gets("second"), await gets("first")] == ["hubber", "octocat"]
         for number in range(BEGUN_AT_MOST):
             assert await gets(f"later {number}") == "hubber"
@@ -402,7 +402,7 @@ async def test_after_a_disconnect_another_one_can_be_put_in_use() -> None:
     async with serving_accounts(network := Network()) as service:
         await both_connected(service, network)
         accounts, hubber = service.kinds.accounts, await row(service, "hubber")
-        await accounts.disconnect(hubber.owner, hubber.id)
+        await accounts.keys.disconnect(hubber.owner, hubber.id)
         asked = Asking(service, "repo", tool="list", arguments="again")
         view = await page(service, await asked.elicitation())
         assert isinstance(view, UseAccount)

@@ -1,6 +1,8 @@
 """The way back from a provider, as the person and the waiting tool see it."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from flows import elicit
 from flows.elicitation.states import Status
 from flows.errors import Declined, Denied, Expired, Failed
+from flows.oauth.provider import Provider
 from flows.providers import github, google, openid
 from tests.support.clock import Clock
 from tests.support.mcp_server import (
     LEGACY,
     MODERN,
+    Page,
+    Person,
     ServerEnv,
     _Posts,
     eventually,
@@ -29,13 +34,14 @@ from tests.support.oauth_env import (
     approve,
     changed,
     decide,
+    decided,
     ends,
     oauth_env,
     parameter,
     process,
 )
 from webapp.limits import CallLimits
-from webapp.stores import Record, open_store
+from webapp.stores import Record, Store, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
 
@@ -58,8 +64,7 @@ async def test_an_account_is_connected_and_the_line_returns() -> None:
 
 async def test_the_page_of_the_callback_loaded_again_shows_that_it_is_done() -> None:
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        callback = await approve(person, await person.go_on(await asked.link()))
+        asked, person, _, callback = await decided(here, "repo")
         for _ in range(3):
             page = await ends(person, await person.visit(callback))
             assert page.heading == "GitHub is connected"
@@ -73,9 +78,7 @@ async def test_a_double_click_makes_one_exchange() -> None:
     # defect: lynq replayed state
     # defect: mcp-authkit two callbacks two exchanges
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await approve(person, await person.go_on(link))
+        asked, person, link, callback = await decided(here, "repo")
         pages = await asyncio.gather(*(person.visit(callback) for _ in range(5)))
         assert {page.status for page in pages} == {303}  # to the page that tells how far it is
         assert (await asked.account()).label == "octocat"
@@ -83,14 +86,18 @@ async def test_a_double_click_makes_one_exchange() -> None:
         assert (await person.visit(link)).heading == "GitHub is connected"
 
 
+async def exchanging(here: OAuthEnv, person: Person, callback: str) -> "asyncio.Task[Page]":
+    """The person is back, and the provider is slow to answer us."""
+    await here.plan("slow")
+    held = asyncio.create_task(person.visit(callback))
+    await eventually(lambda: here.gate.exchanges)
+    return held
+
+
 async def test_the_page_waits_while_the_provider_takes_its_time() -> None:
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await approve(person, await person.go_on(link))
-        await here.plan("slow")
-        first = asyncio.create_task(person.visit(callback))
-        await eventually(lambda: here.gate.exchanges)
+        asked, person, link, callback = await decided(here, "repo")
+        first = await exchanging(here, person, callback)
         assert (await person.visit(link)).heading == "Finishing…"
         second = await person.visit(callback)
         assert (await ends(person, second)).heading == "Finishing…"
@@ -102,12 +109,8 @@ async def test_the_page_waits_while_the_provider_takes_its_time() -> None:
 
 async def test_a_browser_that_goes_away_during_the_exchange_loses_nothing() -> None:
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await approve(person, await person.go_on(link))
-        await here.plan("slow")
-        gone = asyncio.create_task(person.visit(callback))
-        await eventually(lambda: here.gate.exchanges)
+        asked, person, link, callback = await decided(here, "repo")
+        gone = await exchanging(here, person, callback)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
         await here.release()
@@ -119,9 +122,7 @@ async def test_a_browser_that_goes_away_during_the_exchange_loses_nothing() -> N
 async def test_a_no_at_the_provider_is_told_at_once() -> None:
     # defect: lynq access_denied releases nobody
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await decide(person, await person.go_on(link), "deny")
+        asked, person, link, callback = await decided(here, "repo", decision="deny")
         page = await ends(person, await person.visit(callback))
         assert page.heading == "You said no at GitHub"
         with pytest.raises(Denied, match="GitHub"):
@@ -136,9 +137,7 @@ async def test_a_no_at_the_provider_is_told_at_once() -> None:
 )
 async def test_another_error_of_the_provider_ends_it(error: str) -> None:
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await decide(person, await person.go_on(link), "deny")
+        asked, person, _, callback = await decided(here, "repo", decision="deny")
         callback = changed(callback, error=error, error_description="<script>alert(1)</script>")
         page = await ends(person, await person.visit(callback))
         assert page.heading == "This did not work"
@@ -154,8 +153,7 @@ async def test_the_log_has_the_providers_error_code_and_nothing_else_of_its_word
 ) -> None:
     async with oauth_env() as here:
         for n, error in enumerate(("temporarily_unavailable", "A sentence of theirs")):
-            asked, person = here.ask("repo", arguments=n), await here.person()
-            callback = await decide(person, await person.go_on(await asked.link()), "deny")
+            asked, person, _, callback = await decided(here, "repo", arguments=n, decision="deny")
             callback = changed(callback, error=error, error_description="their+description")
             await ends(person, await person.visit(callback))
             with pytest.raises(Failed):
@@ -206,9 +204,7 @@ REPLIES: dict[str, Response] = {
 @pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
 async def test_a_bad_answer_of_the_provider_ends_it_in_words(reply: Response) -> None:
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await approve(person, await person.go_on(link))
+        asked, person, _, callback = await decided(here, "repo")
         here.gate.answers.append(reply)
         page = await ends(person, await person.visit(callback))
         assert (page.status, page.heading) == (200, "This did not work")
@@ -225,8 +221,7 @@ async def test_a_bad_answer_of_the_provider_ends_it_in_words(reply: Response) ->
 @pytest.mark.parametrize("fault", ["500", "html", "200-with-error", "no-token", "huge-token"])
 async def test_after_a_bad_day_of_the_provider_the_same_call_starts_afresh(fault: str) -> None:
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        callback = await approve(person, await person.go_on(await asked.link()))
+        asked, person, _, callback = await decided(here, "repo")
         await here.plan(fault)
         page = await ends(person, await person.visit(callback))
         assert page.heading == "This did not work"
@@ -242,8 +237,7 @@ async def test_a_provider_that_hangs_up_has_not_answered() -> None:
         raise ConnectionAbortedError
 
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        callback = await approve(person, await person.go_on(await asked.link()))
+        asked, person, _, callback = await decided(here, "repo")
         here.gate.answers.append(hang_up)
         page = await ends(person, await person.visit(callback))
         assert page.heading == "This did not work"
@@ -299,9 +293,7 @@ async def test_an_issuer_that_says_so_in_its_metadata_must_name_itself() -> None
 
 async def test_a_yes_that_is_too_old_for_the_provider_too_leaves_it_expired() -> None:
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await approve(person, await person.go_on(link))
+        asked, person, link, callback = await decided(here, "repo")
         here.clock.tick(minutes=5, seconds=10)
         await fall_due(here.service)
         with pytest.raises(Expired):
@@ -365,9 +357,7 @@ async def test_a_late_yes_goes_to_whoever_asks_the_same_now() -> None:
 
 async def test_a_late_no_is_no_answer_to_anybody() -> None:
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await decide(person, await person.go_on(link), "deny")
+        asked, person, _, callback = await decided(here, "repo", decision="deny")
         here.clock.tick(minutes=6)
         await fall_due(here.service)
         with pytest.raises(Expired):
@@ -388,9 +378,7 @@ async def test_a_day_after_its_time_the_state_is_too_old() -> None:
 
 async def test_a_yes_after_a_no_on_our_page_is_kept_and_tells_the_tool_nothing() -> None:
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await approve(person, await person.go_on(link))
+        asked, person, link, callback = await decided(here, "repo")
         assert (await person.decline(link)).heading == "You declined"
         with pytest.raises(Declined):
             await asked.account()
@@ -404,9 +392,7 @@ async def test_a_yes_after_a_no_on_our_page_is_kept_and_tells_the_tool_nothing()
 @pytest.mark.parametrize("status", [Status.CANCELLED, Status.SUPERSEDED, Status.DECLINED])
 async def test_a_yes_after_its_end_from_our_side_is_kept(status: Status) -> None:
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await approve(person, await person.go_on(link))
+        asked, person, link, callback = await decided(here, "repo")
         await here.service.elicitations.settle((await here.row(link)).id, status)
         with pytest.raises(Exception, match=r"[a-z]"):
             await asked.account()
@@ -418,9 +404,7 @@ async def test_a_yes_after_its_end_from_our_side_is_kept(status: Status) -> None
 @pytest.mark.parametrize("status", [Status.FAILED, Status.DENIED])
 async def test_a_yes_after_it_failed_changes_nothing(status: Status) -> None:
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await approve(person, await person.go_on(link))
+        asked, person, link, callback = await decided(here, "repo")
         await here.service.elicitations.settle((await here.row(link)).id, status)
         with pytest.raises((Failed, Denied)):
             await asked.account()
@@ -432,12 +416,8 @@ async def test_a_yes_after_it_failed_changes_nothing(status: Status) -> None:
 
 async def interrupted(here: OAuthEnv) -> tuple[Any, Any, str, "asyncio.Task[Any]"]:
     """An exchange whose answer has not come for a minute."""
-    asked, person = here.ask("repo"), await here.person()
-    link = await asked.link()
-    callback = await approve(person, await person.go_on(link))
-    await here.plan("slow")
-    held = asyncio.create_task(person.visit(callback))
-    await eventually(lambda: here.gate.exchanges)
+    asked, person, link, callback = await decided(here, "repo")
+    held = await exchanging(here, person, callback)
     here.clock.tick(seconds=59)
     await fall_due(here.service)
     assert (await here.row(link)).status is Status.EXCHANGING
@@ -483,77 +463,66 @@ async def test_the_page_of_an_exchange_that_was_cut_off_says_what_to_do() -> Non
         assert "among your connected apps, remove it there" in page.text
 
 
+@asynccontextmanager
+async def two_processes(
+    folder: Path, *, played: bool = True
+) -> AsyncIterator[tuple[OAuthEnv, OAuthEnv]]:
+    """Of one store; `played`: whether the other one has the sandbox's settings too."""
+    async with AsyncExitStack() as stack:
+        stores: list[Store] = []
+        for _ in range(2):
+            stores.append(await open_store(f"sqlite:///{folder / 'elicit.db'}"))
+            stack.push_async_callback(stores[-1].aclose)
+        here = await stack.enter_async_context(oauth_env(store=stores[0]))
+        other = process(
+            here.settings,
+            store=stores[1],
+            clock=here.clock,
+            gate=here.gate,
+            sandbox=here.sandbox,
+            played=played,
+        )
+        yield here, await stack.enter_async_context(other)
+
+
 async def test_the_callback_may_come_to_another_process(tmp_path: Path) -> None:
-    stores = [await open_store(f"sqlite:///{tmp_path / 'elicit.db'}") for _ in range(2)]
-    try:
-        async with (
-            oauth_env(store=stores[0]) as here,
-            process(
-                here.settings,
-                store=stores[1],
-                clock=here.clock,
-                gate=here.gate,
-                sandbox=here.sandbox,
-            ) as there,
-        ):
-            asked = here.ask("repo")
-            host = here.url.removeprefix("http://")
-            person = await here.person(host=host)
-            callback = await approve_elsewhere(person, here, await asked.link(), there.url)
-            page = await person.visit(callback.replace(here.url, there.url))
-            assert page.status == 303
-            assert (await asked.account()).label == "octocat"
-            again = there.ask("repo", arguments="there")
-            assert (await again.account()).label == "octocat"
-            assert not again.has_asked
-    finally:
-        for store in stores:
-            await store.aclose()
-
-
-async def approve_elsewhere(person: Any, here: OAuthEnv, link: str, other: str) -> str:
-    """Press Continue at the other process, and say yes at the provider."""
-    at_provider = await person.go_on(link.replace(here.url, other))
-    consenting = await here.person()
-    return await approve(consenting, at_provider)
+    async with two_processes(tmp_path) as (here, there):
+        asked = here.ask("repo")
+        person = await here.person(host=here.url.removeprefix("http://"))
+        # Continue is pressed at the other process.
+        at_provider = await person.go_on((await asked.link()).replace(here.url, there.url))
+        callback = await approve(await here.person(), at_provider)
+        page = await person.visit(callback.replace(here.url, there.url))
+        assert page.status == 303
+        assert (await asked.account()).label == "octocat"
+        again = there.ask("repo", arguments="there")
+        assert (await again.account()).label == "octocat"
+        assert not again.has_asked
 
 
 async def test_a_provider_that_is_not_configured_any_more_is_no_crash(tmp_path: Path) -> None:
-    stores = [await open_store(f"sqlite:///{tmp_path / 'elicit.db'}") for _ in range(2)]
-    try:
-        async with (
-            oauth_env(store=stores[0]) as here,
-            process(
-                here.settings,
-                store=stores[1],
-                clock=here.clock,
-                gate=here.gate,
-                sandbox=here.sandbox,
-                played=False,
-            ) as there,
-        ):
-            asked, person = here.ask("repo"), await here.person()
-            link = await asked.link()
-            callback = await approve(person, await person.go_on(link))
-            person.browser.headers["host"] = here.url.removeprefix("http://")
-            page = await person.visit(callback.replace(here.url, there.url))
-            assert (page.status, page.heading) == (503, "Something went wrong here")
-            assert here.gate.exchanges == 0
-            del person.browser.headers["host"]
-            # It is the server's trouble and not the person's no: the right one still takes it.
-            page = await ends(person, await person.visit(callback))
-            assert page.heading == "GitHub is connected"
-            assert (await asked.account()).label == "octocat"
-    finally:
-        for store in stores:
-            await store.aclose()
+    async with two_processes(tmp_path, played=False) as (here, there):
+        asked, person, _, callback = await decided(here, "repo")
+        person.browser.headers["host"] = here.url.removeprefix("http://")
+        page = await person.visit(callback.replace(here.url, there.url))
+        assert (page.status, page.heading) == (503, "Something went wrong here")
+        assert here.gate.exchanges == 0
+        del person.browser.headers["host"]
+        # It is the server's trouble and not the person's no: the right one still takes it.
+        page = await ends(person, await person.visit(callback))
+        assert page.heading == "GitHub is connected"
+        assert (await asked.account()).label == "octocat"
+
+
+def acme_of(here: OAuthEnv) -> Provider:
+    """A provider at which we are registered, and which nobody can reach."""
+    here.service.kinds.accounts._registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
+    return openid("acme", "http://127.0.0.1:1", label="Acme")
 
 
 async def test_a_provider_that_cannot_be_reached_is_no_end() -> None:
     async with oauth_env() as here:
-        acme = openid("acme", "http://127.0.0.1:1", label="Acme")
-        here.service.kinds.accounts._registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
-        asked, person = here.ask(provider=acme), await here.person()
+        asked, person = here.ask(provider=acme_of(here)), await here.person()
         link = await asked.link()
         page = await person.press(link)
         assert (page.status, page.heading) == (502, "Acme did not answer")
@@ -581,9 +550,7 @@ async def test_an_exchange_that_began_in_time_may_end_a_little_later() -> None:
         at_provider = await person.go_on(link)
         here.clock.tick(minutes=4, seconds=58)
         callback = await approve(person, at_provider)
-        await here.plan("slow")
-        held = asyncio.create_task(person.visit(callback))
-        await eventually(lambda: here.gate.exchanges)
+        held = await exchanging(here, person, callback)
         here.clock.tick(seconds=5)
         await fall_due(here.service)
         await here.release()
@@ -595,12 +562,8 @@ async def test_an_exchange_that_began_in_time_may_end_a_little_later() -> None:
 async def test_the_page_tells_of_the_exchange_until_the_minute_is_over() -> None:
     clock = Clock()
     async with oauth_env(clock=clock) as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await approve(person, await person.go_on(link))
-        await here.plan("slow")
-        held = asyncio.create_task(person.visit(callback))
-        await eventually(lambda: here.gate.exchanges)
+        asked, person, link, callback = await decided(here, "repo")
+        held = await exchanging(here, person, callback)
         clock.tick(seconds=20)
         page = await person.visit(link)
         assert 'data-left="40"' in page.text
@@ -613,9 +576,7 @@ async def test_the_page_tells_of_the_exchange_until_the_minute_is_over() -> None
 
 async def test_the_state_is_in_no_page_and_the_code_in_no_record() -> None:
     async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        link = await asked.link()
-        callback = await approve(person, await person.go_on(link))
+        asked, person, link, callback = await decided(here, "repo")
         page = await ends(person, await person.visit(callback))
         await asked.account()
         for name in ("code", "state"):
@@ -694,7 +655,7 @@ async def test_another_served_server_is_not_even_told_that_there_is_an_account()
         assert "octocat" not in page.text
 
 
-async def test_the_model_is_told_what_the_server_lacks() -> None:
+def shop() -> MCPServer:
     server = MCPServer("shop")
 
     @server.tool()
@@ -702,10 +663,18 @@ async def test_the_model_is_told_what_the_server_lacks() -> None:
         """Show who it is."""
         return (await elicit.oauth(github)).label
 
-    async with oauth_env(server=server, played=False) as here:
-        env = ServerEnv(
-            url=here.url, service=here.service, settings=here.settings, posts=_Posts(here.gate)
-        )
+    return server
+
+
+def served_by(here: OAuthEnv) -> ServerEnv:
+    return ServerEnv(
+        url=here.url, service=here.service, settings=here.settings, posts=_Posts(here.gate)
+    )
+
+
+async def test_the_model_is_told_what_the_server_lacks() -> None:
+    async with oauth_env(server=shop(), played=False) as here:
+        env = served_by(here)
         for revision in (LEGACY, MODERN):
             async with env.caller(revision) as caller:
                 result = await soon(caller.call("show"))
@@ -726,45 +695,33 @@ class CountedStore(MemoryStore):
 
 
 async def test_a_call_whose_time_ends_during_the_exchange_waits_quietly() -> None:
-    server, store = MCPServer("shop"), CountedStore()
-
-    @server.tool()
-    async def show() -> str:
-        """Show who it is."""
-        return (await elicit.oauth(github)).label
-
-    limits = CallLimits(call=timedelta(hours=1))
-    async with oauth_env(server=server, store=store, limits=limits) as here:
-        env = ServerEnv(
-            url=here.url, service=here.service, settings=here.settings, posts=_Posts(here.gate)
-        )
-        async with env.caller(LEGACY) as caller:
-            call, person = caller.call("show"), await here.person()
-            callback = await approve(person, await person.go_on(await caller.link()))
-            await here.plan("slow")
-            held = asyncio.create_task(person.visit(callback))
-            await eventually(lambda: here.gate.exchanges)
-            here.clock.tick(minutes=5, seconds=1)
-            here.service.elicitations.waiters.wake_all()
-            before = store.reads
-            for _ in range(1000):
-                await asyncio.sleep(0)
-            reads = store.reads - before
-            here.clock.tick(minutes=-5)  # or the sandbox's code would be too old
-            await here.release()
-            await soon(held)
-            assert text_of(await soon(call)) == "octocat"
-            assert reads < 10
+    store, limits = CountedStore(), CallLimits(call=timedelta(hours=1))
+    async with (
+        oauth_env(server=shop(), store=store, limits=limits) as here,
+        served_by(here).caller(LEGACY) as caller,
+    ):
+        call, person = caller.call("show"), await here.person()
+        callback = await approve(person, await person.go_on(await caller.link()))
+        held = await exchanging(here, person, callback)
+        here.clock.tick(minutes=5, seconds=1)
+        here.service.elicitations.waiters.wake_all()
+        before = store.reads
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        reads = store.reads - before
+        here.clock.tick(minutes=-5)  # or the sandbox's code would be too old
+        await here.release()
+        await soon(held)
+        assert text_of(await soon(call)) == "octocat"
+        assert reads < 10
 
 
 async def test_a_provider_that_this_process_has_no_settings_for_is_not_said_to_be_silent() -> None:
     async with oauth_env() as here:
-        acme = openid("acme", "http://127.0.0.1:1", label="Acme")
-        registrations = here.service.kinds.accounts._registrations
-        registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
-        asked, person = here.ask(provider=acme), await here.person()
+        asked, person = here.ask(provider=acme_of(here)), await here.person()
         link = await asked.link()
         # As in a process that was started without them.
+        registrations = here.service.kinds.accounts._registrations
         del registrations._credentials["acme"], registrations.clients["acme"]
         page = await person.press(link)
         assert (page.status, page.heading) == (502, "The other site is not set up here")
@@ -775,9 +732,7 @@ async def test_a_provider_that_this_process_has_no_settings_for_is_not_said_to_b
 async def test_a_real_issuer_on_this_machine_is_not_said_to_be_practice() -> None:
     # finding: S14
     async with oauth_env() as here:
-        real = openid("acme", "http://127.0.0.1:1", label="Acme")
-        here.service.kinds.accounts._registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
-        for provider, is_practice in ((real, False), (github, True)):
+        for provider, is_practice in ((acme_of(here), False), (github, True)):
             asked, person = here.ask(provider=provider), await here.person()
             page = await person.visit(await asked.link())
             assert page.status == 200
