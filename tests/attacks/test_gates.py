@@ -191,10 +191,8 @@ async def test_a_yes_to_one_call_is_none_to_a_call_that_is_nearly_the_same(libra
 @pytest.mark.parametrize("ends", ["by time", "revoked", "cleared"])
 async def test_a_yes_that_is_over_opens_nothing(ends):
     server, done = gated("mcp")
-    async with caller_at_sandbox(server, LEGACY, declares=FORM, fills=[{}, *REFUSED]) as (
-        at,
-        caller,
-    ):
+    fills = [{}, *REFUSED]
+    async with caller_at_sandbox(server, LEGACY, declares=FORM, fills=fills) as (at, caller):
         approvals = at.env.service.kinds.gates.approvals
         assert await caller.text("pay", to="ann") == "paid"
         at.clock.tick(minutes=14)
@@ -221,10 +219,8 @@ async def test_arguments_that_play_others_are_shown_as_what_they_are(library):
         {"to": "ann\x1b[2K\x08\x08", "amount": 9000},
         {"to": "ann", "amount": 9000, "note": "\n" * 50 + "amount: 1"},
     ]
-    async with caller_of(server, LEGACY, declares=FORM, fills=REFUSED * (len(plays) + 1)) as (
-        _,
-        caller,
-    ):
+    fills = REFUSED * (len(plays) + 1)
+    async with caller_of(server, LEGACY, declares=FORM, fills=fills) as (_, caller):
         for arguments in (honest, *plays):
             assert await is_refused(caller, "pay", **arguments)
         shown = [form.message for form in caller.forms]
@@ -250,10 +246,8 @@ async def test_a_form_for_a_secret_reaches_nobody(library, asked):
         fields: dict[str, Json] = {"type": "object", "properties": {what: {"type": "string"}}}
         return str(await elicit.form("Just this", fields))
 
-    async with caller_of(server, MODERN, declares=FORM, fills=[{asked: "hunter2"}]) as (
-        env,
-        caller,
-    ):
+    fills = [{asked: "hunter2"}]
+    async with caller_of(server, MODERN, declares=FORM, fills=fills) as (env, caller):
         result = await caller.result("ask", what=asked)
         assert result.is_error
         assert "ask for it with elicit.secret" in text_of(result)

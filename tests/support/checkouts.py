@@ -1,29 +1,22 @@
-"""A checkout at a provider: what is asked, and what it answers."""
+"""A checkout at Stripe: what is asked, and what it answers."""
 
 from datetime import timedelta
 from typing import Any
 
-import msgspec
-from msgspec.structs import replace
-
 from flows.elicitation.flow import RedirectContext
-from flows.elicitation.states import Asked, Attempt, Elicitation, Status
+from flows.elicitation.states import Elicitation
 from flows.payments.money import Money
-from flows.payments.receipt import Payment
-from flows.payments.session import (
-    CheckoutTerms,
-    StoredCheckout,
-)
-from flows.payments.stripe.account import (
-    stripe,
-)
+from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.stripe.account import stripe
 from flows.payments.stripe.gateway import StripeGateway
+from tests.support import gateway_env
 from tests.support.clock import NOON
+from tests.support.gateway_env import NINE
 
+ID = gateway_env.ID
 KEY = "sk_test_notAKey"
 SELLER = stripe(KEY, ["whsec_one"])
 STRIPE = StripeGateway(SELLER)
-ID = "ownertag-e_1"
 PAGE = "https://checkout.stripe.com/c/pay/cs_test_1"
 TRIP = RedirectContext(
     number=1, return_url="https://elicit.example/callback/stripe", state="s-1", now=NOON
@@ -31,51 +24,18 @@ TRIP = RedirectContext(
 LIFE = timedelta(minutes=45)
 
 
-def asked(price: Money | None = None, **terms: Any) -> Elicitation:
-    price = price or Money("9.00", "EUR")
-    said = CheckoutTerms(
-        **{
-            "seller": "stripe",
-            "amount": price.minor_units,
-            "currency": price.currency,
-            "what": "Premium report & more",
-            "is_live": False,
-            **terms,
-        }
-    )
-    return Elicitation(
-        id=ID,
-        owner="ownertag",
-        kind="payment",
-        asked=Asked(
-            server="shop",
-            tool="buy",
-            client=None,
-            message="Pay",
-            digest="d",
-            terms=msgspec.to_builtins(said),
-        ),
-        join="j",
-        created_at=NOON,
-        expires_at=NOON + LIFE,
-        status=Status.OPENED,
-    )
+def asked(price: Money = NINE, **terms: Any) -> Elicitation:
+    return gateway_env.asked("stripe", price, **terms)
 
 
 def prepared(elicitation: Elicitation | None = None, *, number: int = 1) -> Elicitation:
     """With an attempt whose request is stored and was not sent."""
-    elicitation = elicitation or asked()
-    kept = STRIPE.prepare(elicitation, TRIP)
-    attempt = Attempt(number=number, browser="b", started_at=NOON, kept=kept)
-    return replace(elicitation, attempt=attempt)
+    return gateway_env.prepared(STRIPE, elicitation or asked(), number=number, trip=TRIP)
 
 
 def begun(elicitation: Elicitation | None = None, *, session: str = "cs_test_1") -> Elicitation:
     """With an attempt that made a session."""
-    before = prepared(elicitation)
-    assert before.attempt is not None
-    kept = replace(msgspec.convert(before.attempt.kept, StoredCheckout), session=session, url=PAGE)
-    return replace(before, attempt=replace(before.attempt, kept=msgspec.to_builtins(kept)))
+    return gateway_env.begun(STRIPE, elicitation or asked(), session=session, url=PAGE, trip=TRIP)
 
 
 def session(**changes: Any) -> dict[str, Any]:
@@ -97,21 +57,6 @@ def session(**changes: Any) -> dict[str, Any]:
     }
 
 
-def payment(**changes: Any) -> Payment:
-    fields: dict[str, Any] = {
-        "id": "ownertag-r_1",
-        "owner": "ownertag",
-        "elicitation_id": ID,
-        "join": "j",
-        "server": "shop",
-        "tool": "buy",
-        "seller": "stripe",
-        "session": "cs_test_1",
-        "payment_intent": "pi_1",
-        "amount": 900,
-        "currency": "EUR",
-        "what": "Premium report",
-        "is_live": False,
-        "paid_at": NOON,
-    }
-    return Payment(**{**fields, **changes})
+def payment(status: ReceiptStatus = ReceiptStatus.OPEN, **changes: Any) -> Payment:
+    about = {"session": "cs_test_1", "payment_intent": "pi_1", "status": status}
+    return gateway_env.payment("stripe", **about | changes)

@@ -440,6 +440,18 @@ class ServerEnv:
         """What trusted code of the author's does when its service says that it is done."""
         return await self.service.completing.complete(self.id_of(link), content or {})
 
+    async def text_after_visit(
+        self,
+        caller: Caller,
+        tool: str,
+        content: Mapping[str, Json] | None = None,
+        **arguments: Json,
+    ) -> str:
+        """Call a tool, complete the visit that it asks for; what it says."""
+        call = caller.call(tool, **arguments)
+        await self.complete(await caller.link(), content)
+        return text_of(await soon(call))
+
     async def posts_are_over(self) -> None:
         """Wait until the server knows that nobody is on any line any more."""
         await eventually(lambda: not self._posts.running)
@@ -513,13 +525,22 @@ async def caller_of(
 @asynccontextmanager
 async def attached(
     server: Any,
-    application: ASGIApp,
     *,
     clock: Callable[[], datetime] = utc_now,
     policies: PolicySettings | None = None,
+    **options: bool,
 ) -> AsyncIterator[ServerEnv]:
-    """Attach to a server that its own library serves: no pages, and nothing of ours around it."""
+    """Attach to a server that its own library serves: no pages, and nothing of ours around it.
+
+    The options are the library's.
+    """
     before = _tasks()
+    is_fastmcp = hasattr(server, "_mcp_server")
+    application: ASGIApp = (
+        server.http_app(path="/mcp", **options)
+        if is_fastmcp
+        else server.streamable_http_app(**options)
+    )
     async with AsyncExitStack() as stack:
         posts = _Posts(application)
         url = await stack.enter_async_context(serving_at(lambda _: posts))

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.acme import (
-    KEY,
-)
+from tests.support.acme import KEY
 from tests.support.payment_env import Body, PaymentEnv
 from webapp.sandbox import signing
 

@@ -10,7 +10,6 @@ from mcp import MCPError
 
 from flows import elicit
 from tests.support.mcp_server import (
-    LEGACY,
     MODERN,
     answered_in,
     asked_in,
@@ -285,21 +284,3 @@ async def test_the_same_call_hears_again_what_it_waits_for_when_its_time_is_up(
         await env.complete(link_in(again))
         assert not (await caller.result("sign_in")).is_error
         assert bodies == ["here"]
-
-
-async def test_a_timeout_reaches_the_model_as_a_code(server, revision):
-    @server.tool()
-    async def hurry() -> str:
-        return str(await elicit.url("Hurry", LOGIN, timeout=timedelta(seconds=1)))
-
-    async with caller_of(server, revision) as (env, caller):
-        result = await caller.result("hurry")
-        assert result.is_error
-        assert text_of(result) == (
-            "Nobody answered within 1 seconds: 'Hurry'. [ELICITATION_TIMEOUT]"
-        )
-        assert meta_of(result)["ttl"] == 1000
-        link = await caller.link()
-        assert await env.status(link) == "expired"
-        assert (await (await env.person()).visit(link)).heading == "The time is over"
-        assert caller.completed == ([env.id_of(link)] if revision == LEGACY else [])

@@ -62,10 +62,8 @@ async def test_a_client_with_form_mode_shows_the_form_itself(server, revision, d
     # parity: E11
     # parity: L1
     fills: Fills = [{"amount": 12.5, "category": "meals"}]
-    async with caller_of(server, revision, declares=IN_CLIENT[declared], fills=fills) as (
-        env,
-        caller,
-    ):
+    declares = IN_CLIENT[declared]
+    async with caller_of(server, revision, declares=declares, fills=fills) as (env, caller):
         assert await caller.text("file_expense") == "Expense 12.50 meals"
         (form,) = caller.forms
         assert form.message == "What did you spend?"
@@ -146,10 +144,8 @@ async def test_a_form_without_a_schema_asks_for_one_text(server, revision):
 
 
 async def test_the_body_runs_again_and_the_answer_is_not_asked_twice(server):
-    async with caller_of(server, MODERN, declares=FORM, fills=[{"response": "Ada"}]) as (
-        env,
-        caller,
-    ):
+    fills = [{"response": "Ada"}]
+    async with caller_of(server, MODERN, declares=FORM, fills=fills) as (env, caller):
         first = await caller.leg("ask_name")
         assert isinstance(first, types.InputRequiredResult)
         done = await caller.result("ask_name")
@@ -165,9 +161,7 @@ async def test_a_form_that_was_dismissed_is_not_shown_again_in_the_same_call(ser
         return f"hello {name}"
 
     async with caller_of(server, revision, declares=BOTH, fills=["cancel"]) as (env, caller):
-        call = caller.call("ask_twice")
-        await env.complete(await caller.link())
-        assert text_of(await soon(call)) == "hello None"
+        assert await env.text_after_visit(caller, "ask_twice") == "hello None"
         assert len(caller.forms) == 1
 
 

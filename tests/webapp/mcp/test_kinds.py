@@ -245,11 +245,10 @@ def add_gathering(server: Any) -> None:
 async def test_a_tool_gathers_an_account_and_a_payment(server, revision, first):
     add_gathering(server)
     async with caller_at_sandbox(server, revision) as (at, caller):
-        acts = {"oauth": at.guest.connect, "payment": at.guest.pay}
         call = caller.call("both")
-        links = {await kind_of(at, link): link for link in [await caller.link() for _ in acts]}
-        for kind in sorted(acts, key=lambda kind: kind != first):
-            await acts[kind](links[kind])
+        links = {await kind_of(at, link): link for link in [await caller.link() for _ in "12"]}
+        for kind in sorted(links, key=lambda kind: kind != first):
+            await at.guest.finish(kind, links[kind])
         assert text_of(await soon(call)) == "octocat 9.00 EUR"
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
@@ -261,12 +260,11 @@ async def test_a_gathering_tool_shows_each_link_in_a_result_of_its_own(
     async with caller_at_sandbox(
         server, revision, limits=CallLimits(link=timedelta()), declares=None
     ) as (at, caller):
-        acts = {"oauth": at.guest.connect, "payment": at.guest.pay}
         for _ in range(2):
             result = await caller.result("both")
             assert text_of(result).startswith("This tool requires user input to continue")
             link = link_in(result)
-            await acts[await kind_of(at, link)](link)
+            await at.guest.finish(await kind_of(at, link), link)
         assert await caller.text("both") == "octocat 9.00 EUR"
 
 
@@ -455,13 +453,12 @@ async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(server, revis
         return f"tea {len(bodies)}"
 
     async with sandbox_env(server) as at:
-        acts = {"payment": at.guest.pay, "secret": at.guest.type, "oauth": at.guest.connect}
         caller = await at.env.cut_off_caller(revision)
         call = caller.call("serve")
         if revision == MODERN:
             call = caller.call("serve", state=requested(await soon(call)))
         (row,) = await at.env.pending()
-        await acts[kind](at.env.link_of(row))
+        await at.guest.finish(kind, at.env.link_of(row))
         await eventually(lambda: bodies)
         await cut(call)
         if revision == MODERN:

@@ -84,45 +84,29 @@ async def test_a_name_asks_again_where_what_is_kept_does_not_fit(server, revisio
 async def test_a_key_lets_a_call_with_other_arguments_have_what_was_answered(
     server, revision, kind
 ):
-    questions = {
-        "oauth": lambda: connected(key="one"),
-        "payment": lambda: elicit.payment(Money("9.00", "EUR"), "Tea", key="one"),
-        "secret": lambda: elicit.secret("Your door", key="one"),
-    }
-
     @server.tool()
     async def serve(page: int) -> str:
-        await questions[kind]()
+        await asked_for(kind, key="one")
         return f"page {page}"
 
     async with caller_at_sandbox(
         server, revision, limits=CallLimits(link=timedelta()), declares=None
     ) as (at, caller):
-        acts = {"oauth": at.guest.connect, "payment": at.guest.pay, "secret": at.guest.type}
-        await acts[kind](link_in(await caller.result("serve", page=1)))
+        await at.guest.finish(kind, link_in(await caller.result("serve", page=1)))
         assert await caller.text("serve", page=2) == "page 2"
         assert len(await at.env.elicitations()) == 1
 
 
 @pytest.mark.parametrize("kind", ["oauth", "payment", "secret"])
 async def test_a_timeout_is_the_questions_own(server, revision, kind):
-    minute = timedelta(minutes=1)
-    questions = {
-        "oauth": lambda: connected(timeout=minute),
-        "payment": lambda: elicit.payment(Money("9.00", "EUR"), "Tea", timeout=minute),
-        "secret": lambda: elicit.secret("Your door", timeout=minute),
-    }
-
     @server.tool()
     async def ask() -> str:
-        return str(await questions[kind]())
+        return str(await asked_for(kind, timeout=timedelta(minutes=1)))
 
     async with caller_at_sandbox(server, revision) as (at, caller):
         call = caller.call("ask")
         link = await caller.link()
-        await at.env.pending()
-        at.clock.tick(minutes=1)
-        await fall_due(at.env.service)
+        await at.pass_time(minutes=1)
         result = await soon(call)
         assert result.is_error
         assert "[ELICITATION_TIMEOUT]" in text_of(result)

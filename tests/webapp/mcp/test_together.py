@@ -32,7 +32,6 @@ from tests.support.mcp_server import (
     soon,
     text_of,
 )
-from tests.support.standing_alone import application_of
 from webapp.limits import CallLimits
 
 AT_ONCE = CallLimits(link=timedelta())
@@ -137,9 +136,7 @@ async def test_all_are_answered_and_the_tuple_is_in_order(library, revision):
         return f"{dict(paid)} {name}"
 
     async with caller_of(built, revision, declares=BOTH, fills=[NAME]) as (env, caller):
-        call = caller.call("order")
-        await env.complete(await caller.link(), {"sum": 9})
-        assert text_of(await soon(call)) == "{'sum': 9} Ada"
+        assert await env.text_after_visit(caller, "order", {"sum": 9}) == "{'sum': 9} Ada"
         assert len(await env.elicitations()) == 2
 
 
@@ -282,8 +279,7 @@ async def test_without_a_stream_back_the_error_has_all_links(library):
         )
         return "done"
 
-    application = application_of(server, library, json_response=True)
-    async with attached(server, application) as env, env.caller(LEGACY) as caller:
+    async with attached(server, json_response=True) as env, env.caller(LEGACY) as caller:
         with pytest.raises(MCPError) as required:
             await caller.result("visit_both")
         assert required.value.error.code == -32042
@@ -305,22 +301,16 @@ async def test_the_first_no_is_raised_and_nobody_waits_for_the_rest(server, revi
 
 
 async def test_a_confirmation_among_them_is_false_for_a_no(server, revision):
-    async with caller_of(server, revision, declares=BOTH, fills=[NAME, "decline"]) as (
-        env,
-        caller,
-    ):
-        call = caller.call("order")
-        await env.complete(await caller.link())
-        assert text_of(await soon(call)) == "Ada False {}"
+    fills = [NAME, "decline"]
+    async with caller_of(server, revision, declares=BOTH, fills=fills) as (env, caller):
+        assert await env.text_after_visit(caller, "order") == "Ada False {}"
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
 async def test_the_outcomes_are_waited_for_whatever_they_are(server, revision, no):
     """A dismissed form is not shown again in the later legs of the same call."""
-    async with caller_of(server, revision, limits=SHORT, declares=BOTH, fills=[no]) as (
-        env,
-        caller,
-    ):
+    about: dict[str, Any] = {"limits": SHORT, "fills": [no]}
+    async with caller_of(server, revision, declares=BOTH, **about) as (env, caller):
         call = caller.call("outcomes")
         link = await caller.link()
         await eventually(lambda: caller.forms)
@@ -444,9 +434,8 @@ async def test_an_account_and_a_payment_are_asked_for_together(server, revision)
     async with caller_at_sandbox(server, revision) as (at, caller):
         call = caller.call("both")
         links = [await caller.link(), await caller.link()]
-        acts = {"oauth": at.guest.connect, "payment": at.guest.pay}
         for link in links:
-            await acts[await kind_of(at.env, link)](link)
+            await at.guest.finish(await kind_of(at.env, link), link)
         assert text_of(await soon(call)) == "octocat 9.00 EUR"
         assert [payment.status for payment in await at.payments()] == ["spent"]
         # The account is known from now on; nothing but the payment is asked.
