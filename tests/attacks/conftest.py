@@ -1,12 +1,24 @@
 """What stands while somebody attacks it."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from tests.support.living import living
+from tests.support.mcp_server import new_server
 from tests.support.oauth_env import OAuthEnv, oauth_env
 from tests.support.shop_env import Buying, Shop, buying, open_shop
+from tests.support.ways import run_each_way
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    run_each_way(metafunc)
+
+
+@pytest.fixture
+def server(library: str) -> Any:
+    return new_server(library)
 
 
 @pytest.fixture

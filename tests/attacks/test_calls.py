@@ -13,12 +13,9 @@ from flows.elicitation.states import Json
 from tests.support.clock import Clock
 from tests.support.legs import answer, settled_loop
 from tests.support.mcp_server import (
-    LEGACY,
-    LIBRARIES,
     MODERN,
     ServerEnv,
     answered_in,
-    asked_in,
     caller_of,
     link_in,
     links_asked,
@@ -54,7 +51,7 @@ def buying(library: str) -> tuple[Any, list[Json]]:
 async def test_a_clients_accept_is_no_answer_whatever_it_carries(content):
     server, bought = buying("mcp")
     async with caller_of(server, MODERN, limits=SHORT) as (env, caller):
-        asked = asked_in(await caller.leg("buy"))
+        asked = await caller.asked("buy")
         (link,) = links_asked(asked)
         for _ in range(3):
             yes = types.ElicitResult(action="accept", content=content)
@@ -88,13 +85,12 @@ def states(env: ServerEnv, run_id: str) -> dict[str, str]:
     return {**made, "none": "", "rubbish": "x" * 200, "two": ":::", "long": "x" * 5000}
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
 async def test_a_state_with_our_mark_that_we_did_not_make_is_the_tools_own_and_continues_nothing(
     library,
 ):
     server, bought = buying(library)
     async with caller_of(server, MODERN) as (env, caller):
-        asked_in(await caller.leg("buy"))
+        await caller.asked("buy")
         (record,) = await env.service.elicitations.store.list("run")
         for name, token in states(env, record.id).items():
             state = f"elicit-url:{token}"
@@ -133,7 +129,6 @@ async def test_another_client_of_the_same_person_neither_joins_nor_gets_what_was
 
 
 @pytest.mark.parametrize("size", [1, 40_000])
-@pytest.mark.parametrize("revision", [LEGACY, MODERN])
 async def test_waiting_again_for_what_is_done_does_nothing_again(revision, size: int):
     server, ran = new_server("mcp"), list[int]()
 

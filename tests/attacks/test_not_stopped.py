@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import mcp_types as types
-import pytest
 from fastmcp import FastMCP
 from fastmcp.server import create_proxy
 from mcp.server.mcpserver import MCPServer
@@ -18,13 +17,7 @@ from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.user_code import UserCodeGenerator
 from flows.kinds.form import FormTerms
 from tests.support.clock import NOON, Clock
-from tests.support.mcp_server import (
-    FORM,
-    LIBRARIES,
-    MODERN,
-    caller_of,
-    new_server,
-)
+from tests.support.mcp_server import FORM, MODERN, caller_of
 from tests.support.oauth_env import approve, ends, oauth_env
 from tests.support.service_env import asked, process
 from tests.support.serving import serving
@@ -70,10 +63,7 @@ async def test_whoever_is_signed_in_at_the_provider_is_connected_and_named(here)
     assert "hubot" in page.text
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(library):
-    server = new_server(library)
-
+async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(server):
     @elicit.gate
     def wipe() -> str:
         return "wiped"

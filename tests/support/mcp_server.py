@@ -209,6 +209,22 @@ class Caller:
             ),
         )
 
+    async def asked(self, tool: str, **options: Any) -> types.InputRequiredResult:
+        """A leg that is not the last: what it asks."""
+        return asked_in(await self.leg(tool, **options))
+
+    async def answered(self, tool: str, **options: Any) -> types.CallToolResult:
+        """The last leg: the result."""
+        return answered_in(await self.leg(tool, **options))
+
+    async def last_text(self, tool: str, **options: Any) -> str:
+        """The last leg: what the result says."""
+        return text_of(await self.answered(tool, **options))
+
+    async def link_in_result(self, tool: str, **arguments: Json) -> str:
+        """Call a tool; the link that its result carries for a client without URL mode."""
+        return link_in(await self.result(tool, **arguments))
+
     def call_leg(
         self, tool: str, *, after: types.InputRequiredResult
     ) -> "asyncio.Task[types.CallToolResult | types.InputRequiredResult]":

@@ -11,7 +11,6 @@ from tests.support.mcp_server import (
     MODERN,
     Caller,
     ServerEnv,
-    asked_in,
     caller_of,
     cut,
     eventually,
@@ -68,7 +67,7 @@ async def lost_call(env: ServerEnv, caller: Caller, revision: str) -> asyncio.Ta
     """A call, gone on with where it goes in legs, over a line that can be cut."""
     impatient = await env.cut_off_caller(revision)
     is_modern = revision == MODERN
-    state = asked_in(await caller.leg("buy")).request_state if is_modern else None
+    state = (await caller.asked("buy")).request_state if is_modern else None
     return impatient.call("buy", state=state)
 
 
@@ -200,7 +199,7 @@ async def test_a_body_without_an_answer_ends_with_its_client(server, when):
 
     async with caller_of(server, MODERN) as (env, caller):
         if when == "after":
-            asked = asked_in(await caller.leg("idle", asks=True))
+            asked = await caller.asked("idle", asks=True)
             waiting = asyncio.create_task(caller.leg("idle", after=asked, asks=True))
             await env.waited_for_by_another(links_asked(asked)[0], None)
             await cut(waiting)

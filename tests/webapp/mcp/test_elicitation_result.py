@@ -22,7 +22,6 @@ from tests.support.mcp_server import (
     Caller,
     ServerEnv,
     answered_in,
-    asked_in,
     caller_of,
     link_in,
     new_server,
@@ -563,9 +562,9 @@ async def test_a_client_with_forms_and_letters_by_tool_goes_on_in_its_legs():
     async with caller_of(
         server, "2026-07-28", who=BY_CODE, headers=TOKEN, declares=FORM, fills=[{}]
     ) as (env, caller):
-        shown = answered_in(await caller.leg("both"))
+        shown = await caller.answered("both")
         await env.complete(link_in(shown))
-        first = asked_in(await caller.leg(RESULT_TOOL, elicitId=id_in(shown)))
+        first = await caller.asked(RESULT_TOOL, elicitId=id_in(shown))
         (key,) = first.input_requests or {}
         done = await soon(
             caller.client.session.call_tool(

@@ -17,7 +17,6 @@ from tests.support.mcp_server import (
     MODERN,
     OLD_FORM,
     answered_in,
-    asked_in,
     caller_of,
     link_in,
     new_server,
@@ -207,7 +206,7 @@ async def test_an_answer_that_comes_after_its_time_is_none(server, tool):
     fills: Fills = [{"response": "Ada"}] if tool == "ask_name" else [{}]
     arguments: dict[str, Any] = {} if tool == "ask_name" else {"count": 5}
     async with caller_at_sandbox(server, MODERN, declares=FORM, fills=fills) as (at, caller):
-        asked = asked_in(await caller.leg(tool, **arguments))
+        asked = await caller.asked(tool, **arguments)
         at.clock.tick(minutes=6)
         late = await caller.leg(tool, after=asked, **arguments)
         assert text_of(answered_in(late)) == ("hello None" if tool == "ask_name" else "kept")
@@ -290,12 +289,12 @@ async def test_an_old_yes_is_no_answer_to_a_new_question(server):
         return "wiped"
 
     async with caller_of(server, MODERN, declares=BOTH) as (env, caller):
-        first = asked_in(await caller.leg("wipe"))
-        second = asked_in(await caller.leg("wipe", after=first))
+        first = await caller.asked("wipe")
+        second = await caller.asked("wipe", after=first)
         assert ran == ["wipe"]
         await env.service.kinds.gates.approvals.clear()
-        afresh = asked_in(await caller.leg("wipe", after=second))
-        old = asked_in(await caller.leg("wipe", after=first))  # the very request of before
+        afresh = await caller.asked("wipe", after=second)
+        old = await caller.asked("wipe", after=first)  # the very request of before
         for asked in (afresh, old):
             (request,) = (asked.input_requests or {}).values()
             assert "wipe" in str(request.params)

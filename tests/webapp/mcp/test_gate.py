@@ -28,8 +28,6 @@ from tests.support.mcp_server import (
     LEGACY,
     MODERN,
     URL,
-    answered_in,
-    asked_in,
     caller_of,
     link_in,
     new_server,
@@ -151,12 +149,12 @@ async def test_a_client_with_nothing_gets_a_link_and_goes_on_by_the_same_call(
     server, revision, ran
 ):
     async with caller_of(server, revision, declares=None) as (env, caller):
-        link = link_in(await caller.result("delete", count=5))
+        link = await caller.link_in_result("delete", count=5)
         person = await env.person()
         await person.decline(link)
         refused = await caller.result("delete", count=5)
         assert refused.meta["code"] == "ELICITATION_DECLINED"
-        again = link_in(await caller.result("delete", count=5))
+        again = await caller.link_in_result("delete", count=5)
         assert env.id_of(again) != env.id_of(link)
         assert not ran
         await person.press(again)
@@ -265,17 +263,17 @@ async def test_the_gate_is_asked_once_a_call_however_many_legs_follow(server, re
 
 async def test_the_answer_to_one_gate_opens_no_other_call(server, ran):
     async with caller_of(server, MODERN, declares=FORM) as (env, caller):
-        asked = asked_in(await caller.leg("delete", count=5))
+        asked = await caller.asked("delete", count=5)
         with pytest.raises(MCPError, match="requestState"):
             await caller.leg("delete", after=asked, count=500)
         unasked = asked.model_copy(update={"request_state": None})
-        other = asked_in(await caller.leg("delete", after=unasked, count=500))
+        other = await caller.asked("delete", after=unasked, count=500)
         assert not ran, "an answer to what was not asked"
-        again = asked_in(await caller.leg("delete", after=unasked, count=5))
+        again = await caller.asked("delete", after=unasked, count=5)
         assert not ran, "nor without the token that says what was asked"
-        answered_in(await caller.leg("delete", after=other, count=500))
+        await caller.answered("delete", after=other, count=500)
         assert ran == [500]
-        answered_in(await caller.leg("delete", after=again, count=5))
+        await caller.answered("delete", after=again, count=5)
         assert ran == [500, 5]
         assert len(await env.elicitations()) == 2
 
@@ -293,12 +291,12 @@ async def test_the_yes_is_still_there_when_the_server_was_killed_meanwhile(libra
 
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     async with caller_of(made(), MODERN, store=store, declares=FORM) as (_, caller):
-        asked = asked_in(await caller.leg("rename"))
-        for_name = asked_in(await caller.leg("rename", after=asked))
+        asked = await caller.asked("rename")
+        for_name = await caller.asked("rename", after=asked)
     async with server_env(made(), store=store) as env:
         unanswered = for_name.model_copy(update={"input_requests": {}})
         async with env.caller(MODERN, declares=FORM) as caller:
-            again = asked_in(await caller.leg("rename", after=unanswered))
+            again = await caller.asked("rename", after=unanswered)
             requests: list[Any] = list((again.input_requests or {}).values())
             assert [request.params.message for request in requests] == ["Which name?"]
         rows = await env.elicitations()
@@ -339,12 +337,12 @@ async def test_what_is_long_is_read_and_covered_whole(server, revision, ran):
     long = "a" * 40_000
     async with caller_of(server, revision, declares=FORM, fills=["decline"]) as (env, caller):
         person = await env.person()
-        link = link_in(await caller.result("write", text=long))
+        link = await caller.link_in_result("write", text=long)
         assert long in (await person.visit(link)).text
         await person.press(link)
         assert await caller.text("write", text=long) == "written"
         assert not caller.forms, "no form of a client's shows that much"
-        assert link_in(await caller.result("write", text=f"{long[:-1]}b"))
+        assert await caller.link_in_result("write", text=f"{long[:-1]}b")
         assert len(ran) == 1
 
 
@@ -792,13 +790,13 @@ async def test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_
         return f"it is {await elicit.form('Which name?', timeout=timedelta(hours=1))}"
 
     async with caller_at_sandbox(server, MODERN, declares=FORM) as (at, caller):
-        asked = asked_in(await caller.leg("rename"))
-        for_name = asked_in(await caller.leg("rename", after=asked))
+        asked = await caller.asked("rename")
+        for_name = await caller.asked("rename", after=asked)
         at.clock.tick(minutes=16 if ends == "time" else 5)
         if ends == "revoked":
             await at.env.service.kinds.gates.approvals.clear()
         unanswered = for_name.model_copy(update={"input_requests": {}})
-        again = asked_in(await caller.leg("rename", after=unanswered))
+        again = await caller.asked("rename", after=unanswered)
         (request,) = (again.input_requests or {}).values()
         said: Any = request.params
         assert said.message == ("Which name?" if ends == "neither" else "Run rename?")

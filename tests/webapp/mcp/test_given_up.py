@@ -11,7 +11,6 @@ from tests.support.mcp_server import (
     LEGACY,
     MODERN,
     ServerEnv,
-    asked_in,
     caller_of,
     cut,
     eventually,
@@ -94,7 +93,7 @@ async def test_where_a_cut_looks_like_a_cancel_what_began_once_runs_to_its_end(s
     # finding: R14
     work = Work(server)
     async with caller_of(server, MODERN) as (env, caller):
-        first = asked_in(await caller.leg("buy", once=True))
+        first = await caller.asked("buy", once=True)
         await env.complete(links_asked(first)[0], {"n": 1})
         given_up = asyncio.create_task(caller.leg("buy", after=first, once=True))
         await work.is_left(env, given_up, after="work")

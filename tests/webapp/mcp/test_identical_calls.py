@@ -12,7 +12,6 @@ from flows.elicitation.states import Json
 from tests.support.clock import Clock
 from tests.support.mcp_server import (
     MODERN,
-    asked_in,
     attached,
     caller_of,
     eventually,
@@ -37,7 +36,7 @@ async def test_a_new_call_after_a_questions_time_asks_a_new_question(server):
     async with attached(server, clock=clock) as env, env.caller(MODERN) as caller:
         (dead,) = links_asked(await caller.leg("sign_in"))
         clock.tick(minutes=1)
-        asked = asked_in(await caller.leg("sign_in"))
+        asked = await caller.asked("sign_in")
         (link,) = links_asked(asked)
         assert env.id_of(link) != env.id_of(dead)
         assert await env.status(dead) == "expired"

@@ -16,17 +16,7 @@ from flows.elicitation.states import Json
 from flows.errors import NotPossible
 from tests.support.kind_tools import PRICE, WAYS, asked_for, bought, connected
 from tests.support.mcp_sandbox import KEY, SandboxEnv, caller_at_sandbox, sandbox_env, went_through
-from tests.support.mcp_server import (
-    MODERN,
-    answered_in,
-    asked_in,
-    cut,
-    eventually,
-    link_in,
-    links_asked,
-    soon,
-    text_of,
-)
+from tests.support.mcp_server import MODERN, cut, eventually, link_in, links_asked, soon, text_of
 from tests.support.serving import serving
 from webapp.http.connection import Receive, Scope, Send
 from webapp.limits import CallLimits
@@ -398,9 +388,9 @@ async def test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_
         return str(await elicit.payment(Money(next(prices), "EUR"), "Tea"))
 
     async with caller_at_sandbox(server, MODERN) as (at, caller):
-        asked = asked_in(await caller.leg("buy"))
+        asked = await caller.asked("buy")
         await at.guest.pay(links_asked(asked)[0])
-        result = answered_in(await caller.leg("buy", after=asked))
+        result = await caller.answered("buy", after=asked)
         assert result.is_error
         assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
         assert "9.00 EUR" in text_of(result)
@@ -482,7 +472,7 @@ async def test_a_new_question_is_shown_at_once_also_where_an_old_one_was(server,
     async with caller_at_sandbox(
         server, revision, limits=CallLimits(link=timedelta()), declares=None
     ) as (at, caller):
-        old = link_in(await caller.result("ask"))
+        old = await caller.link_in_result("ask")
         at.clock.tick(minutes=31)
         result = await caller.result("ask")
         assert text_of(result).startswith("This tool requires user input to continue")

@@ -14,10 +14,7 @@ from tests.support.kind_tools import asked_for, bought, connected
 from tests.support.mcp_sandbox import KEY, caller_at_sandbox, went_through
 from tests.support.mcp_server import (
     MODERN,
-    answered_in,
-    asked_in,
     eventually,
-    link_in,
     links_asked,
     new_browser,
     new_server,
@@ -92,7 +89,7 @@ async def test_a_key_lets_a_call_with_other_arguments_have_what_was_answered(
     async with caller_at_sandbox(
         server, revision, limits=CallLimits(link=timedelta()), declares=None
     ) as (at, caller):
-        await at.guest.finish(kind, link_in(await caller.result("serve", page=1)))
+        await at.guest.finish(kind, await caller.link_in_result("serve", page=1))
         assert await caller.text("serve", page=2) == "page 2"
         assert len(await at.env.elicitations()) == 1
 
@@ -178,13 +175,13 @@ async def test_an_account_is_still_there_when_the_payment_after_it_took_long(ser
         return f"{account.label} {receipt.price}"
 
     async with caller_at_sandbox(server, MODERN) as (at, caller):
-        first = asked_in(await caller.leg("both"))
+        first = await caller.asked("both")
         await at.guest.connect(links_asked(first)[0])
-        second = asked_in(await caller.leg("both", after=first))
+        second = await caller.asked("both", after=first)
         at.clock.tick(minutes=25)
         await fall_due(at.env.service)
         await at.guest.pay(links_asked(second)[0])
-        result = answered_in(await caller.leg("both", after=second))
+        result = await caller.answered("both", after=second)
         assert text_of(result) == "octocat 9.00 EUR"
 
 
@@ -196,15 +193,15 @@ async def test_a_secret_that_was_wiped_meanwhile_is_asked_for_again_and_nothing_
         return f"{len(key)} {receipt.price}"
 
     async with caller_at_sandbox(server, MODERN) as (at, caller):
-        first = asked_in(await caller.leg("both"))
+        first = await caller.asked("both")
         await at.guest.type(links_asked(first)[0])
-        second = asked_in(await caller.leg("both", after=first))
+        second = await caller.asked("both", after=first)
         at.clock.tick(minutes=25)
         await fall_due(at.env.service)
         await at.guest.pay(links_asked(second)[0])
-        again = asked_in(await caller.leg("both", after=second))
+        again = await caller.asked("both", after=second)
         await at.guest.type(links_asked(again)[0])
-        result = answered_in(await caller.leg("both", after=again))
+        result = await caller.answered("both", after=again)
         assert text_of(result) == f"{len(KEY)} 9.00 EUR"
         assert [payment.status for payment in await at.payments()] == ["spent"]
 

@@ -22,7 +22,6 @@ from tests.support.mcp_server import (
     ServerEnv,
     caller_of,
     eventually,
-    link_in,
     server_env,
     soon,
     text_of,
@@ -394,7 +393,7 @@ async def test_a_call_that_begins_again_finds_what_it_needed_answered(server, re
     async with caller_of(server, revision, declares=None) as (env, caller):
         person = await env.person()
         for number in (1, 2):
-            link = link_in(await caller.result("enter"))
+            link = await caller.link_in_result("enter")
             await person.go_on(link)
             await env.complete(link, {"n": number})
         assert await caller.text("enter") == "1 2"
@@ -416,7 +415,7 @@ async def test_what_was_answered_before_a_restart_is_handed_over_after_it(
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     async with server_env(server, store=store) as env:
         async with env.caller(revision, declares=None) as caller:
-            link = link_in(await caller.result("enter"))
+            link = await caller.link_in_result("enter")
         person = await env.person()
         await person.go_on(link)
         await env.complete(link, {"n": 7})

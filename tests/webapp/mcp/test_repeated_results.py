@@ -9,15 +9,7 @@ from flows import elicit
 from flows.elicitation.run import REPEATED_FOR
 from flows.elicitation.states import Json
 from tests.support.clock import Clock
-from tests.support.mcp_server import (
-    FORM,
-    MODERN,
-    asked_in,
-    attached,
-    caller_of,
-    new_server,
-    text_of,
-)
+from tests.support.mcp_server import FORM, MODERN, attached, caller_of, new_server, text_of
 
 NOTE = "given again in case it did not arrive"
 
@@ -210,9 +202,9 @@ async def test_a_token_of_a_gated_call_gives_nothing_that_the_gate_keeps():
     async with caller_of(server, MODERN, fills=[{}]) as (env, caller):
         assert await caller.text("order", what="tea") == "order 1 of tea"
         await env.service.kinds.gates.approvals.clear()
-        asked = asked_in(await caller.leg("order", what="tea"))
+        asked = await caller.asked("order", what="tea")
         for _ in range(2):  # it says that it goes on, and answers nothing
-            asked = asked_in(await caller.leg("order", after=_unanswered(asked), what="tea"))
+            asked = await caller.asked("order", after=_unanswered(asked), what="tea")
 
 
 def _unanswered(asked: Any) -> Any:

@@ -10,10 +10,7 @@ from flows.elicitation.states import Json
 from tests.support.mcp_server import (
     LEGACY,
     MODERN,
-    answered_in,
-    asked_in,
     caller_of,
-    link_in,
     links_asked,
     new_server,
     server_env,
@@ -90,8 +87,8 @@ async def test_gathered_questions_each_get_their_own_answer(server, revision, as
 async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(server):
     add_both(server)
     async with caller_of(server, MODERN) as (env, caller):
-        first = asked_in(await caller.leg("both"))
-        second = asked_in(await caller.leg("both", after=first))
+        first = await caller.asked("both")
+        second = await caller.asked("both", after=first)
         assert len({*links_asked(first), *links_asked(second)}) == 2
         is_quiet = not len(env.service.elicitations.waiters)
         for link in (*links_asked(first), *links_asked(second)):
@@ -102,13 +99,13 @@ async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(server):
 async def test_an_answer_between_two_legs_of_a_gather_is_there_for_the_next_leg(server):
     add_both(server)
     async with caller_of(server, MODERN) as (env, caller):
-        first = asked_in(await caller.leg("both"))
-        second = asked_in(await caller.leg("both", after=first))
+        first = await caller.asked("both")
+        second = await caller.asked("both", after=first)
         for link in (*links_asked(first), *links_asked(second)):
             await env.complete(link)
         takes = [elicitation.take for elicitation in await env.elicitations()]
         assert takes == [None, None]  # or the next leg waits until the lease is out
-        assert text_of(answered_in(await caller.leg("both", after=second))) == "done"
+        assert await caller.last_text("both", after=second) == "done"
 
 
 async def test_a_no_to_one_of_two_gathered_questions_ends_the_wait_for_the_other(server):
@@ -172,9 +169,9 @@ async def test_a_question_that_changes_between_two_legs_is_an_error(server):
         return "paid"
 
     async with caller_of(server, MODERN) as (env, caller):
-        asked = asked_in(await caller.leg("pay"))
+        asked = await caller.asked("pay")
         await env.complete(links_asked(asked)[0])
-        result = answered_in(await caller.leg("pay", after=asked))
+        result = await caller.answered("pay", after=asked)
         assert result.is_error
         assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
         assert "Pay 9 EUR" in text_of(result)
@@ -414,7 +411,7 @@ async def test_a_client_does_not_choke_on_a_link_where_a_list_was_promised(serve
         return ["a", "b"]
 
     async with caller_of(server, revision, declares=None) as (env, caller):
-        link = link_in(await caller.result("repositories"))
+        link = await caller.link_in_result("repositories")
         await env.complete(link)
         result = await caller.result("repositories")
         assert result.structured_content == {"result": ["a", "b"]}

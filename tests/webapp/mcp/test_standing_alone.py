@@ -12,11 +12,9 @@ from tests.support.mcp_server import (
     LEGACY,
     MODERN,
     answered_in,
-    asked_in,
     attached,
     cut,
     eventually,
-    link_in,
     links_asked,
     new_server,
     server_env,
@@ -53,7 +51,7 @@ async def test_without_a_session_nothing_is_declared_so_the_link_is_in_the_resul
     """Each request stands alone there: what the client said when it began is forgotten."""
     add_sign_in(server)
     async with attached(server, stateless_http=True) as env, env.caller(LEGACY) as caller:
-        link = link_in(await caller.result("sign_in"))
+        link = await caller.link_in_result("sign_in")
         assert await env.complete(link, {"name": "ann"}) == "accepted"
         assert await caller.text("sign_in") == "signed in: ann"
         assert not caller.has_links_left
@@ -98,7 +96,7 @@ async def test_a_leg_may_reach_another_process_than_the_one_before(library, tmp_
         one.caller(MODERN) as here,
         two.caller(MODERN, headers={"host": urlsplit(one.url).netloc}) as there,
     ):
-        asked = asked_in(await here.leg("sign_in"))
+        asked = await here.asked("sign_in")
         (link,) = links_asked(asked)
         person = await one.person()
         leg = asyncio.create_task(there.leg("sign_in", after=asked))
@@ -149,7 +147,7 @@ async def test_a_leg_that_hears_late_of_its_runs_result_gets_it_all_the_same():
         one.caller(MODERN) as here,
         two.caller(MODERN, headers={"host": urlsplit(one.url).netloc}) as there,
     ):
-        asked = asked_in(await here.leg("buy"))
+        asked = await here.asked("buy")
         await one.complete(links_asked(asked)[0])
         first = asyncio.create_task(here.leg("buy", after=asked))
         await eventually(lambda: bodies)

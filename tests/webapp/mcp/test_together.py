@@ -142,7 +142,7 @@ async def test_all_are_answered_and_the_tuple_is_in_order(library, revision):
 
 async def test_one_round_carries_every_request(server):
     async with caller_of(server, MODERN, declares=BOTH) as (env, caller):
-        first = asked_in(await caller.leg("order"))
+        first = await caller.asked("order")
         asked = asked_by(first)
         assert list(asked) == ["Who are you?", "Sure?", "Pay here"]
         assert [one.mode for one in asked.values()] == ["form", "form", "url"]
@@ -154,7 +154,7 @@ async def test_one_round_carries_every_request(server):
 
 async def test_what_is_answered_is_not_shown_again(server):
     async with caller_of(server, MODERN, limits=SHORT, declares=BOTH) as (env, caller):
-        first = asked_in(await caller.leg("order"))
+        first = await caller.asked("order")
         link = asked_by(first)["Pay here"].url
         # A form without an answer is shown again at once, while the link waits for the person.
         second = asked_in(
@@ -177,7 +177,7 @@ async def test_what_is_answered_is_not_shown_again(server):
 async def test_a_form_that_must_be_shown_again_does_not_wait_for_the_others(server):
     """With the usual limits a link alone would be held for 40 seconds, longer than this test."""
     async with caller_of(server, MODERN, declares=BOTH) as (env, caller):
-        first = asked_in(await caller.leg("order"))
+        first = await caller.asked("order")
         answers = {"Who are you?": NAME, "Pay here": "accept"}
         second = await go_on(caller, "order", first, answers)
         assert list(asked_by(second)) == ["Sure?"]
@@ -349,8 +349,8 @@ async def test_a_tool_that_asks_others_together_than_before_is_told(server):
         return "done"
 
     async with caller_of(server, MODERN, declares=URL) as (_, caller):
-        first = asked_in(await caller.leg("fickle"))
-        result = answered_in(await caller.leg("fickle", after=first))
+        first = await caller.asked("fickle")
+        result = await caller.answered("fickle", after=first)
         assert result.is_error
         assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
 
@@ -358,14 +358,14 @@ async def test_a_tool_that_asks_others_together_than_before_is_told(server):
 async def test_the_last_round_that_a_client_affords_has_all_links(server):
     limits = CallLimits(rounds=1, leg=timedelta(), leg_at_least=timedelta())
     async with caller_of(server, MODERN, limits=limits, declares=URL) as (env, caller):
-        first = asked_in(await caller.leg("visit_both"))
-        last = answered_in(await caller.leg("visit_both", after=first))
+        first = await caller.asked("visit_both")
+        last = await caller.answered("visit_both", after=first)
         assert text_of(last).startswith("Still waiting")
         links = links_in(last)
         assert list(links) == ["The first", "The second"]
         for link in links.values():
             await env.complete(link)
-        assert text_of(answered_in(await caller.leg("visit_both"))) == "{} {}"
+        assert await caller.last_text("visit_both") == "{} {}"
 
 
 async def test_a_tool_cannot_swallow_the_suspension_of_several(server):
@@ -382,10 +382,10 @@ async def test_a_tool_cannot_swallow_the_suspension_of_several(server):
         return f"done {with_errors}"
 
     async with caller_of(server, MODERN, declares=URL) as (env, caller):
-        first = asked_in(await caller.leg("stubborn"))
+        first = await caller.asked("stubborn")
         for asked in asked_by(first).values():
             await env.complete(asked.url)
-        assert text_of(answered_in(await caller.leg("stubborn", after=first))) == "done []"
+        assert await caller.last_text("stubborn", after=first) == "done []"
 
 
 async def test_groups_within_a_gather_come_in_more_rounds(server, revision):
@@ -454,8 +454,8 @@ async def test_a_hundred_questions_of_a_run_leave_its_state_readable(server):
         return "all"
 
     async with caller_of(server, MODERN) as (_, caller):
-        first = asked_in(await caller.leg("many"))
-        second = asked_in(await caller.leg("many", after=first))
+        first = await caller.asked("many")
+        second = await caller.asked("many", after=first)
         assert second.request_state is not None
         assert len(second.request_state) < MAXIMUM_TEXT_BYTES
-        assert text_of(answered_in(await caller.leg("many", after=second))) == "all"
+        assert await caller.last_text("many", after=second) == "all"

@@ -13,7 +13,7 @@ from fastmcp import Context, FastMCP
 from fastmcp.exceptions import ToolError as FastError
 
 from flows import Money, NotAsked, Question, elicit
-from tests.support.mcp_server import FORM, LEGACY, MODERN, asked_in, caller_of, new_server, text_of
+from tests.support.mcp_server import FORM, LEGACY, MODERN, caller_of, new_server, text_of
 
 LOGIN = "https://example.org/login"
 PRICE = Money("9.00", "EUR")
@@ -160,7 +160,7 @@ async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(libra
         return "done"
 
     async with caller_of(server, MODERN) as (_, caller):
-        asked = asked_in(await caller.leg("buy"))
+        asked = await caller.asked("buy")
         assert text_of(await caller.leg("buy", after=asked)) == "done"  # type: ignore[arg-type]
 
 
