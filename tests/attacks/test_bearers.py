@@ -33,7 +33,7 @@ from tests.support.access_tokens import (
 )
 from tests.support.bearers import Door, bearer
 from tests.support.clock import NOON, Clock
-from tests.support.mcp_server import LIBRARIES, new_browser, new_server
+from tests.support.mcp_server import new_browser, new_server
 from tests.support.serving import serving_at
 from tests.support.sessions import ALICE, KEPT, LOCAL, RING, URL, jar, sessions_of, signed_in
 from tests.support.sign_in_flow import arrived, came_back, departed
@@ -116,7 +116,6 @@ def test_whatever_is_sent_nothing_but_a_refusal_comes_of_it(text):
     refusal(f"{GOOD.partition('.')[0]}.{text}")
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
 async def test_another_persons_session_of_the_protocol(library):
     """Mallory has a good token of her own, and has got hold of the id of Alice's session."""
     door = Door()

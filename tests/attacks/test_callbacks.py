@@ -50,13 +50,12 @@ SECRETS = ("gho_sandbox_", "ghr_sandbox_", "sandbox_at_", "sandbox_rt_")
         "a b\r\nc",
     ],
 )
-async def test_a_made_up_state_is_a_link_that_we_do_not_know(state):
-    async with oauth_env() as here:
-        _, person, link, callback = await sent_out(here)
-        page = await person.visit(changed(callback, state=state))
-        assert (page.status, page.heading) == (404, "We do not know this link")
-        assert await is_untouched(here, link)
-        assert "octocat" not in page.text
+async def test_a_made_up_state_is_a_link_that_we_do_not_know(state, here):
+    _, person, link, callback = await sent_out(here)
+    page = await person.visit(changed(callback, state=state))
+    assert (page.status, page.heading) == (404, "We do not know this link")
+    assert await is_untouched(here, link)
+    assert "octocat" not in page.text
 
 
 @pytest.mark.parametrize(
@@ -72,98 +71,90 @@ async def test_a_made_up_state_is_a_link_that_we_do_not_know(state):
         "a" * 8000,
     ],
 )
-async def test_a_strange_query_is_refused_without_a_fault(query):
-    async with oauth_env() as here:
-        person = await here.person()
-        page = await person.visit(f"{here.url}/callback/github?{query}")
+async def test_a_strange_query_is_refused_without_a_fault(query, here):
+    person = await here.person()
+    page = await person.visit(f"{here.url}/callback/github?{query}")
+    assert page.status == 404
+
+
+async def test_no_other_token_of_ours_is_a_state(here):
+    _, person, link, callback = await sent_out(here)
+    now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
+    for purpose in set(Purpose) - {Purpose.STATE}:
+        claims = Claims(purpose=purpose, id=id, attempt=1, expires_at=now + timedelta(hours=1))
+        token = here.service.links.state(claims, now=now)
+        page = await person.visit(changed(callback, state=token))
         assert page.status == 404
+    assert await is_untouched(here, link)
 
 
-async def test_no_other_token_of_ours_is_a_state():
-    async with oauth_env() as here:
-        _, person, link, callback = await sent_out(here)
-        now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
-        for purpose in set(Purpose) - {Purpose.STATE}:
-            claims = Claims(purpose=purpose, id=id, attempt=1, expires_at=now + timedelta(hours=1))
-            token = here.service.links.state(claims, now=now)
-            page = await person.visit(changed(callback, state=token))
-            assert page.status == 404
-        assert await is_untouched(here, link)
-
-
-async def test_a_state_with_our_seal_and_another_secret_in_it_is_none():
-    async with oauth_env() as here:
-        _, person, link, callback = await sent_out(here)
-        now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
-        for rest, number in (("", 1), ("guess", 1), ("guess", 0), ("guess", 2)):
-            claims = Claims(
-                purpose=Purpose.STATE,
-                id=id,
-                attempt=number,
-                rest=rest,
-                expires_at=now + timedelta(hours=1),
-            )
-            token = here.service.links.state(claims, now=now)
-            page = await person.visit(changed(callback, state=token))
-            assert page.status == 409
-        assert await is_untouched(here, link)
-
-
-async def test_a_state_that_nobody_has_a_record_for_is_unknown():
-    # defect: lynq state of an unknown session
-    async with oauth_env() as here:
-        person, now = await here.person(), here.clock()
-        nobody = here.service.elicitations.new_id(here.service.identity.local_owner)
+async def test_a_state_with_our_seal_and_another_secret_in_it_is_none(here):
+    _, person, link, callback = await sent_out(here)
+    now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
+    for rest, number in (("", 1), ("guess", 1), ("guess", 0), ("guess", 2)):
         claims = Claims(
-            purpose=Purpose.STATE, id=nobody, attempt=1, expires_at=now + timedelta(hours=1)
+            purpose=Purpose.STATE,
+            id=id,
+            attempt=number,
+            rest=rest,
+            expires_at=now + timedelta(hours=1),
         )
         token = here.service.links.state(claims, now=now)
-        page = await person.visit(f"{here.url}/callback/github?code=c&state={token}")
+        page = await person.visit(changed(callback, state=token))
+        assert page.status == 409
+    assert await is_untouched(here, link)
+
+
+async def test_a_state_that_nobody_has_a_record_for_is_unknown(here):
+    # defect: lynq state of an unknown session
+    person, now = await here.person(), here.clock()
+    nobody = here.service.elicitations.new_id(here.service.identity.local_owner)
+    claims = Claims(
+        purpose=Purpose.STATE, id=nobody, attempt=1, expires_at=now + timedelta(hours=1)
+    )
+    token = here.service.links.state(claims, now=now)
+    page = await person.visit(f"{here.url}/callback/github?code=c&state={token}")
+    assert page.status == 404
+
+
+async def test_the_answer_to_one_question_settles_no_other(here):
+    _, ann, first_link, first = await sent_out(here, arguments="first")
+    _, bob, second_link, second = await sent_out(here, arguments="second")
+    # The thief's code with the victim's state, and the other way round: PKCE and the browser.
+    for person, callback, other in ((ann, first, second), (bob, second, first)):
+        page = await person.visit(other)
+        assert (page.status, page.heading) == (403, "This link was opened in another browser")
+        page = await person.visit(changed(callback, state=parameter(other, "state")))
+        assert page.status == 403
+    assert await is_untouched(here, first_link)
+    assert await is_untouched(here, second_link)
+
+
+async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state(here):
+    asked, person, link, callback = await sent_out(here)
+    _, _, _, stolen = await sent_out(here, arguments="another")
+    mixed = changed(callback, code=parameter(stolen, "code"))
+    page = await ends(person, await person.visit(mixed))
+    assert page.heading == "This did not work"  # the verifier is not the stolen code's
+    assert (await here.row(link)).status is Status.FAILED
+    assert not await here.connections()
+    assert asked.has_asked
+
+
+async def test_an_answer_at_another_providers_address_is_not_taken(here):
+    _, person, link, callback = await sent_out(here)
+    for other in ("google", "GitHub", "github2", "stripe", "%67ithub%00", "x" * 300):
+        page = await person.visit(callback.replace("/callback/github", f"/callback/{other}"))
+        assert page.status in (400, 404)
+    assert await is_untouched(here, link)
+
+
+async def test_the_state_of_an_account_pays_for_nothing(here):
+    _, person, link, callback = await sent_out(here)
+    for seller in ("stripe", "github"):
+        page = await person.visit(callback.replace("/callback/github", f"/return/{seller}"))
         assert page.status == 404
-
-
-async def test_the_answer_to_one_question_settles_no_other():
-    async with oauth_env() as here:
-        _, ann, first_link, first = await sent_out(here, arguments="first")
-        _, bob, second_link, second = await sent_out(here, arguments="second")
-        # The thief's code with the victim's state, and the other way round: PKCE and the browser.
-        for person, callback, other in ((ann, first, second), (bob, second, first)):
-            page = await person.visit(other)
-            assert (page.status, page.heading) == (403, "This link was opened in another browser")
-            page = await person.visit(changed(callback, state=parameter(other, "state")))
-            assert page.status == 403
-        assert await is_untouched(here, first_link)
-        assert await is_untouched(here, second_link)
-
-
-async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state():
-    async with oauth_env() as here:
-        asked, person, link, callback = await sent_out(here)
-        _, _, _, stolen = await sent_out(here, arguments="another")
-        mixed = changed(callback, code=parameter(stolen, "code"))
-        page = await ends(person, await person.visit(mixed))
-        assert page.heading == "This did not work"  # the verifier is not the stolen code's
-        assert (await here.row(link)).status is Status.FAILED
-        assert not await here.connections()
-        assert asked.has_asked
-
-
-async def test_an_answer_at_another_providers_address_is_not_taken():
-    async with oauth_env() as here:
-        _, person, link, callback = await sent_out(here)
-        for other in ("google", "GitHub", "github2", "stripe", "%67ithub%00", "x" * 300):
-            page = await person.visit(callback.replace("/callback/github", f"/callback/{other}"))
-            assert page.status in (400, 404)
-        assert await is_untouched(here, link)
-
-
-async def test_the_state_of_an_account_pays_for_nothing():
-    async with oauth_env() as here:
-        _, person, link, callback = await sent_out(here)
-        for seller in ("stripe", "github"):
-            page = await person.visit(callback.replace("/callback/github", f"/return/{seller}"))
-            assert page.status == 404
-        assert await is_untouched(here, link)
+    assert await is_untouched(here, link)
 
 
 @pytest.mark.parametrize(
@@ -179,222 +170,207 @@ async def test_the_state_of_an_account_pays_for_nothing():
         "&error=",
     ],
 )
-async def test_an_answer_put_together_from_two_is_not_acted_upon(more):
-    async with oauth_env() as here:
-        asked, person, link, callback = await sent_out(here)
-        state, code = parameter(callback, "state"), parameter(callback, "code")
-        page = await person.visit(callback + more.format(state=state, code=code))
-        assert page.status in (400, 404)
-        assert await is_untouched(here, link)
-        assert (await ends(person, await person.visit(callback))).heading == "GitHub is connected"
-        assert (await asked.account()).label == "octocat"
+async def test_an_answer_put_together_from_two_is_not_acted_upon(more, here):
+    asked, person, link, callback = await sent_out(here)
+    state, code = parameter(callback, "state"), parameter(callback, "code")
+    page = await person.visit(callback + more.format(state=state, code=code))
+    assert page.status in (400, 404)
+    assert await is_untouched(here, link)
+    assert (await ends(person, await person.visit(callback))).heading == "GitHub is connected"
+    assert (await asked.account()).label == "octocat"
 
 
 @pytest.mark.parametrize("code", [None, "", "x" * 5000, "a\x00b", "é", "a\nb"])
-async def test_a_code_that_is_none_is_not_exchanged(code):
-    async with oauth_env() as here:
-        _, person, link, callback = await sent_out(here)
-        page = await person.visit(changed(callback, code=code))
-        assert page.status == 400
-        assert await is_untouched(here, link)
+async def test_a_code_that_is_none_is_not_exchanged(code, here):
+    _, person, link, callback = await sent_out(here)
+    page = await person.visit(changed(callback, code=code))
+    assert page.status == 400
+    assert await is_untouched(here, link)
 
 
-async def test_a_browser_that_did_not_press_continue_is_turned_away():
-    async with oauth_env() as here:
-        asked, person, link, callback = await sent_out(here)
-        thief = await here.person()
-        page = await thief.visit(callback)  # no cookie at all
-        assert (page.status, page.heading) == (403, "This link was opened in another browser")
-        await thief.visit(link)  # a cookie of its own
-        assert (await thief.visit(callback)).status == 403
-        name = here.service.browser.cookie_name
-        for forged in ("", "x", "x" * 32, "x" * 5000, here.service.browser.fresh()):
-            headers = {"cookie": f"{name}={forged}"}
-            page = Page.of(await thief.browser.get(callback, headers=headers))
-            assert page.status == 403
-            assert "octocat" not in page.text
-        assert await is_untouched(here, link)
-        await person.visit(callback)
-        assert (await asked.account()).label == "octocat"
+async def test_a_browser_that_did_not_press_continue_is_turned_away(here):
+    asked, person, link, callback = await sent_out(here)
+    thief = await here.person()
+    page = await thief.visit(callback)  # no cookie at all
+    assert (page.status, page.heading) == (403, "This link was opened in another browser")
+    await thief.visit(link)  # a cookie of its own
+    assert (await thief.visit(callback)).status == 403
+    name = here.service.browser.cookie_name
+    for forged in ("", "x", "x" * 32, "x" * 5000, here.service.browser.fresh()):
+        headers = {"cookie": f"{name}={forged}"}
+        page = Page.of(await thief.browser.get(callback, headers=headers))
+        assert page.status == 403
+        assert "octocat" not in page.text
+    assert await is_untouched(here, link)
+    await person.visit(callback)
+    assert (await asked.account()).label == "octocat"
 
 
-async def test_the_attackers_own_yes_is_not_put_on_the_victim():
+async def test_the_attackers_own_yes_is_not_put_on_the_victim(here):
     """Login CSRF: the attacker lets the victim's browser bring the attacker's code."""
-    async with oauth_env() as here:
-        _, _, attackers_link, callback = await sent_out(here, arguments="the attacker's")
-        asked = here.ask("repo", arguments="the victim's")
-        victim = await here.person()
-        await victim.go_on(await asked.link())
-        page = await victim.visit(callback)
-        assert page.status == 403
-        assert await is_untouched(here, attackers_link)
-        assert not asked.task.done()
+    _, _, attackers_link, callback = await sent_out(here, arguments="the attacker's")
+    asked = here.ask("repo", arguments="the victim's")
+    victim = await here.person()
+    await victim.go_on(await asked.link())
+    page = await victim.visit(callback)
+    assert page.status == 403
+    assert await is_untouched(here, attackers_link)
+    assert not asked.task.done()
 
 
-async def test_an_earlier_attempts_answer_is_void_after_a_second_press():
-    async with oauth_env() as here:
-        asked, person, link, earlier = await sent_out(here)
-        later = await approve(person, await person.go_on(link))
-        page = await person.visit(earlier)
-        assert (page.status, page.heading) == (409, "This link has been used")
-        assert await is_untouched(here, link)
-        assert (await ends(person, await person.visit(later))).heading == "GitHub is connected"
-        assert (await asked.account()).label == "octocat"
-        assert here.gate.exchanges == 1
+async def test_an_earlier_attempts_answer_is_void_after_a_second_press(here):
+    asked, person, link, earlier = await sent_out(here)
+    later = await approve(person, await person.go_on(link))
+    page = await person.visit(earlier)
+    assert (page.status, page.heading) == (409, "This link has been used")
+    assert await is_untouched(here, link)
+    assert (await ends(person, await person.visit(later))).heading == "GitHub is connected"
+    assert (await asked.account()).label == "octocat"
+    assert here.gate.exchanges == 1
 
 
-async def test_after_a_press_in_a_second_browser_the_first_cannot_finish():
-    async with oauth_env() as here:
-        asked, first, link, callback = await sent_out(here)
-        second = await here.person()
-        later = await approve(second, await second.go_on(link))
-        page = await first.visit(callback)
-        assert (page.status, page.heading) == (403, "This link was opened in another browser")
-        await second.visit(later)
-        assert (await asked.account()).label == "octocat"
-        assert here.gate.exchanges == 1
+async def test_after_a_press_in_a_second_browser_the_first_cannot_finish(here):
+    asked, first, link, callback = await sent_out(here)
+    second = await here.person()
+    later = await approve(second, await second.go_on(link))
+    page = await first.visit(callback)
+    assert (page.status, page.heading) == (403, "This link was opened in another browser")
+    await second.visit(later)
+    assert (await asked.account()).label == "octocat"
+    assert here.gate.exchanges == 1
 
 
-async def test_another_owners_question_is_neither_shown_nor_finished():
+async def test_another_owners_question_is_neither_shown_nor_finished(here):
     # defect: frontmcp another session answers
-    async with oauth_env() as here:
-        stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
-        asked = here.ask("repo", owner=stranger)
-        link, person = await asked.link(), await here.person()
-        page = await person.visit(link)
-        assert page.status == 403
-        assert "GitHub" not in page.text
-        row = await here.row(link)
-        cookie = here.service.browser.fresh()
-        at_provider = await depart(here.service, row, cookie=cookie)
-        headers = {"cookie": f"{here.service.browser.cookie_name}={cookie}"}
-        callback = await approve(person, at_provider)
-        page = Page.of(await person.browser.get(callback, headers=headers))
-        assert page.status == 403
-        assert await is_untouched(here, link)
+    stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
+    asked = here.ask("repo", owner=stranger)
+    link, person = await asked.link(), await here.person()
+    page = await person.visit(link)
+    assert page.status == 403
+    assert "GitHub" not in page.text
+    row = await here.row(link)
+    cookie = here.service.browser.fresh()
+    at_provider = await depart(here.service, row, cookie=cookie)
+    headers = {"cookie": f"{here.service.browser.cookie_name}={cookie}"}
+    callback = await approve(person, at_provider)
+    page = Page.of(await person.browser.get(callback, headers=headers))
+    assert page.status == 403
+    assert await is_untouched(here, link)
 
 
-async def test_a_scanner_that_opens_every_address_changes_nothing():
-    async with oauth_env() as here:
-        asked, person, link, callback = await sent_out(here)
-        before = await here.row(link)
-        scanner = await here.person(**{"user-agent": "scanner"})
-        addresses = [
-            link,
-            f"{link}/allow",
-            f"{link}/decline",
-            f"{link}/live",
-            callback,
-            changed(callback, code=None, error="access_denied"),
-            changed(callback, code=None),
-            f"{here.url}/",
-        ]
-        for address in addresses:
-            for method in ("HEAD", "GET", "OPTIONS"):
-                if (method, address) != ("GET", f"{link}/live"):  # a stream without an end
-                    answer = await scanner.browser.request(method, address)
-                    assert answer.status_code < 500
-        assert await here.row(link) == before
-        assert await is_untouched(here, link)
-        # A scanner that keeps the cookies it is given is as harmless.
-        for address in addresses[:1] * 3 + addresses[4:]:
-            await scanner.browser.get(address)
-        assert await here.row(link) == before
-        await person.visit(callback)
-        assert (await asked.account()).label == "octocat"
+async def test_a_scanner_that_opens_every_address_changes_nothing(here):
+    asked, person, link, callback = await sent_out(here)
+    before = await here.row(link)
+    scanner = await here.person(**{"user-agent": "scanner"})
+    addresses = [
+        link,
+        f"{link}/allow",
+        f"{link}/decline",
+        f"{link}/live",
+        callback,
+        changed(callback, code=None, error="access_denied"),
+        changed(callback, code=None),
+        f"{here.url}/",
+    ]
+    for address in addresses:
+        for method in ("HEAD", "GET", "OPTIONS"):
+            if (method, address) != ("GET", f"{link}/live"):  # a stream without an end
+                answer = await scanner.browser.request(method, address)
+                assert answer.status_code < 500
+    assert await here.row(link) == before
+    assert await is_untouched(here, link)
+    # A scanner that keeps the cookies it is given is as harmless.
+    for address in addresses[:1] * 3 + addresses[4:]:
+        await scanner.browser.get(address)
+    assert await here.row(link) == before
+    await person.visit(callback)
+    assert (await asked.account()).label == "octocat"
 
 
-async def test_a_form_without_its_field_does_nothing():
-    async with oauth_env() as here:
-        asked, person, link, _ = await sent_out(here)
-        before = await here.row(link)
-        for path in ("", "/allow", "/decline"):
-            for data in ({}, {"csrf": "x"}, {"csrf": ["a", "b"]}):
-                answer = await person.browser.post(link + path, data=data)
-                assert answer.status_code == 403
-        assert await here.row(link) == before
-        assert not asked.task.done()
+async def test_a_form_without_its_field_does_nothing(here):
+    asked, person, link, _ = await sent_out(here)
+    before = await here.row(link)
+    for path in ("", "/allow", "/decline"):
+        for data in ({}, {"csrf": "x"}, {"csrf": ["a", "b"]}):
+            answer = await person.browser.post(link + path, data=data)
+            assert answer.status_code == 403
+    assert await here.row(link) == before
+    assert not asked.task.done()
 
 
-async def test_a_no_cannot_be_forged_from_another_browser():
-    async with oauth_env() as here:
-        _, _, link, callback = await sent_out(here)
-        thief = await here.person()
-        forged = changed(callback, code=None, error="access_denied")
-        assert (await thief.visit(forged)).status == 403
-        assert await is_untouched(here, link)
+async def test_a_no_cannot_be_forged_from_another_browser(here):
+    _, _, link, callback = await sent_out(here)
+    thief = await here.person()
+    forged = changed(callback, code=None, error="access_denied")
+    assert (await thief.visit(forged)).status == 403
+    assert await is_untouched(here, link)
 
 
-async def test_after_the_yes_no_error_takes_it_back():
-    async with oauth_env() as here:
-        asked, person, link, callback = await sent_out(here)
-        await person.visit(callback)
+async def test_after_the_yes_no_error_takes_it_back(here):
+    asked, person, link, callback = await sent_out(here)
+    await person.visit(callback)
+    await asked.account()
+    forged = changed(callback, code=None, error="access_denied")
+    assert (await ends(person, await person.visit(forged))).heading == "GitHub is connected"
+    assert (await here.row(link)).status is Status.ACCEPTED
+
+
+async def test_allow_after_decline_does_not_undo_the_decline(here):
+    await here.connect("repo")
+    asked, person = here.ask("repo", tool="export_all"), await here.person()
+    link = await asked.link()
+    page = await person.visit(link)
+    assert page.heading.startswith("export_all wants to use octocat")
+    await person.browser.post(f"{link}/decline", data={"csrf": page.csrf})
+    with pytest.raises(Declined):
         await asked.account()
-        forged = changed(callback, code=None, error="access_denied")
-        assert (await ends(person, await person.visit(forged))).heading == "GitHub is connected"
-        assert (await here.row(link)).status is Status.ACCEPTED
+    answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
+    assert answer.status_code == 303
+    assert (await here.row(link)).status is Status.DECLINED
+    (connection,) = await here.connections()
+    assert connection.tools == ("list",)
 
 
-async def test_allow_after_decline_does_not_undo_the_decline():
-    async with oauth_env() as here:
-        await here.connect("repo")
-        asked, person = here.ask("repo", tool="export_all"), await here.person()
-        link = await asked.link()
-        page = await person.visit(link)
-        assert page.heading.startswith("export_all wants to use octocat")
-        await person.browser.post(f"{link}/decline", data={"csrf": page.csrf})
-        with pytest.raises(Declined):
-            await asked.account()
-        answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
-        assert answer.status_code == 303
-        assert (await here.row(link)).status is Status.DECLINED
-        (connection,) = await here.connections()
-        assert connection.tools == ("list",)
+async def test_allow_after_the_time_is_over_allows_nothing(here):
+    await here.connect("repo")
+    asked, person = here.ask("repo", tool="export_all"), await here.person()
+    link = await asked.link()
+    page = await person.visit(link)
+    here.clock.tick(minutes=6)
+    answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
+    assert answer.status_code == 303
+    assert (await person.visit(link)).heading == "The time is over"
+    (connection,) = await here.connections()
+    assert connection.tools == ("list",)
 
 
-async def test_allow_after_the_time_is_over_allows_nothing():
-    async with oauth_env() as here:
-        await here.connect("repo")
-        asked, person = here.ask("repo", tool="export_all"), await here.person()
-        link = await asked.link()
-        page = await person.visit(link)
-        here.clock.tick(minutes=6)
-        answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
-        assert answer.status_code == 303
-        assert (await person.visit(link)).heading == "The time is over"
-        (connection,) = await here.connections()
-        assert connection.tools == ("list",)
+async def test_allow_when_the_account_is_gone_asks_afresh(here):
+    await here.connect("repo")
+    asked, person = here.ask("repo", tool="export_all"), await here.person()
+    link = await asked.link()
+    page = await person.visit(link)
+    (connection,) = await here.connections()  # and meanwhile, in another window
+    await here.service.kinds.accounts.keys.disconnect(connection.owner, connection.id)
+    answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
+    assert answer.status_code == 303
+    assert (await person.visit(link)).heading == "Connect GitHub to shop"
 
 
-async def test_allow_when_the_account_is_gone_asks_afresh():
-    async with oauth_env() as here:
-        await here.connect("repo")
-        asked, person = here.ask("repo", tool="export_all"), await here.person()
-        link = await asked.link()
-        page = await person.visit(link)
-        (connection,) = await here.connections()  # and meanwhile, in another window
-        await here.service.kinds.accounts.keys.disconnect(connection.owner, connection.id)
-        answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
-        assert answer.status_code == 303
-        assert (await person.visit(link)).heading == "Connect GitHub to shop"
-
-
-async def test_allow_gives_the_account_that_the_page_showed():
-    async with oauth_env() as here:
-        await here.connect("repo")
-        asked, person = here.ask("repo", tool="export_all"), await here.person()
-        link = await asked.link()
-        page = await person.visit(link)
-        assert "octocat" in page.text
-        other = here.ask("repo", tool="paste")  # and meanwhile, in another window
-        at_provider = await person.go_on(await other.link())
-        await person.visit(await approve(person, at_provider, person="hubot"))
-        assert (await other.account()).label == "hubot"
-        pressed = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
-        assert pressed.status_code < 500
-        shared = [each.label for each in await here.connections() if "export_all" in each.tools]
-        assert shared in ([], ["octocat"])
-        assert asked.has_asked
+async def test_allow_gives_the_account_that_the_page_showed(here):
+    await here.connect("repo")
+    asked, person = here.ask("repo", tool="export_all"), await here.person()
+    link = await asked.link()
+    page = await person.visit(link)
+    assert "octocat" in page.text
+    other = here.ask("repo", tool="paste")  # and meanwhile, in another window
+    at_provider = await person.go_on(await other.link())
+    await person.visit(await approve(person, at_provider, person="hubot"))
+    assert (await other.account()).label == "hubot"
+    pressed = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
+    assert pressed.status_code < 500
+    shared = [each.label for each in await here.connections() if "export_all" in each.tools]
+    assert shared in ([], ["octocat"])
+    assert asked.has_asked
 
 
 async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(caplog):
@@ -494,110 +470,102 @@ async def test_what_a_failed_exchange_says_holds_no_secret(caplog):
                 assert not any(secret in text for text in said)
 
 
-async def test_a_live_registration_never_uses_the_sandboxs_account():
-    async with oauth_env() as here:
-        await here.connect("repo")
-        kinds = here.service.kinds.accounts
-        live = kinds._registrations.clients["github"]
-        assert live.provider.api.startswith(here.sandbox.url)
-        # The same store and owner, with our registration at the real one.
-        settings = dataclasses.replace(here.settings, credentials={"github": ("id", "secret")})
-        async with process(
-            settings,
-            store=here.service.elicitations.store,
-            clock=here.clock,
-            gate=here.gate,
-            sandbox=here.sandbox,
-        ) as there:
-            asked = there.ask("repo", arguments="live")
-            link = await asked.link()
-            row = await there.row(link)
-            assert row.asked.origins == ("https://github.com",)
-            person = await here.person(host=here.url.removeprefix("http://"))
-            page = await person.visit(link.replace(here.url, there.url))
-            assert page.heading == "Connect GitHub to shop"
-            assert "octocat" not in page.text
-            assert "sandbox" not in page.text.lower()
-            # And the other way round: what is connected at the real one is not the sandbox's.
-            (connection,) = await there.connections()
-            there_github = there.service.kinds.accounts._registrations.clients["github"]
-            row_key = kinds.connections.key(there_github, server="shop")
-            assert connection.key != row_key
-            lived = replace(
-                connection,
-                id=connection.owner + "a-live-account-of-the-same",
-                key=row_key,
-                label="somebody",
-                version=0,
-            )
-            await there.service.elicitations.write(lived)
-            assert (await soon(there.ask("repo", arguments="x").task)).label == "somebody"
-            assert (await soon(here.ask("repo", arguments="y").task)).label == "octocat"
-
-
-async def test_a_sandbox_on_another_port_is_another_provider():
-    async with oauth_env() as here:
-        await here.connect("repo")
-        async with oauth_env(store=here.service.elicitations.store) as there:
-            asked = there.ask("repo", arguments="there")
-            await asked.link()
-            assert not asked.task.done()
-
-
-async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked():
-    """A provider whose metadata changes between the way out and back gets nothing."""
-    async with oauth_env() as here:
-        acme = openid("acme", f"{here.sandbox.url}/oidc", label="Acme")
-        ours = (here.sandbox.client_id, here.sandbox.client_secret)
-        here.service.kinds.accounts._registrations._credentials["acme"] = ours  # type: ignore[index]
-        asked, person = here.ask(provider=acme), await here.person()
+async def test_a_live_registration_never_uses_the_sandboxs_account(here):
+    await here.connect("repo")
+    kinds = here.service.kinds.accounts
+    live = kinds._registrations.clients["github"]
+    assert live.provider.api.startswith(here.sandbox.url)
+    # The same store and owner, with our registration at the real one.
+    settings = dataclasses.replace(here.settings, credentials={"github": ("id", "secret")})
+    async with process(
+        settings,
+        store=here.service.elicitations.store,
+        clock=here.clock,
+        gate=here.gate,
+        sandbox=here.sandbox,
+    ) as there:
+        asked = there.ask("repo", arguments="live")
         link = await asked.link()
-        callback = await approve(person, await person.go_on(link))
-        row = await here.row(link)
-        assert row.attempt is not None
-        kept: Any = row.attempt.kept
-        assert kept["token"] == f"{here.sandbox.url}/oidc/token"
-        assert kept["redirect_uri"] == f"{here.url}/callback/acme"
-        assert (await ends(person, await person.visit(callback))).heading == "Acme is connected"
-        await asked.account()
-
-
-async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing():
-    async with oauth_env() as here:
-        asked, person, link, callback = await sent_out(here)
-        thieves = [await here.person() for _ in range(4)]
-        wrong = [
-            thief.visit(address)
-            for thief in thieves
-            for address in (callback, changed(callback, state="x"), changed(callback, code="y"))
-        ]
-        right = person.visit(callback)
-        await asyncio.gather(*wrong[:6], right, *wrong[6:])
-        assert (await asked.account()).label == "octocat"
-        assert here.gate.exchanges == 1
-        await fall_due(here.service)
-        assert (await here.row(link)).status is Status.ACCEPTED
-
-
-async def test_the_callback_is_no_open_redirect():
-    async with oauth_env() as here:
-        _, person, _, callback = await sent_out(here)
-        elsewhere = f"{callback}&redirect_uri=https://evil.example&return_to=https://evil.example"
-        answer = await person.browser.get(elsewhere)
-        assert answer.status_code == 303
-        assert answer.headers["location"].startswith(f"{here.url}/e/")
-        assert answer.headers["referrer-policy"] == "no-referrer"
-        assert answer.headers["cache-control"] == "no-store"
-
-
-async def test_a_deny_that_carries_words_of_its_own_shows_none_of_them():
-    async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        denied = await decide(person, await person.go_on(await asked.link()), "deny")
-        said = changed(
-            denied, error_description="Call 0800 to win", error_uri="https://evil.example"
+        row = await there.row(link)
+        assert row.asked.origins == ("https://github.com",)
+        person = await here.person(host=here.url.removeprefix("http://"))
+        page = await person.visit(link.replace(here.url, there.url))
+        assert page.heading == "Connect GitHub to shop"
+        assert "octocat" not in page.text
+        assert "sandbox" not in page.text.lower()
+        # And the other way round: what is connected at the real one is not the sandbox's.
+        (connection,) = await there.connections()
+        there_github = there.service.kinds.accounts._registrations.clients["github"]
+        row_key = kinds.connections.key(there_github, server="shop")
+        assert connection.key != row_key
+        lived = replace(
+            connection,
+            id=connection.owner + "a-live-account-of-the-same",
+            key=row_key,
+            label="somebody",
+            version=0,
         )
-        page = await ends(person, await person.visit(said))
-        assert page.heading == "You said no at GitHub"
-        assert "0800" not in page.text
-        assert "evil" not in page.text
+        await there.service.elicitations.write(lived)
+        assert (await soon(there.ask("repo", arguments="x").task)).label == "somebody"
+        assert (await soon(here.ask("repo", arguments="y").task)).label == "octocat"
+
+
+async def test_a_sandbox_on_another_port_is_another_provider(here):
+    await here.connect("repo")
+    async with oauth_env(store=here.service.elicitations.store) as there:
+        asked = there.ask("repo", arguments="there")
+        await asked.link()
+        assert not asked.task.done()
+
+
+async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked(here):
+    """A provider whose metadata changes between the way out and back gets nothing."""
+    acme = openid("acme", f"{here.sandbox.url}/oidc", label="Acme")
+    ours = (here.sandbox.client_id, here.sandbox.client_secret)
+    here.service.kinds.accounts._registrations._credentials["acme"] = ours
+    asked, person = here.ask(provider=acme), await here.person()
+    link = await asked.link()
+    callback = await approve(person, await person.go_on(link))
+    row = await here.row(link)
+    assert row.attempt is not None
+    kept: Any = row.attempt.kept
+    assert kept["token"] == f"{here.sandbox.url}/oidc/token"
+    assert kept["redirect_uri"] == f"{here.url}/callback/acme"
+    assert (await ends(person, await person.visit(callback))).heading == "Acme is connected"
+    await asked.account()
+
+
+async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing(here):
+    asked, person, link, callback = await sent_out(here)
+    thieves = [await here.person() for _ in range(4)]
+    wrong = [
+        thief.visit(address)
+        for thief in thieves
+        for address in (callback, changed(callback, state="x"), changed(callback, code="y"))
+    ]
+    right = person.visit(callback)
+    await asyncio.gather(*wrong[:6], right, *wrong[6:])
+    assert (await asked.account()).label == "octocat"
+    assert here.gate.exchanges == 1
+    await fall_due(here.service)
+    assert (await here.row(link)).status is Status.ACCEPTED
+
+
+async def test_the_callback_is_no_open_redirect(here):
+    _, person, _, callback = await sent_out(here)
+    elsewhere = f"{callback}&redirect_uri=https://evil.example&return_to=https://evil.example"
+    answer = await person.browser.get(elsewhere)
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith(f"{here.url}/e/")
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_a_deny_that_carries_words_of_its_own_shows_none_of_them(here):
+    asked, person = here.ask("repo"), await here.person()
+    denied = await decide(person, await person.go_on(await asked.link()), "deny")
+    said = changed(denied, error_description="Call 0800 to win", error_uri="https://evil.example")
+    page = await ends(person, await person.visit(said))
+    assert page.heading == "You said no at GitHub"
+    assert "0800" not in page.text
+    assert "evil" not in page.text

@@ -10,30 +10,22 @@ import pytest
 from flows import elicit
 from flows.crypto.tokens import Claims, Purpose
 from flows.elicitation.states import Json
-from flows.elicitation.tool_call import ToolCall
 from tests.support.clock import Clock
 from tests.support.legs import answer, settled_loop
 from tests.support.mcp_server import (
-    FORM,
-    LEGACY,
-    LIBRARIES,
     MODERN,
     ServerEnv,
     answered_in,
-    asked_in,
     caller_of,
     link_in,
     links_asked,
     new_server,
-    server_env,
     soon,
     text_of,
 )
-from tests.support.service_env import Holding, process
+from tests.support.service_env import call_of, process
 from webapp.calls.call import Call
-from webapp.identity.identity import Caller
 from webapp.limits import CallLimits
-from webapp.mcp.attach import attach
 from webapp.mcp.presenters.retry import read_chain
 from webapp.mcp.results import RESULT_TOOL
 from webapp.service import Service
@@ -59,7 +51,7 @@ def buying(library: str) -> tuple[Any, list[Json]]:
 async def test_a_clients_accept_is_no_answer_whatever_it_carries(content):
     server, bought = buying("mcp")
     async with caller_of(server, MODERN, limits=SHORT) as (env, caller):
-        asked = asked_in(await caller.leg("buy"))
+        asked = await caller.asked("buy")
         (link,) = links_asked(asked)
         for _ in range(3):
             yes = types.ElicitResult(action="accept", content=content)
@@ -93,13 +85,12 @@ def states(env: ServerEnv, run_id: str) -> dict[str, str]:
     return {**made, "none": "", "rubbish": "x" * 200, "two": ":::", "long": "x" * 5000}
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
 async def test_a_state_with_our_mark_that_we_did_not_make_is_the_tools_own_and_continues_nothing(
     library,
 ):
     server, bought = buying(library)
     async with caller_of(server, MODERN) as (env, caller):
-        asked_in(await caller.leg("buy"))
+        await caller.asked("buy")
         (record,) = await env.service.elicitations.store.list("run")
         for name, token in states(env, record.id).items():
             state = f"elicit-url:{token}"
@@ -109,31 +100,9 @@ async def test_a_state_with_our_mark_that_we_did_not_make_is_the_tools_own_and_c
         assert not bought
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_state_that_is_sent_again_after_the_result_does_no_second_work(library):
-    server, bought = buying(library)
-    async with caller_of(server, MODERN) as (env, caller):
-        asked = asked_in(await caller.leg("buy"))
-        await env.complete(links_asked(asked)[0])
-        for _ in range(3):
-            assert text_of(answered_in(await caller.leg("buy", after=asked))) == "bought 1"
-        assert len(bought) == 1
-
-
 def call_from(service: Service, client: str, *, run_id: str | None = None) -> Call:
     """The same call of the same person, from one of their clients."""
-    return Call(
-        elicitations=service.elicitations,
-        links=service.links,
-        completing=service.completing,
-        kinds=service.kinds,
-        outbound=service.outbound,
-        landed=service.bodies.landed,
-        caller=Caller(owner=service.identity.local_owner, client=client),
-        tool=ToolCall(server="shop", tool="buy", client=client, arguments="{}"),
-        presenter=Holding(),
-        run_id=run_id,
-    )
+    return call_of(service, client=client, run_id=run_id)
 
 
 async def test_another_client_of_the_same_person_neither_joins_nor_gets_what_was_answered():
@@ -159,31 +128,7 @@ async def test_another_client_of_the_same_person_neither_joins_nor_gets_what_was
         assert again.content == {"n": 1}
 
 
-@pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_a_yes_to_one_version_of_a_tool_runs_no_other(revision):
-    from fastmcp import FastMCP
-
-    server, ran = FastMCP("shop"), list[str]()
-
-    def add(version: str) -> None:
-        def wipe() -> str:
-            ran.append(version)
-            return f"{version} wiped"
-
-        server.tool(elicit.gate(wipe), version=version)
-
-    add("1.0")
-    add("2.0")
-    older: Any = {"fastmcp": {"version": "1.0"}}
-    async with caller_of(server, revision, declares=FORM, fills=[{}, "decline"]) as (_, caller):
-        assert await caller.text("wipe") == "2.0 wiped"
-        told = await soon(caller.client.call_tool("wipe", {}, meta=older))
-        assert "[ELICITATION_DECLINED]" in text_of(told)
-        assert ran == ["2.0"]
-
-
 @pytest.mark.parametrize("size", [1, 40_000])
-@pytest.mark.parametrize("revision", [LEGACY, MODERN])
 async def test_waiting_again_for_what_is_done_does_nothing_again(revision, size: int):
     server, ran = new_server("mcp"), list[int]()
 
@@ -200,11 +145,3 @@ async def test_waiting_again_for_what_is_done_does_nothing_again(revision, size:
         for _ in range(3):
             await caller.result(RESULT_TOOL, elicitId=row.id)
         assert ran == [size]
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_server_without_a_name_cannot_share_a_store(library):
-    async with server_env(new_server(library)) as env:
-        server = type(new_server(library))()
-        with pytest.raises(ValueError, match="has no name of its own"):
-            attach(server, env.service)

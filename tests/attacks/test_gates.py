@@ -17,13 +17,10 @@ from tests.support.mcp_sandbox import caller_at_sandbox
 from tests.support.mcp_server import (
     FORM,
     LEGACY,
-    LIBRARIES,
     MODERN,
     URL,
     Caller,
-    asked_in,
     caller_of,
-    link_in,
     new_server,
     server_env,
     soon,
@@ -35,9 +32,9 @@ from webapp.settings.identity import IdentitySettings
 REFUSED = ["decline"]
 
 
-def gated(library: str) -> tuple[Any, list[Json]]:
-    """A server whose tools wait for a yes, and what their bodies were given."""
-    server, done = new_server(library), list[Json]()
+def gated(server: Any) -> list[Json]:
+    """Adds tools that wait for a yes; what their bodies were given."""
+    done: list[Json] = []
 
     @server.tool()
     @elicit.gate
@@ -51,7 +48,12 @@ def gated(library: str) -> tuple[Any, list[Json]]:
         done.append(["burnt", to, amount])
         return "burnt"
 
-    return server, done
+    return done
+
+
+@pytest.fixture
+def done(server: Any) -> list[Json]:
+    return gated(server)
 
 
 async def is_refused(caller: Caller, tool: str, **arguments: Json) -> bool:
@@ -60,15 +62,12 @@ async def is_refused(caller: Caller, tool: str, **arguments: Json) -> bool:
     return bool(result.meta and result.meta.get("code") == "ELICITATION_DECLINED")
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_a_model_that_may_answer_forms_may_not_open_a_gate(library, revision):
-    server, done = gated(library)
+async def test_a_model_that_may_answer_forms_may_not_open_a_gate(server, done, revision):
     who = IdentitySettings(lets_model_answer=True)
     async with caller_of(
         server, revision, who=who, limits=CallLimits(link=timedelta()), declares=None
     ) as (env, caller):
-        link = link_in(await caller.result("pay", to="eve"))
+        link = await caller.link_in_result("pay", to="eve")
         about: dict[str, Any] = {"elicitId": env.id_of(link)}
         for said in (
             {"action": "accept"},
@@ -84,9 +83,9 @@ async def test_a_model_that_may_answer_forms_may_not_open_a_gate(library, revisi
         assert not await env.service.kinds.gates.approvals.all()
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-async def test_what_one_person_has_approved_another_is_asked_and_cannot_answer_for_them(library):
-    server, done = gated(library)
+async def test_what_one_person_has_approved_another_is_asked_and_cannot_answer_for_them(
+    server, done
+):
     async with issuing() as issuer, server_env(server, who=issuer.who()) as env:
 
         def bearer(subject: str) -> Any:
@@ -112,11 +111,8 @@ async def test_what_one_person_has_approved_another_is_asked_and_cannot_answer_f
         assert done == [["ann", 1, ""]]
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_a_yes_in_one_client_opens_for_no_other_of_the_same_person(library, revision):
+async def test_a_yes_in_one_client_opens_for_no_other_of_the_same_person(server, done, revision):
     # finding: S11
-    server, done = gated(library)
     async with issuing() as issuer, server_env(server, who=issuer.who()) as env:
 
         def alice(client_id: str, **about: Any) -> Any:
@@ -144,10 +140,10 @@ async def test_a_yes_in_one_client_opens_for_no_other_of_the_same_person(library
             assert done == [["ann", 1, ""]] * 2 + [["burnt", "ann", 1]]
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-async def test_on_ones_own_machine_a_yes_is_for_what_calls_itself_so_or_for_all_if_ticked(library):
+async def test_on_ones_own_machine_a_yes_is_for_what_calls_itself_so_or_for_all_if_ticked(
+    server, done
+):
     # finding: S11
-    server, done = gated(library)
     async with (
         caller_of(server, MODERN, name="Claude", declares=URL) as (env, claude),
         env.caller(MODERN, name="Cursor", declares=FORM, fills=REFUSED) as cursor,
@@ -166,9 +162,7 @@ async def test_on_ones_own_machine_a_yes_is_for_what_calls_itself_so_or_for_all_
         assert len(done) == 3
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_yes_to_one_call_is_none_to_a_call_that_is_nearly_the_same(library):
-    server, done = gated(library)
+async def test_a_yes_to_one_call_is_none_to_a_call_that_is_nearly_the_same(server, done):
     others: list[tuple[str, dict[str, Json]]] = [
         ("pay", {"to": "ann", "amount": 500}),
         ("pay", {"to": "ann", "amount": 5, "note": ""}),
@@ -190,11 +184,10 @@ async def test_a_yes_to_one_call_is_none_to_a_call_that_is_nearly_the_same(libra
 
 @pytest.mark.parametrize("ends", ["by time", "revoked", "cleared"])
 async def test_a_yes_that_is_over_opens_nothing(ends):
-    server, done = gated("mcp")
-    async with caller_at_sandbox(server, LEGACY, declares=FORM, fills=[{}, *REFUSED]) as (
-        at,
-        caller,
-    ):
+    server = new_server("mcp")
+    done = gated(server)
+    fills = [{}, *REFUSED]
+    async with caller_at_sandbox(server, LEGACY, declares=FORM, fills=fills) as (at, caller):
         approvals = at.env.service.kinds.gates.approvals
         assert await caller.text("pay", to="ann") == "paid"
         at.clock.tick(minutes=14)
@@ -210,9 +203,7 @@ async def test_a_yes_that_is_over_opens_nothing(ends):
         assert len(done) == 2
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-async def test_arguments_that_play_others_are_shown_as_what_they_are(library):
-    server, done = gated(library)
+async def test_arguments_that_play_others_are_shown_as_what_they_are(server, done):
     honest: dict[str, Json] = {"to": "ann", "amount": 1, "note": "cheap"}
     plays: list[dict[str, Json]] = [
         {"to": "ann\namount: 1\nnote: cheap", "amount": 9000},
@@ -221,10 +212,8 @@ async def test_arguments_that_play_others_are_shown_as_what_they_are(library):
         {"to": "ann\x1b[2K\x08\x08", "amount": 9000},
         {"to": "ann", "amount": 9000, "note": "\n" * 50 + "amount: 1"},
     ]
-    async with caller_of(server, LEGACY, declares=FORM, fills=REFUSED * (len(plays) + 1)) as (
-        _,
-        caller,
-    ):
+    fills = REFUSED * (len(plays) + 1)
+    async with caller_of(server, LEGACY, declares=FORM, fills=fills) as (_, caller):
         for arguments in (honest, *plays):
             assert await is_refused(caller, "pay", **arguments)
         shown = [form.message for form in caller.forms]
@@ -238,11 +227,8 @@ async def test_arguments_that_play_others_are_shown_as_what_they_are(library):
     assert not done
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("asked", ["password", "api_key", "creditCard", "What is your password?"])
-async def test_a_form_for_a_secret_reaches_nobody(library, asked):
-    server = new_server(library)
-
+async def test_a_form_for_a_secret_reaches_nobody(server, asked):
     @server.tool()
     async def ask(what: str) -> str:
         if what.endswith("?"):
@@ -250,10 +236,8 @@ async def test_a_form_for_a_secret_reaches_nobody(library, asked):
         fields: dict[str, Json] = {"type": "object", "properties": {what: {"type": "string"}}}
         return str(await elicit.form("Just this", fields))
 
-    async with caller_of(server, MODERN, declares=FORM, fills=[{asked: "hunter2"}]) as (
-        env,
-        caller,
-    ):
+    fills = [{asked: "hunter2"}]
+    async with caller_of(server, MODERN, declares=FORM, fills=fills) as (env, caller):
         result = await caller.result("ask", what=asked)
         assert result.is_error
         assert "ask for it with elicit.secret" in text_of(result)
@@ -266,10 +250,8 @@ class Transfer(BaseModel):
     to: str = Field(max_length=20)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_an_answer_that_was_not_asked_for_reaches_no_tool(library, revision):
-    server, given = new_server(library), list[object]()
+async def test_an_answer_that_was_not_asked_for_reaches_no_tool(server, revision):
+    given = list[object]()
 
     @server.tool()
     async def transfer() -> str:
@@ -297,9 +279,7 @@ async def test_an_answer_that_was_not_asked_for_reaches_no_tool(library, revisio
         assert {row.status for row in await env.elicitations()} == {Status.FAILED}
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_tool_that_is_not_listed_waits_for_its_yes_as_any_other(library):
-    server, done = gated(library)
+async def test_a_tool_that_is_not_listed_waits_for_its_yes_as_any_other(server, done):
 
     @server.tool()
     @elicit.gate
@@ -311,7 +291,7 @@ async def test_a_tool_that_is_not_listed_waits_for_its_yes_as_any_other(library)
     async with caller_of(server, MODERN, declares=FORM) as (env, caller):
         listed = {tool.name for tool in (await soon(caller.client.list_tools())).tools}
         assert listed == {"pay", "burn"}
-        asked = asked_in(await caller.leg("wipe"))
+        asked = await caller.asked("wipe")
         (request,) = (asked.input_requests or {}).values()
         said: Any = request.params
         assert said.message == "Run wipe?"

@@ -22,45 +22,43 @@ EVIL = '[providers.evil]\nissuer = "https://evil.example"\n'
 KEY = "gho_the-key"
 
 
-async def test_a_cookie_that_another_port_has_read_opens_nothing_for_its_reader():
-    async with oauth_env() as here:
-        _, person, link, callback = await sent_out(here)
-        page = await person.visit(link)
-        name = here.service.browser.cookie_name
-        # All of it, on a connection that is not our user's.
-        thief = await here.person(
-            cookie=f"{name}={person.browser.cookies[name]}", **{"x-forwarded-for": "203.0.113.9"}
-        )
-        for address in (link, callback):
-            assert (await thief.visit(address)).status == 403
-        csrf = here.service.browser.csrf(
-            person.browser.cookies[name], subject=(await here.row(link)).id
-        )
-        for path in ("", "/allow", "/decline"):
-            pressed = Page.of(await thief.browser.post(link + path, data={"csrf": csrf}))
-            assert pressed.status == 403
-            assert pressed.csrf is None
-        assert page.status == 200
-        assert await is_untouched(here, link)
+async def test_a_cookie_that_another_port_has_read_opens_nothing_for_its_reader(here):
+    _, person, link, callback = await sent_out(here)
+    page = await person.visit(link)
+    name = here.service.browser.cookie_name
+    # All of it, on a connection that is not our user's.
+    thief = await here.person(
+        cookie=f"{name}={person.browser.cookies[name]}", **{"x-forwarded-for": "203.0.113.9"}
+    )
+    for address in (link, callback):
+        assert (await thief.visit(address)).status == 403
+    csrf = here.service.browser.csrf(
+        person.browser.cookies[name], subject=(await here.row(link)).id
+    )
+    for path in ("", "/allow", "/decline"):
+        pressed = Page.of(await thief.browser.post(link + path, data={"csrf": csrf}))
+        assert pressed.status == 403
+        assert pressed.csrf is None
+    assert page.status == 200
+    assert await is_untouched(here, link)
 
 
-async def test_a_cookie_that_another_port_has_planted_makes_no_form_of_its_own_good():
-    async with oauth_env() as here:
-        _, person, link, _ = await sent_out(here)
-        browser, planted = here.service.browser, "p" * len(here.service.browser.fresh())
-        person.browser.cookies.clear()
-        person.browser.cookies.set(browser.cookie_name, planted)
-        before = await here.row(link)
-        # Its page knows the cookie and everything else but our key.
-        for field in ("", planted, "0" * 64, browser.hash(planted)):
-            for headers in ({}, {"origin": "http://127.0.0.1:1"}, {"origin": "null"}):
-                answer = await person.browser.post(link, data={"csrf": field}, headers=headers)
-                assert answer.status_code == 403
-        assert await here.row(link) == before
+async def test_a_cookie_that_another_port_has_planted_makes_no_form_of_its_own_good(here):
+    _, person, link, _ = await sent_out(here)
+    browser, planted = here.service.browser, "p" * len(here.service.browser.fresh())
+    person.browser.cookies.clear()
+    person.browser.cookies.set(browser.cookie_name, planted)
+    before = await here.row(link)
+    # Its page knows the cookie and everything else but our key.
+    for field in ("", planted, "0" * 64, browser.hash(planted)):
+        for headers in ({}, {"origin": "http://127.0.0.1:1"}, {"origin": "null"}):
+            answer = await person.browser.post(link, data={"csrf": field}, headers=headers)
+            assert answer.status_code == 403
+    assert await here.row(link) == before
 
 
-async def test_two_servers_of_one_machine_read_none_of_each_others_cookies():
-    async with oauth_env() as here, oauth_env() as there:
+async def test_two_servers_of_one_machine_read_none_of_each_others_cookies(here):
+    async with oauth_env() as there:
         asked = here.ask("repo")
         person, link = await here.person(), await asked.link()
         await person.visit(link)

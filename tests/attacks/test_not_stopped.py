@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 import mcp_types as types
-import pytest
+from fastmcp import FastMCP
+from fastmcp.server import create_proxy
 from mcp.server.mcpserver import MCPServer
 
 from flows import elicit
@@ -16,16 +17,7 @@ from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.user_code import UserCodeGenerator
 from flows.kinds.form import FormTerms
 from tests.support.clock import NOON, Clock
-from tests.support.mcp_server import (
-    FORM,
-    LIBRARIES,
-    MODERN,
-    URL,
-    caller_of,
-    new_server,
-    soon,
-    text_of,
-)
+from tests.support.mcp_server import FORM, MODERN, caller_of
 from tests.support.oauth_env import approve, ends, oauth_env
 from tests.support.service_env import asked, process
 from tests.support.serving import serving
@@ -63,19 +55,15 @@ def test_whoever_types_the_letters_vouches_for_the_browser_that_shows_them():
     assert bindings.is_confirmed(confirmed, browser="a stranger's")
 
 
-async def test_whoever_is_signed_in_at_the_provider_is_connected_and_named():
-    async with oauth_env() as here:
-        asked, person = here.ask("repo"), await here.person()
-        callback = await approve(person, await person.go_on(await asked.link()), person="hubot")
-        page = await ends(person, await person.visit(callback))
-        assert (await asked.account()).label == "hubot"
-        assert "hubot" in page.text
+async def test_whoever_is_signed_in_at_the_provider_is_connected_and_named(here):
+    asked, person = here.ask("repo"), await here.person()
+    callback = await approve(person, await person.go_on(await asked.link()), person="hubot")
+    page = await ends(person, await person.visit(callback))
+    assert (await asked.account()).label == "hubot"
+    assert "hubot" in page.text
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(library):
-    server = new_server(library)
-
+async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(server):
     @elicit.gate
     def wipe() -> str:
         return "wiped"
@@ -92,8 +80,6 @@ async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(library):
 
 
 async def test_a_mark_on_the_other_side_of_a_proxy_is_not_seen_and_an_annotation_is():
-    from fastmcp import FastMCP
-    from fastmcp.server import create_proxy
 
     behind: Any = FastMCP("behind")
 
@@ -113,19 +99,6 @@ async def test_a_mark_on_the_other_side_of_a_proxy_is_not_seen_and_an_annotation
         assert not caller.forms
         assert (await caller.result("annotated")).is_error
         assert len(caller.forms) == 1
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-async def test_a_client_that_says_yes_for_everybody_is_believed(library):
-    server = new_server(library)
-
-    @server.tool()
-    @elicit.gate
-    def wipe() -> str:
-        return "wiped"
-
-    async with caller_of(server, MODERN, declares=FORM, fills=[{}]) as (_, robot):
-        assert await robot.text("wipe") == "wiped"
 
 
 def test_an_authors_exception_is_logged_in_its_own_words():
@@ -204,21 +177,3 @@ async def test_an_approval_that_was_revoked_is_given_again_by_a_row_that_is_put_
             theirs.execute(back, row)
         assert len(await approvals.all()) == 1
     await store.aclose()
-
-
-async def test_a_program_of_the_person_presses_the_yes_of_a_gates_page():
-    # finding: S20
-    server = new_server("mcp")
-
-    @server.tool()
-    @elicit.gate
-    async def wipe() -> str:
-        return "wiped"
-
-    async with caller_of(server, MODERN, declares=URL) as (env, caller):
-        call = caller.call("wipe")
-        program = await env.person()  # no browser: it fetches and sends
-        link = await caller.link()
-        page = await program.visit(link)
-        await program.browser.post(link, data={"csrf": page.csrf, "remember": "1"})
-        assert text_of(await soon(call)) == "wiped"

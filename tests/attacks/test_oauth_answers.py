@@ -82,115 +82,66 @@ def test_an_issuer_whose_metadata_promises_to_name_it_must_do_so():
     assert a_flow(ACME).code_of(away, CallbackParams(parameters=(CODE, STATE))) == "the-code"
 
 
-@pytest.mark.parametrize(
-    ("reply", "said"),
-    [
-        (httpx.Response(500, text="oops"), "GitHub did not give a key (HTTP 500)."),
-        (httpx.Response(401, json={}), "GitHub did not give a key (HTTP 401)."),
-        (httpx.Response(302, headers={"Location": "/"}), "GitHub did not give a key (HTTP 302)."),
-        (httpx.Response(204), "GitHub did not give a key (HTTP 204)."),
-        (
-            httpx.Response(400, json={"access_token": "gho_x"}),
-            "GitHub did not give a key (HTTP 400).",
-        ),
-        (httpx.Response(200, html="<html>Sign in</html>"), "GitHub did not give a key (HTTP 200)."),
-        (httpx.Response(200, content=b"\xff\xfe"), "GitHub did not give a key (HTTP 200)."),
-        (httpx.Response(200, content=b""), "GitHub did not give a key (HTTP 200)."),
-        (httpx.Response(200, json="gho_x"), "GitHub did not give a key (HTTP 200)."),
-        (httpx.Response(200, json=[{}]), "GitHub did not give a key (HTTP 200)."),
-        (httpx.Response(200, text="[" * 500_000), "GitHub did not give a key (HTTP 200)."),
-        (
-            httpx.Response(200, text='{"access_token":' + '{"a":' * 200_000),
-            "GitHub did not give a key (HTTP 200).",
-        ),
-        (
-            httpx.Response(200, text='{"access_token": "t", "expires_in": ' + "9" * 10_000 + "}"),
-            "GitHub did not give a key (HTTP 200).",
-        ),
-        (
-            httpx.Response(200, text='{"access_token": NaN}'),
-            "GitHub did not give a key (HTTP 200).",
-        ),
-        (
-            httpx.Response(200, json={"error": "bad_verification_code", "access_token": "gho_x"}),
-            "GitHub did not give a key (bad_verification_code).",
-        ),
-        (
-            httpx.Response(200, json={"error": "<script>", "access_token": "gho_x"}),
-            "GitHub did not give a key.",
-        ),
-        (
-            httpx.Response(200, json={"error": {"a": 1}, "access_token": "gho_x"}),
-            "GitHub did not give a key.",
-        ),
-        (
-            httpx.Response(200, json={"ok": False, "error": "invalid_code"}),
-            "GitHub did not give a key (invalid_code).",
-        ),
-        (
-            httpx.Response(400, json={"error": "invalid_grant", "error_description": "call us"}),
-            "GitHub did not give a key (invalid_grant).",
-        ),
-        (httpx.Response(200, json={}), "GitHub did not give a key."),
-        (httpx.Response(200, json={"access_token": None}), "GitHub did not give a key."),
-        (httpx.Response(200, json={"access_token": ""}), "GitHub did not give a key."),
-        (httpx.Response(200, json={"access_token": 7}), "GitHub gave a key that is not one."),
-        (
-            httpx.Response(200, json={"access_token": ["gho_x"]}),
-            "GitHub gave a key that is not one.",
-        ),
-        (
-            httpx.Response(200, json={"access_token": "x" * (TOKEN_BYTES_AT_MOST + 1)}),
-            "GitHub gave a key that is not one.",
-        ),
-        (
-            httpx.Response(200, json={"access_token": "a\r\nHost: evil"}),
-            "GitHub gave a key that is not one.",
-        ),
-        (httpx.Response(200, json={"access_token": "kéy"}), "GitHub gave a key that is not one."),
-        (
-            httpx.Response(200, json={"access_token": "t", "refresh_token": {}}),
-            "GitHub gave a key that is not one.",
-        ),
-        (
-            httpx.Response(200, json={"access_token": "t", "token_type": "mac"}),
-            "GitHub gave a key of a kind that cannot be used here.",
-        ),
-        (
-            httpx.Response(200, json={"access_token": "t", "token_type": 1}),
-            "GitHub gave a key of a kind that cannot be used here.",
-        ),
-        (
-            httpx.Response(
-                200,
-                text="access_token=a&access_token=b",
-                headers={"Content-Type": "application/x-www-form-urlencoded"},
-            ),
-            "GitHub did not give a key (HTTP 200).",
-        ),
-        (
-            httpx.Response(
-                200,
-                text="error=bad_verification_code",
-                headers={"Content-Type": "application/x-www-form-urlencoded"},
-            ),
-            "GitHub did not give a key (bad_verification_code).",
-        ),
-        (
-            httpx.Response(
-                200,
-                text="a=b&" * 1000 + "access_token=t",
-                headers={"Content-Type": "application/x-www-form-urlencoded"},
-            ),
-            "GitHub did not give a key (HTTP 200).",
-        ),
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+NO_KEY = {
+    "did not give a key (HTTP 500).": [httpx.Response(500, text="oops")],
+    "did not give a key (HTTP 401).": [httpx.Response(401, json={})],
+    "did not give a key (HTTP 302).": [httpx.Response(302, headers={"Location": "/"})],
+    "did not give a key (HTTP 204).": [httpx.Response(204)],
+    "did not give a key (HTTP 400).": [httpx.Response(400, json={"access_token": "gho_x"})],
+    "did not give a key (HTTP 200).": [
+        httpx.Response(200, html="<html>Sign in</html>"),
+        httpx.Response(200, content=b"\xff\xfe"),
+        httpx.Response(200, content=b""),
+        httpx.Response(200, json="gho_x"),
+        httpx.Response(200, json=[{}]),
+        httpx.Response(200, text="[" * 500_000),
+        httpx.Response(200, text='{"access_token":' + '{"a":' * 200_000),
+        httpx.Response(200, text='{"access_token": "t", "expires_in": ' + "9" * 10_000 + "}"),
+        httpx.Response(200, text='{"access_token": NaN}'),
+        httpx.Response(200, text="access_token=a&access_token=b", headers=FORM),
+        httpx.Response(200, text="a=b&" * 1000 + "access_token=t", headers=FORM),
     ],
+    "did not give a key (bad_verification_code).": [
+        httpx.Response(200, json={"error": "bad_verification_code", "access_token": "gho_x"}),
+        httpx.Response(200, text="error=bad_verification_code", headers=FORM),
+    ],
+    "did not give a key.": [
+        httpx.Response(200, json={"error": "<script>", "access_token": "gho_x"}),
+        httpx.Response(200, json={"error": {"a": 1}, "access_token": "gho_x"}),
+        httpx.Response(200, json={}),
+        httpx.Response(200, json={"access_token": None}),
+        httpx.Response(200, json={"access_token": ""}),
+    ],
+    "did not give a key (invalid_code).": [
+        httpx.Response(200, json={"ok": False, "error": "invalid_code"})
+    ],
+    "did not give a key (invalid_grant).": [
+        httpx.Response(400, json={"error": "invalid_grant", "error_description": "call us"})
+    ],
+    "gave a key that is not one.": [
+        httpx.Response(200, json={"access_token": 7}),
+        httpx.Response(200, json={"access_token": ["gho_x"]}),
+        httpx.Response(200, json={"access_token": "x" * (TOKEN_BYTES_AT_MOST + 1)}),
+        httpx.Response(200, json={"access_token": "a\r\nHost: evil"}),
+        httpx.Response(200, json={"access_token": "kéy"}),
+        httpx.Response(200, json={"access_token": "t", "refresh_token": {}}),
+    ],
+    "gave a key of a kind that cannot be used here.": [
+        httpx.Response(200, json={"access_token": "t", "token_type": "mac"}),
+        httpx.Response(200, json={"access_token": "t", "token_type": 1}),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "reply"), [(said, reply) for said, replies in NO_KEY.items() for reply in replies]
 )
-def test_a_reply_that_is_no_key_ends_in_a_sentence(reply: httpx.Response, said):
+def test_a_reply_that_is_no_key_ends_in_a_sentence(said, reply):
     _, away = departed()
     with pytest.raises(Failed) as failed:
         granted(github, away, reply)
-    assert str(failed.value) == said
+    assert str(failed.value) == f"GitHub {said}"
 
 
 def unsigned(claims: dict[str, Any]) -> str:

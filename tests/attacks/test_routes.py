@@ -3,8 +3,7 @@
 The routes are read off the application: one that has no case here fails the tests.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -140,11 +139,10 @@ class Scene:
         return service.browser.csrf(cookie, subject=await self.id())
 
 
-@asynccontextmanager
-async def scene() -> AsyncIterator[Scene]:
-    async with oauth_env() as here:
-        asked, person, link, callback = await sent_out(here)
-        yield Scene(here=here, asked=asked, person=person, link=link, callback=callback)
+@pytest.fixture
+async def on(here: OAuthEnv) -> Scene:
+    asked, person, link, callback = await sent_out(here)
+    return Scene(here=here, asked=asked, person=person, link=link, callback=callback)
 
 
 async def test_every_route_has_its_case():
@@ -154,88 +152,84 @@ async def test_every_route_has_its_case():
         assert ("{}" in route.at) == (route.names is not None or route.of_account)
 
 
-async def test_an_id_opens_nothing_on_any_route():
-    async with scene() as on:
-        id, before = await on.id(), await on.here.row(on.link)
-        owner = on.here.service.identity.local_owner
-        for name, route in ROUTES.items():
-            for stolen in (id, id.removeprefix(owner), f"{id}.{id}", quote(id + "/")):
-                answer = await on.send(name, stolen)
-                if route.names is not None or route.of_account:
-                    assert answer.status_code in (400, 403, 404, 405, 410), (name, answer.text)
-                    assert "set-cookie" not in answer.headers
-                assert id not in answer.text
-                assert "octocat" not in answer.text
-        assert await on.here.row(on.link) == before
-        assert await is_untouched(on.here, on.link)
-
-
-async def test_a_token_of_another_purpose_opens_nothing_on_any_route():
-    async with scene() as on:
-        before = await on.here.row(on.link)
-        for name, route in ROUTES.items():
-            for purpose in set(Purpose) - {route.names} if route.names else ():
-                answer = await on.send(name, await on.token(purpose))
-                assert answer.status_code in (400, 403, 404, 410), (name, purpose)
+async def test_an_id_opens_nothing_on_any_route(on):
+    id, before = await on.id(), await on.here.row(on.link)
+    owner = on.here.service.identity.local_owner
+    for name, route in ROUTES.items():
+        for stolen in (id, id.removeprefix(owner), f"{id}.{id}", quote(id + "/")):
+            answer = await on.send(name, stolen)
+            if route.names is not None or route.of_account:
+                assert answer.status_code in (400, 403, 404, 405, 410), (name, answer.text)
                 assert "set-cookie" not in answer.headers
-        assert await on.here.row(on.link) == before
+            assert id not in answer.text
+            assert "octocat" not in answer.text
+    assert await on.here.row(on.link) == before
+    assert await is_untouched(on.here, on.link)
 
 
-async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route():
-    async with oauth_env() as here:
-        await here.connect("repo")
-        (mine,) = await here.connections()
-        other = here.service.elicitations.owners.tag(issuer="https://i.example", subject="bob")
-        tail = mine.id.removeprefix(mine.owner)
-        bobs = replace(mine, owner=other, id=f"{other}-of-bobs", label="bob-at-work", version=0)
-        await here.service.elicitations.write(bobs)
-        stranger = await here.person(**{"x-forwarded-for": FORWARDED})
-        browser = here.service.browser
-        for person, account, named in (
-            (stranger, mine, tail),
-            (await here.person(), bobs, "-of-bobs"),
-            (await here.person(), bobs, bobs.id),
-        ):
-            cookie = browser.fresh()
-            person.browser.cookies.set(browser.cookie_name, cookie)
-            csrf = {"csrf": browser.csrf(cookie, subject=account.id)}
-            for name, route in ROUTES.items():
-                if route.of_account:
-                    to = here.url + route.at.format(named)
-                    method = name.partition(" ")[0]
-                    answer = await person.browser.request(method, to, data=csrf)
-                    assert answer.status_code in (403, 404), name
-                    assert account.label not in answer.text
-            assert account.label not in (await person.visit(f"{here.url}/connections")).text
-        kept = {each.label: each for each in await here.connections()}
-        assert set(kept) == {"octocat", "bob-at-work"}
-        assert kept["octocat"].tools == kept["bob-at-work"].tools == ("list",)
-
-
-async def test_a_stranger_with_every_token_of_a_question_gets_nothing_on_any_route():
-    # defect: toolshed unauthenticated resolve
-    async with scene() as on:
-        before = await on.here.row(on.link)
-        stranger = await on.here.person(**{"x-forwarded-for": FORWARDED})
-        # Even with the cookie and the field of the asker's own browser.
-        stranger.browser.cookies = on.person.browser.cookies
-        for name, route in ROUTES.items():
-            if route.names is None or route.opens_by_itself:
-                continue
-            named = await on.token(route.names)
-            answer = await on.send(name, named, browser=stranger.browser)
-            if route.leads_back:
-                assert answer.headers["location"] == urlsplit(on.link).path
-            else:
-                is_of_a_sale = name.startswith("GET /return/")  # and this is none
-                assert answer.status_code == (404 if is_of_a_sale else 403), name
-                assert "location" not in answer.headers
+async def test_a_token_of_another_purpose_opens_nothing_on_any_route(on):
+    before = await on.here.row(on.link)
+    for name, route in ROUTES.items():
+        for purpose in set(Purpose) - {route.names} if route.names else ():
+            answer = await on.send(name, await on.token(purpose))
+            assert answer.status_code in (400, 403, 404, 410), (name, purpose)
             assert "set-cookie" not in answer.headers
-            for detail in ("GitHub", "octocat", 'name="csrf"', str(before.asked.tool)):
-                assert detail not in answer.text, (name, detail)
-        assert await on.here.row(on.link) == before
-        assert await is_untouched(on.here, on.link)
-        assert not on.asked.task.done()
+    assert await on.here.row(on.link) == before
+
+
+async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route(here):
+    await here.connect("repo")
+    (mine,) = await here.connections()
+    other = here.service.elicitations.owners.tag(issuer="https://i.example", subject="bob")
+    tail = mine.id.removeprefix(mine.owner)
+    bobs = replace(mine, owner=other, id=f"{other}-of-bobs", label="bob-at-work", version=0)
+    await here.service.elicitations.write(bobs)
+    stranger = await here.person(**{"x-forwarded-for": FORWARDED})
+    browser = here.service.browser
+    for person, account, named in (
+        (stranger, mine, tail),
+        (await here.person(), bobs, "-of-bobs"),
+        (await here.person(), bobs, bobs.id),
+    ):
+        cookie = browser.fresh()
+        person.browser.cookies.set(browser.cookie_name, cookie)
+        csrf = {"csrf": browser.csrf(cookie, subject=account.id)}
+        for name, route in ROUTES.items():
+            if route.of_account:
+                to = here.url + route.at.format(named)
+                method = name.partition(" ")[0]
+                answer = await person.browser.request(method, to, data=csrf)
+                assert answer.status_code in (403, 404), name
+                assert account.label not in answer.text
+        assert account.label not in (await person.visit(f"{here.url}/connections")).text
+    kept = {each.label: each for each in await here.connections()}
+    assert set(kept) == {"octocat", "bob-at-work"}
+    assert kept["octocat"].tools == kept["bob-at-work"].tools == ("list",)
+
+
+async def test_a_stranger_with_every_token_of_a_question_gets_nothing_on_any_route(on):
+    # defect: toolshed unauthenticated resolve
+    before = await on.here.row(on.link)
+    stranger = await on.here.person(**{"x-forwarded-for": FORWARDED})
+    # Even with the cookie and the field of the asker's own browser.
+    stranger.browser.cookies = on.person.browser.cookies
+    for name, route in ROUTES.items():
+        if route.names is None or route.opens_by_itself:
+            continue
+        named = await on.token(route.names)
+        answer = await on.send(name, named, browser=stranger.browser)
+        if route.leads_back:
+            assert answer.headers["location"] == urlsplit(on.link).path
+        else:
+            is_of_a_sale = name.startswith("GET /return/")  # and this is none
+            assert answer.status_code == (404 if is_of_a_sale else 403), name
+            assert "location" not in answer.headers
+        assert "set-cookie" not in answer.headers
+        for detail in ("GitHub", "octocat", 'name="csrf"', str(before.asked.tool)):
+            assert detail not in answer.text, (name, detail)
+    assert await on.here.row(on.link) == before
+    assert await is_untouched(on.here, on.link)
+    assert not on.asked.task.done()
 
 
 async def every_answer(on: Scene) -> list[tuple[str, httpx.Response]]:
@@ -260,13 +254,12 @@ async def every_answer(on: Scene) -> list[tuple[str, httpx.Response]]:
     ]
 
 
-async def test_no_answer_of_any_route_stands_in_a_frame():
-    async with scene() as on:
-        pages = [
-            (name, answer)
-            for name, answer in await every_answer(on)
-            if "html" in answer.headers.get("content-type", "")
-        ]
+async def test_no_answer_of_any_route_stands_in_a_frame(on):
+    pages = [
+        (name, answer)
+        for name, answer in await every_answer(on)
+        if "html" in answer.headers.get("content-type", "")
+    ]
     assert len(pages) > len(ROUTES)
     assert {answer.status_code for _, answer in pages} >= {200, 400, 403, 404, 405, 421}
     for name, answer in pages:
@@ -276,70 +269,66 @@ async def test_no_answer_of_any_route_stands_in_a_frame():
         assert "unsafe" not in policy, name
 
 
-async def test_no_answer_of_any_route_is_kept_or_names_itself_elsewhere():
-    async with scene() as on:
-        for name, answer in await every_answer(on):
-            if "/static/" in name and answer.status_code == 200:
-                continue  # the same for everybody
-            assert answer.headers["cache-control"] == "no-store", (name, answer)
-            if "html" in answer.headers.get("content-type", "") or answer.has_redirect_location:
-                assert answer.headers["referrer-policy"] == "no-referrer", name
+async def test_no_answer_of_any_route_is_kept_or_names_itself_elsewhere(on):
+    for name, answer in await every_answer(on):
+        if "/static/" in name and answer.status_code == 200:
+            continue  # the same for everybody
+        assert answer.headers["cache-control"] == "no-store", (name, answer)
+        if "html" in answer.headers.get("content-type", "") or answer.has_redirect_location:
+            assert answer.headers["referrer-policy"] == "no-referrer", name
 
 
-async def test_no_route_leads_where_the_request_says():
-    async with scene() as on:
-        ours = {urlsplit(on.here.url).netloc, urlsplit(on.here.sandbox.url).netloc}
-        led = []
-        for name, route in ROUTES.items():
-            named = await on.token(route.names) if route.names else "x"
-            if name.endswith("/live"):
-                continue
-            # httpx replaces a query by its params, so the route's own are among them.
-            own = on.callback if route.names is STATE else on.here.url + route.at.format(named)
-            asked = {**dict(httpx.URL(own).params), **dict.fromkeys(WHERE_TO, EVIL)}
-            if name.startswith("GET /callback/"):
-                del asked["code"]  # a no changes less than a yes
-                asked["error"] = "server_error"
-            for options in ({"params": asked}, {"headers": {"x-forwarded-host": "evil.example"}}):
-                answer = await on.send(name, named, **options)
-                if location := answer.headers.get("location"):
-                    led.append(location)
-                    assert urlsplit(location).netloc in {"", *ours}, (name, location)
-                    assert "evil" not in location
-                    assert not location.startswith(("//", "/\\"))
-        assert len(led) >= 4
+async def test_no_route_leads_where_the_request_says(on):
+    ours = {urlsplit(on.here.url).netloc, urlsplit(on.here.sandbox.url).netloc}
+    led = []
+    for name, route in ROUTES.items():
+        named = await on.token(route.names) if route.names else "x"
+        if name.endswith("/live"):
+            continue
+        # httpx replaces a query by its params, so the route's own are among them.
+        own = on.callback if route.names is STATE else on.here.url + route.at.format(named)
+        asked = {**dict(httpx.URL(own).params), **dict.fromkeys(WHERE_TO, EVIL)}
+        if name.startswith("GET /callback/"):
+            del asked["code"]  # a no changes less than a yes
+            asked["error"] = "server_error"
+        for options in ({"params": asked}, {"headers": {"x-forwarded-host": "evil.example"}}):
+            answer = await on.send(name, named, **options)
+            if location := answer.headers.get("location"):
+                led.append(location)
+                assert urlsplit(location).netloc in {"", *ours}, (name, location)
+                assert "evil" not in location
+                assert not location.startswith(("//", "/\\"))
+    assert len(led) >= 4
     # By another name of this machine, with a path that begins like a host.
-    async with oauth_env() as here:
-        person = await here.person(
-            host=here.url.removeprefix("http://").replace("127.0.0.1", "localhost")
-        )
-        for path in ("//evil.example", "/\\evil.example", "/%2f/evil.example", "/@evil.example"):
-            answer = await person.browser.get(here.url + path)
-            assert answer.headers.get("location", here.url + "/").startswith(here.url + "/")
+    person = await on.here.person(
+        host=on.here.url.removeprefix("http://").replace("127.0.0.1", "localhost")
+    )
+    for path in ("//evil.example", "/\\evil.example", "/%2f/evil.example", "/@evil.example"):
+        answer = await person.browser.get(on.here.url + path)
+        assert answer.headers.get("location", on.here.url + "/").startswith(on.here.url + "/")
 
 
-async def test_a_line_break_reaches_no_header_of_any_route():
-    async with scene() as on:
-        for name, route in ROUTES.items():
-            path = route.at.partition("?")[0].format(LINE_BREAK)
-            paths = [f"{path}/{LINE_BREAK}", f"{path}?{LINE_BREAK}", f"{path}?a={LINE_BREAK}"]
-            paths.append(route.at.format(LINE_BREAK))
-            for each in paths:
-                answer = await on.person.browser.request(
-                    name.partition(" ")[0], on.here.url + each, data=None
-                )
-                assert "planted" not in answer.cookies
-                assert answer.headers.get("location", "") == ""
-                is_in_path = LINE_BREAK in each.partition("?")[0]
-                refused = (400,) if is_in_path else range(200, 500)
-                assert answer.status_code in refused, (name, each)
-        # The one redirect that carries a query: to our own name.
-        port = on.here.url.rpartition(":")[2]
-        person = await on.here.person(host=f"localhost:{port}")
-        answer = await person.browser.get(f"{on.here.url}/?a={LINE_BREAK}")
-        assert answer.headers["location"] == f"{on.here.url}/?a={LINE_BREAK}"
-        assert "set-cookie" not in answer.headers
-        assert await is_untouched(on.here, on.link)
+async def test_a_line_break_reaches_no_header_of_any_route(on):
+    for name, route in ROUTES.items():
+        path = route.at.partition("?")[0].format(LINE_BREAK)
+        paths = [f"{path}/{LINE_BREAK}", f"{path}?{LINE_BREAK}", f"{path}?a={LINE_BREAK}"]
+        paths.append(route.at.format(LINE_BREAK))
+        for each in paths:
+            answer = await on.person.browser.request(
+                name.partition(" ")[0], on.here.url + each, data=None
+            )
+            assert "planted" not in answer.cookies
+            assert answer.headers.get("location", "") == ""
+            is_in_path = LINE_BREAK in each.partition("?")[0]
+            refused = (400,) if is_in_path else range(200, 500)
+            assert answer.status_code in refused, (name, each)
+    # The one redirect that carries a query: to our own name.
+    port = on.here.url.rpartition(":")[2]
+    person = await on.here.person(host=f"localhost:{port}")
+    answer = await person.browser.get(f"{on.here.url}/?a={LINE_BREAK}")
+    assert answer.headers["location"] == f"{on.here.url}/?a={LINE_BREAK}"
+    assert "set-cookie" not in answer.headers
+    assert await is_untouched(on.here, on.link)
 
 
 @pytest.mark.parametrize(
@@ -375,31 +364,29 @@ async def test_an_address_of_a_tools_with_a_line_break_is_refused_or_carried_who
             await soon(call)
 
 
-async def test_no_route_answers_under_a_foreign_name():
-    async with scene() as on:
-        port = on.here.url.rpartition(":")[2]
-        for name, route in ROUTES.items():
-            named = await on.token(route.names) if route.names else "x"
-            for host in ("evil.example", f"evil.example:{port}", f"127.0.0.1.evil.example:{port}"):
-                answer = await on.send(name, named, headers={"host": host})
-                assert answer.status_code == 421, name
-        assert await is_untouched(on.here, on.link)
+async def test_no_route_answers_under_a_foreign_name(on):
+    port = on.here.url.rpartition(":")[2]
+    for name, route in ROUTES.items():
+        named = await on.token(route.names) if route.names else "x"
+        for host in ("evil.example", f"evil.example:{port}", f"127.0.0.1.evil.example:{port}"):
+            answer = await on.send(name, named, headers={"host": host})
+            assert answer.status_code == 421, name
+    assert await is_untouched(on.here, on.link)
 
 
-async def test_no_form_of_another_site_does_anything_on_any_route():
-    async with scene() as on:
-        before = await on.here.row(on.link)
-        port = on.here.url.rpartition(":")[2]
-        others = (EVIL, "http://127.0.0.1:1", f"http://[::1]:{port}", f"https://127.0.0.1:{port}")
-        for name, route in ROUTES.items():
-            if not name.startswith("POST"):
-                continue
-            named = await on.token(route.names) if route.names else "x"
-            for origin in others:
-                answer = await on.send(name, named, headers={"origin": origin})
-                assert answer.status_code == 403, (name, origin)
-            if not route.opens_by_itself and route.names:
-                framed = {"origin": "null", "sec-fetch-site": "cross-site"}
-                assert (await on.send(name, named, headers=framed)).status_code == 403
-        assert await on.here.row(on.link) == before
-        assert not on.asked.task.done()
+async def test_no_form_of_another_site_does_anything_on_any_route(on):
+    before = await on.here.row(on.link)
+    port = on.here.url.rpartition(":")[2]
+    others = (EVIL, "http://127.0.0.1:1", f"http://[::1]:{port}", f"https://127.0.0.1:{port}")
+    for name, route in ROUTES.items():
+        if not name.startswith("POST"):
+            continue
+        named = await on.token(route.names) if route.names else "x"
+        for origin in others:
+            answer = await on.send(name, named, headers={"origin": origin})
+            assert answer.status_code == 403, (name, origin)
+        if not route.opens_by_itself and route.names:
+            framed = {"origin": "null", "sec-fetch-site": "cross-site"}
+            assert (await on.send(name, named, headers=framed)).status_code == 403
+    assert await on.here.row(on.link) == before
+    assert not on.asked.task.done()

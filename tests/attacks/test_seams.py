@@ -8,17 +8,7 @@ import pytest
 
 from flows import elicit
 from tests.support.issuer import issuing
-from tests.support.mcp_server import (
-    MODERN,
-    RING,
-    UID,
-    answered_in,
-    asked_in,
-    caller_of,
-    new_server,
-    soon,
-    text_of,
-)
+from tests.support.mcp_server import MODERN, RING, UID, caller_of, new_server, soon, text_of
 from tests.support.serving import transport_to
 from webapp.app import open_app
 from webapp.http.rate_limit import TooOften
@@ -41,7 +31,6 @@ def shop(library: str = "mcp") -> Any:
     return server
 
 
-@pytest.mark.parametrize("library", ["mcp", "fastmcp"])
 async def test_a_path_that_two_layers_read_differently_reaches_no_tool(library):
     async with issuing() as issuer:
         settings = Settings(url=URL, ring=RING, store="memory:", uid=UID, identity=issuer.who())
@@ -53,19 +42,18 @@ async def test_a_path_that_two_layers_read_differently_reaches_no_tool(library):
                     assert refused.status_code == 400, path
 
 
-@pytest.mark.parametrize("library", ["mcp", "fastmcp"])
 async def test_a_known_persons_state_is_worth_nothing_to_a_caller_without_a_name(library):
     who = IdentitySettings(asks_anonymous=True)
     async with (
         caller_of(shop(library), MODERN, who=who) as (env, hers),
         env.caller(MODERN, headers=FROM_AFAR) as afar,
     ):
-        first = asked_in(await hers.leg("visit"))
-        taken = asked_in(await afar.leg("visit", after=first))
+        first = await hers.asked("visit")
+        taken = await afar.asked("visit", after=first)
         (before, after) = await env.elicitations()
         assert before.owner != after.owner
         await env.service.completing.complete(before.id, {"card": "hers"})
-        result = answered_in(await hers.leg("visit", after=first))
+        result = await hers.answered("visit", after=first)
         assert text_of(result) == "done: hers"
         again = await soon(afar.leg("visit", after=taken))
         assert "hers" not in str(again)

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import mcp_types as types
-import pytest
 
 from flows import elicit
 from tests.support.guarded_server import guarded_by_tokens
-from tests.support.mcp_server import LIBRARIES, new_server, server_env
+from tests.support.mcp_server import new_server, server_env
 from tests.support.users import AS_ROOT, ME, NOBODY, answered, calling, opened_session, sent
 
 
@@ -70,10 +69,8 @@ async def is_kept_out(
 
 
 @AS_ROOT
-@pytest.mark.parametrize("library", LIBRARIES)
-async def test_another_user_of_the_machine_can_do_nothing_with_a_session(library):
+async def test_another_user_of_the_machine_can_do_nothing_with_a_session(server):
     # finding: S1
-    server = new_server(library)
     ran = shop(server)
     async with server_env(server) as env:
         url = env.mcp_url
@@ -89,7 +86,6 @@ async def test_another_user_of_the_machine_can_do_nothing_with_a_session(library
             assert (await answered(url, method="DELETE", **owners)).status == 200
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
 async def test_another_access_token_can_do_nothing_with_a_session(library):
     # finding: S1
     server = guarded_by_tokens(

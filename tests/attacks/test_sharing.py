@@ -54,14 +54,13 @@ async def disconnect_and_connect_for_another(here: OAuthEnv, person: Person) -> 
 
 @pytest.mark.parametrize("said", [stop_sharing, disconnect_and_connect_for_another])
 async def test_a_yes_from_before_is_worth_nothing_to_a_tool_that_lost_the_account(
-    said: Callable[[OAuthEnv, Person], Awaitable[None]],
+    said: Callable[[OAuthEnv, Person], Awaitable[None]], here
 ):
-    async with oauth_env() as here:
-        person = await unfetched(here, tool="list")
-        await said(here, person)
-        assert "list" not in (await the_one(here)).tools
-        await refused_and_then_asked(here, tool="list")
-        assert "list" not in (await the_one(here)).tools
+    person = await unfetched(here, tool="list")
+    await said(here, person)
+    assert "list" not in (await the_one(here)).tools
+    await refused_and_then_asked(here, tool="list")
+    assert "list" not in (await the_one(here)).tools
 
 
 async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_taken_away():
@@ -93,26 +92,24 @@ async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_ta
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_use(is_shared):
-    async with oauth_env() as here:
-        person = await unfetched(here, tool="list", arguments="x")
-        here.clock.tick(seconds=1)
-        tool = "list" if is_shared else "count"
-        hubot = await connect_as(here, "hubot", tool=tool, account="hubot")
-        await press(person, here, f"{tail(hubot)}/switch")
-        if is_shared:
-            again = here.ask("repo", tool="list", arguments="x")
-            assert (await again.account()).label == "hubot"
-            assert not again.has_asked
-        else:
-            await refused_and_then_asked(here, why=IN_USE, tool="list", arguments="x")
-
-
-async def test_a_yes_does_not_bring_its_account_back_when_the_one_put_in_use_is_gone():
-    async with oauth_env() as here:
-        person = await unfetched(here, tool="list", arguments="x")
-        here.clock.tick(seconds=1)
-        hubot = await connect_as(here, "hubot", tool="list", account="hubot")
-        await press(person, here, f"{tail(hubot)}/switch")
-        await press(person, here, f"{tail(hubot)}/disconnect")
+async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_use(is_shared, here):
+    person = await unfetched(here, tool="list", arguments="x")
+    here.clock.tick(seconds=1)
+    tool = "list" if is_shared else "count"
+    hubot = await connect_as(here, "hubot", tool=tool, account="hubot")
+    await press(person, here, f"{tail(hubot)}/switch")
+    if is_shared:
+        again = here.ask("repo", tool="list", arguments="x")
+        assert (await again.account()).label == "hubot"
+        assert not again.has_asked
+    else:
         await refused_and_then_asked(here, why=IN_USE, tool="list", arguments="x")
+
+
+async def test_a_yes_does_not_bring_its_account_back_when_the_one_put_in_use_is_gone(here):
+    person = await unfetched(here, tool="list", arguments="x")
+    here.clock.tick(seconds=1)
+    hubot = await connect_as(here, "hubot", tool="list", account="hubot")
+    await press(person, here, f"{tail(hubot)}/switch")
+    await press(person, here, f"{tail(hubot)}/disconnect")
+    await refused_and_then_asked(here, why=IN_USE, tool="list", arguments="x")

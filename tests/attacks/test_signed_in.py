@@ -1,6 +1,5 @@
 """Signing in as a planter of cookies, a leader of browsers and a namesake try it, on real pages."""
 
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -8,23 +7,15 @@ import pytest
 
 from flows.elicitation.states import Status
 from tests.support.issuer import Issuing, come_back_as, issuing, leave_to_sign_in, sign_in
-from tests.support.mcp_server import LEGACY, Page, Person
+from tests.support.mcp_server import Page, Person
 from tests.support.oauth_env import changed
-from tests.support.signed_in_people import HER_WORDS, OAuthEnv, oauth_env
+from tests.support.signed_in_people import HER_WORDS, SignedInEnv, asked_by_alice, signed_in_env
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 ACCEPT = {"accept": "application/json, text/event-stream"}
 
 
-async def asked_by_alice(here: OAuthEnv, caller: Any) -> str:
-    """The link of a question of hers."""
-    caller.begin("visit")
-    link = await caller.link()
-    assert isinstance(link, str)
-    return link
-
-
-async def way_back(here: OAuthEnv, person: Person, link: str, subject: str) -> str:
+async def way_back(here: SignedInEnv, person: Person, link: str, subject: str) -> str:
     """Leave to sign in, and be somebody there; the address that leads back."""
     place = await leave_to_sign_in(person, await person.visit(link))
     return await come_back_as(person, place, subject)
@@ -34,17 +25,13 @@ async def is_known(person: Person, link: str) -> bool:
     return HER_WORDS in (await person.visit(link)).text
 
 
-def session_of(here: OAuthEnv, person: Person) -> str | None:
+def session_of(here: SignedInEnv, person: Person) -> str | None:
     return person.browser.cookies.get(here.env.service.sessions.cookie_name)
 
 
 async def test_whoever_is_signed_in_as_somebody_else_cannot_use_even_a_bound_browsers_cookie():
-    async with (
-        oauth_env() as here,
-        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
-    ):
+    async with asked_by_alice() as (here, link):
         alice, mallory = await here.env.person(), await here.env.person()
-        link = await asked_by_alice(here, caller)
         page = await sign_in(alice, await alice.visit(link), "alice")
         await alice.go_on(link)
         await sign_in(mallory, await mallory.visit(link), "mallory")
@@ -59,11 +46,7 @@ async def test_whoever_is_signed_in_as_somebody_else_cannot_use_even_a_bound_bro
 
 
 async def test_a_scanner_before_the_person_begins_nothing_and_spoils_nothing():
-    async with (
-        oauth_env() as here,
-        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
-    ):
-        link = await asked_by_alice(here, caller)
+    async with asked_by_alice() as (here, link):
         robot, alice = await here.env.person(), await here.env.person()
         for address in (link, f"{here.env.url}/signin", f"{here.env.url}/signin/callback"):
             for method in ("GET", "HEAD", "OPTIONS"):
@@ -78,11 +61,7 @@ async def test_a_scanner_before_the_person_begins_nothing_and_spoils_nothing():
 
 
 async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere():
-    async with (
-        oauth_env() as here,
-        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
-    ):
-        link = await asked_by_alice(here, caller)
+    async with asked_by_alice() as (here, link):
         mallory, alice, fresh = [await here.env.person() for _ in range(3)]
         mallorys = await way_back(here, mallory, link, "mallory")
         alices = await way_back(here, alice, link, "alice")
@@ -97,11 +76,7 @@ async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere():
 
 
 async def test_a_planted_session_never_becomes_the_victims():
-    async with (
-        oauth_env() as here,
-        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
-    ):
-        link = await asked_by_alice(here, caller)
+    async with asked_by_alice() as (here, link):
         mallory, alice = await here.env.person(), await here.env.person()
         await sign_in(mallory, await mallory.visit(link), "mallory")
         planted = session_of(here, mallory)
@@ -119,11 +94,7 @@ async def test_a_planted_session_never_becomes_the_victims():
 
 
 async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser():
-    async with (
-        oauth_env() as here,
-        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
-    ):
-        link = await asked_by_alice(here, caller)
+    async with asked_by_alice() as (here, link):
         alice, thief = await here.env.person(), await here.env.person()
         back = await way_back(here, alice, link, "alice")
         assert (await alice.visit(back)).status == 303
@@ -147,11 +118,7 @@ async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser():
     ],
 )
 async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(changes):
-    async with (
-        oauth_env() as here,
-        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
-    ):
-        link = await asked_by_alice(here, caller)
+    async with asked_by_alice() as (here, link):
         alice = await here.env.person()
         back = await way_back(here, alice, link, "alice")
         assert (await alice.visit(changed(back, **changes))).status == 400
@@ -179,7 +146,7 @@ async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(changes):
     ],
 )
 async def test_after_the_sign_in_the_browser_stays_with_us(back):
-    async with oauth_env() as here:
+    async with signed_in_env() as here:
         person = await here.env.person()
         service = here.env.service
         cookie = service.browser.fresh()
@@ -198,11 +165,7 @@ async def test_after_the_sign_in_the_browser_stays_with_us(back):
 
 
 async def test_words_that_came_with_an_error_are_on_no_page():
-    async with (
-        oauth_env() as here,
-        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
-    ):
-        link = await asked_by_alice(here, caller)
+    async with asked_by_alice() as (here, link):
         alice = await here.env.person()
         back = await way_back(here, alice, link, "alice")
         said = {
@@ -218,7 +181,7 @@ async def test_words_that_came_with_an_error_are_on_no_page():
 
 
 async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool():
-    async with oauth_env() as here, issuing() as other, httpx.AsyncClient() as client:
+    async with signed_in_env() as here, issuing() as other, httpx.AsyncClient() as client:
         mcp_url = here.env.mcp_url
         tokens = {
             "another audience": here.issuer.token("alice", audience="https://other.example/mcp"),
@@ -241,11 +204,7 @@ async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool():
 
 
 async def test_whoever_is_called_the_same_at_our_issuer_does_not_open_the_link():
-    async with (
-        oauth_env() as here,
-        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
-    ):
-        link = await asked_by_alice(here, caller)
+    async with asked_by_alice() as (here, link):
         namesake = await here.env.person()
         here.issuer.claims = {"preferred_username": "alice", "name": "Alice"}  # as she is called
         page = await sign_in(namesake, await namesake.visit(link), "alice-2")
@@ -253,7 +212,7 @@ async def test_whoever_is_called_the_same_at_our_issuer_does_not_open_the_link()
         assert HER_WORDS not in page.text
 
 
-async def pages_of(here: OAuthEnv, issuer: Issuing, link: str) -> list[httpx.Response]:
+async def pages_of(here: SignedInEnv, issuer: Issuing, link: str) -> list[httpx.Response]:
     """Those that come with knowing who is who."""
     person, url = (await here.env.person()).browser, here.env.url
     service = here.env.service
@@ -267,11 +226,7 @@ async def pages_of(here: OAuthEnv, issuer: Issuing, link: str) -> list[httpx.Res
 
 
 async def test_no_page_of_signing_in_stands_in_a_frame_or_is_kept():
-    async with (
-        oauth_env() as here,
-        here.env.caller(LEGACY, headers=here.bearer("alice")) as caller,
-    ):
-        link = await asked_by_alice(here, caller)
+    async with asked_by_alice() as (here, link):
         answers = await pages_of(here, here.issuer, link)
     assert {answer.status_code for answer in answers} >= {200, 303, 400, 403, 405, 410}
     for answer in answers:

@@ -5,7 +5,6 @@ not what was asked is kept with its reason, answered with 2xx, and settles nothi
 """
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,17 +13,11 @@ from msgspec.structs import replace
 from flows import Money
 from tests.support.mcp_server import LEGACY, cut, eventually
 from tests.support.payment_events import COMPLETED, EXPIRED, FAILED, SUCCEEDED, told
-from tests.support.shop_env import CREATE, Buying, Shop, buying, open_shop
+from tests.support.shop_env import CREATE, Buying, Shop, buying
 from webapp.cli.payments import list_payments
 
 PAID = {"status": "complete", "payment_status": "paid", "payment_intent": "pi_thief"}
 UNPAID = {"status": "complete", "payment_status": "unpaid", "payment_intent": "pi_1"}
-
-
-@pytest.fixture
-async def shop() -> AsyncIterator[Shop]:
-    async with open_shop() as shop:
-        yield shop
 
 
 async def begun(shop: Shop, buy: Buying) -> dict[str, Any]:
@@ -74,169 +67,159 @@ async def can_still_be_paid(shop: Shop, buy: Buying) -> None:
         ({}, {"account": "acct_thief"}, "account"),
     ],
 )
-async def test_our_session_on_other_terms_settles_nothing(shop: Shop, changes, about_event, why):
-    async with buying(shop) as buy:
-        session = await begun(shop, buy)
-        await acknowledged(shop, told(COMPLETED, {**session, **PAID, **changes}, **about_event))
-        assert await kept(shop) == [("refused", why)]
-        await shop.sweep()
-        await nothing_is_settled(shop, buy)
-        if why == "account":  # it is not about us
-            await can_still_be_paid(shop, buy)
-            return
-        # Money of ours it is, and somebody has to look.
-        listed = await list_payments(shop.service, only_open=True)
-        assert any("asked 9.00 EUR" in line for line in listed)
-        assert (await buy.person.visit(buy.link)).heading == "Paid otherwise than asked"
-        await acknowledged(shop, told(COMPLETED, {**session, **PAID}, id="evt_right"))
-        assert await buy.result() == "paid 9.00 EUR"
-        assert len(await shop.payments()) == 1
-
-
-async def test_our_session_under_another_questions_name_settles_neither(shop: Shop):
-    async with buying(shop) as buy:
-        mine = await begun(shop, buy)
-        call = buy.caller.call("report", topic="coffee")
-        link = await buy.caller.link()
-        other = shop.env.id_of(link)
-        event = told(COMPLETED, {**mine, **PAID, "client_reference_id": other})
-        await acknowledged(shop, event)
-        await shop.sweep()
-        assert await shop.ledger() == []
-        assert not call.done()
-        assert not buy.call.done()
-        assert await kept(shop) == [("refused", "session")]
-
-
-async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(shop: Shop):
-    async with buying(shop) as buy:
-        session = await begun(shop, buy)
-        link = {**session, **PAID, "id": "cs_test_thief", "payment_link": "plink_1"}
-        await acknowledged(shop, told(COMPLETED, link))
-        assert await kept(shop) == [("waiting", "session")]
-        await nothing_is_settled(shop, buy)
-        await shop.sweep()
-        assert await kept(shop) == [("refused", "session")]
-        assert shop.line.count("cs_test_thief") == 0, "a stranger's session is not even asked for"
-        await nothing_is_settled(shop, buy)
+async def test_our_session_on_other_terms_settles_nothing(
+    shop: Shop, changes, about_event, why, buy
+):
+    session = await begun(shop, buy)
+    await acknowledged(shop, told(COMPLETED, {**session, **PAID, **changes}, **about_event))
+    assert await kept(shop) == [("refused", why)]
+    await shop.sweep()
+    await nothing_is_settled(shop, buy)
+    if why == "account":  # it is not about us
         await can_still_be_paid(shop, buy)
+        return
+    # Money of ours it is, and somebody has to look.
+    listed = await list_payments(shop.service, only_open=True)
+    assert any("asked 9.00 EUR" in line for line in listed)
+    assert (await buy.person.visit(buy.link)).heading == "Paid otherwise than asked"
+    await acknowledged(shop, told(COMPLETED, {**session, **PAID}, id="evt_right"))
+    assert await buy.result() == "paid 9.00 EUR"
+    assert len(await shop.payments()) == 1
 
 
-async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: Shop):
-    async with buying(shop) as buy:
-        about = {
-            "id": "cs_test_thief",
-            "amount_total": 900,
-            "currency": "eur",
-            "livemode": False,
-            "client_reference_id": shop.env.id_of(buy.link),
-            **PAID,
-        }
-        await acknowledged(shop, told(COMPLETED, about))
-        await shop.sweep()
-        assert (await shop.statuses(), await shop.ledger()) == (["pending"], [])
-        assert (await kept(shop), shop.line.calls) == ([("refused", "session")], [])
-        await can_still_be_paid(shop, buy)
+async def test_our_session_under_another_questions_name_settles_neither(shop: Shop, buy):
+    mine = await begun(shop, buy)
+    call = buy.caller.call("report", topic="coffee")
+    link = await buy.caller.link()
+    other = shop.env.id_of(link)
+    event = told(COMPLETED, {**mine, **PAID, "client_reference_id": other})
+    await acknowledged(shop, event)
+    await shop.sweep()
+    assert await shop.ledger() == []
+    assert not call.done()
+    assert not buy.call.done()
+    assert await kept(shop) == [("refused", "session")]
+
+
+async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(shop: Shop, buy):
+    session = await begun(shop, buy)
+    link = {**session, **PAID, "id": "cs_test_thief", "payment_link": "plink_1"}
+    await acknowledged(shop, told(COMPLETED, link))
+    assert await kept(shop) == [("waiting", "session")]
+    await nothing_is_settled(shop, buy)
+    await shop.sweep()
+    assert await kept(shop) == [("refused", "session")]
+    assert shop.line.count("cs_test_thief") == 0, "a stranger's session is not even asked for"
+    await nothing_is_settled(shop, buy)
+    await can_still_be_paid(shop, buy)
+
+
+async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: Shop, buy):
+    about = {
+        "id": "cs_test_thief",
+        "amount_total": 900,
+        "currency": "eur",
+        "livemode": False,
+        "client_reference_id": shop.env.id_of(buy.link),
+        **PAID,
+    }
+    await acknowledged(shop, told(COMPLETED, about))
+    await shop.sweep()
+    assert (await shop.statuses(), await shop.ledger()) == (["pending"], [])
+    assert (await kept(shop), shop.line.calls) == ([("refused", "session")], [])
+    await can_still_be_paid(shop, buy)
 
 
 async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refused_later(
-    shop: Shop,
+    shop: Shop, buy
 ):
-    async with buying(shop) as buy:
-        shop.line.is_down = True
-        await buy.person.press(buy.link)  # its reply is lost, so any session could be ours
-        id = shop.env.id_of(buy.link)
-        about = {"id": "cs_test_thief", "amount_total": 900, "currency": "eur", "livemode": False}
-        await acknowledged(shop, told(COMPLETED, {**about, **PAID, "client_reference_id": id}))
-        await shop.sweep()
-        assert await kept(shop) == [("waiting", "session")]
-        shop.line.is_down = False
-        await shop.sweep()
-        assert await kept(shop) == [("refused", "session")]
-        await nothing_is_settled(shop, buy)
-        await can_still_be_paid(shop, buy)
+    shop.line.is_down = True
+    await buy.person.press(buy.link)  # its reply is lost, so any session could be ours
+    id = shop.env.id_of(buy.link)
+    about = {"id": "cs_test_thief", "amount_total": 900, "currency": "eur", "livemode": False}
+    await acknowledged(shop, told(COMPLETED, {**about, **PAID, "client_reference_id": id}))
+    await shop.sweep()
+    assert await kept(shop) == [("waiting", "session")]
+    shop.line.is_down = False
+    await shop.sweep()
+    assert await kept(shop) == [("refused", "session")]
+    await nothing_is_settled(shop, buy)
+    await can_still_be_paid(shop, buy)
 
 
-async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop):
-    async with buying(shop) as buy:
-        session = await begun(shop, buy)
-        for _ in range(3):
-            await acknowledged(shop, told(COMPLETED, {**session, **PAID, "amount_total": 1}))
-        await acknowledged(shop, told(COMPLETED, {**session, **PAID}, account="acct_2"))
-        assert await kept(shop) == [("refused", "amount")]
-        await nothing_is_settled(shop, buy)
-
-
-async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop):
-    async with buying(shop) as buy:
-        session = await begun(shop, buy)
+async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop, buy):
+    session = await begun(shop, buy)
+    for _ in range(3):
         await acknowledged(shop, told(COMPLETED, {**session, **PAID, "amount_total": 1}))
-        await acknowledged(shop, told(COMPLETED, {**session, **PAID}))
-        assert await buy.result() == "paid 9.00 EUR"
-        assert len(await shop.payments()) == 1
+    await acknowledged(shop, told(COMPLETED, {**session, **PAID}, account="acct_2"))
+    assert await kept(shop) == [("refused", "amount")]
+    await nothing_is_settled(shop, buy)
 
 
-async def test_a_promise_to_pay_pays_nothing(shop: Shop):
-    async with buying(shop) as buy:
-        session = await begun(shop, buy)
-        await acknowledged(shop, told(COMPLETED, {**session, **UNPAID}))
-        await acknowledged(shop, told(SUCCEEDED, {**session, **UNPAID}, id="evt_2"))
-        await acknowledged(
-            shop, told(COMPLETED, {**session, "status": "open", "payment_status": "unpaid"})
-        )
-        await nothing_is_settled(shop, buy)
+async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop, buy):
+    session = await begun(shop, buy)
+    await acknowledged(shop, told(COMPLETED, {**session, **PAID, "amount_total": 1}))
+    await acknowledged(shop, told(COMPLETED, {**session, **PAID}))
+    assert await buy.result() == "paid 9.00 EUR"
+    assert len(await shop.payments()) == 1
+
+
+async def test_a_promise_to_pay_pays_nothing(shop: Shop, buy):
+    session = await begun(shop, buy)
+    await acknowledged(shop, told(COMPLETED, {**session, **UNPAID}))
+    await acknowledged(shop, told(SUCCEEDED, {**session, **UNPAID}, id="evt_2"))
+    await acknowledged(
+        shop, told(COMPLETED, {**session, "status": "open", "payment_status": "unpaid"})
+    )
+    await nothing_is_settled(shop, buy)
 
 
 @pytest.mark.parametrize("kind", [EXPIRED, FAILED])
-async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, kind):
-    async with buying(shop) as buy:
-        await gone(shop, buy)
-        back = await buy.person.pay(buy.link)
-        await shop.tell_all()
-        (payment,) = await shop.payments()
-        session = await shop.session(payment.session)
-        states: list[dict[str, Any]] = [{}, UNPAID, {"status": "expired", "payment_intent": None}]
-        for number, state in enumerate(states):
-            await acknowledged(shop, told(kind, {**session, **state}, id=f"evt_{number}"))
-        await shop.sweep()
-        assert (await shop.statuses(), await shop.ledger()) == (["accepted"], ["open"])
-        assert (await buy.person.come_back(back)).heading == "Paid 9.00 €"
-        assert await buy.again() == "paid 9.00 EUR"
+async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, kind, buy):
+    await gone(shop, buy)
+    back = await buy.person.pay(buy.link)
+    await shop.tell_all()
+    (payment,) = await shop.payments()
+    session = await shop.session(payment.session)
+    states: list[dict[str, Any]] = [{}, UNPAID, {"status": "expired", "payment_intent": None}]
+    for number, state in enumerate(states):
+        await acknowledged(shop, told(kind, {**session, **state}, id=f"evt_{number}"))
+    await shop.sweep()
+    assert (await shop.statuses(), await shop.ledger()) == (["accepted"], ["open"])
+    assert (await buy.person.come_back(back)).heading == "Paid 9.00 €"
+    assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another(shop: Shop):
-    async with buying(shop) as buy:
-        session = await begun(shop, buy)
-        await acknowledged(shop, told(EXPIRED, {**session, "status": "expired", "url": None}))
-        await nothing_is_settled(shop, buy)
-        await can_still_be_paid(shop, buy)
+async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another(shop: Shop, buy):
+    session = await begun(shop, buy)
+    await acknowledged(shop, told(EXPIRED, {**session, "status": "expired", "url": None}))
+    await nothing_is_settled(shop, buy)
+    await can_still_be_paid(shop, buy)
 
 
-async def test_events_in_any_order_end_in_the_payment(shop: Shop):
-    async with buying(shop) as buy:
-        session = await begun(shop, buy)
-        events = [
-            told(SUCCEEDED, {**session, **PAID}, id="evt_3"),
-            told(COMPLETED, {**session, **UNPAID}, id="evt_2"),
-            told(FAILED, {**session, **UNPAID}, id="evt_4"),
-            told(EXPIRED, {**session, "status": "expired"}, id="evt_1"),
-        ]
-        for event in [*events, *events[::-1]]:
-            await acknowledged(shop, event)
-        assert await buy.result() == "paid 9.00 EUR"
-        assert (await shop.statuses(), len(await shop.payments())) == (["accepted"], 1)
+async def test_events_in_any_order_end_in_the_payment(shop: Shop, buy):
+    session = await begun(shop, buy)
+    events = [
+        told(SUCCEEDED, {**session, **PAID}, id="evt_3"),
+        told(COMPLETED, {**session, **UNPAID}, id="evt_2"),
+        told(FAILED, {**session, **UNPAID}, id="evt_4"),
+        told(EXPIRED, {**session, "status": "expired"}, id="evt_1"),
+    ]
+    for event in [*events, *events[::-1]]:
+        await acknowledged(shop, event)
+    assert await buy.result() == "paid 9.00 EUR"
+    assert (await shop.statuses(), len(await shop.payments())) == (["accepted"], 1)
 
 
-async def test_one_persons_payment_never_pays_for_another(shop: Shop):
-    async with buying(shop) as buy:
-        await gone(shop, buy)
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
-        call = buy.caller.call("report", topic="coffee")
-        link = await buy.caller.link()
-        assert shop.env.id_of(link) != shop.env.id_of(buy.link)
-        assert (await shop.ledger(), shop.bodies) == (["open"], 0)
-        assert not call.done()
+async def test_one_persons_payment_never_pays_for_another(shop: Shop, buy):
+    await gone(shop, buy)
+    await buy.person.pay(buy.link)
+    await shop.tell_all()
+    call = buy.caller.call("report", topic="coffee")
+    link = await buy.caller.link()
+    assert shop.env.id_of(link) != shop.env.id_of(buy.link)
+    assert (await shop.ledger(), shop.bodies) == (["open"], 0)
+    assert not call.done()
 
 
 async def test_what_the_provider_says_otherwise_when_asked_settles_nothing_and_harms_nobody(
@@ -310,12 +293,11 @@ async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_resul
         assert shop.env.id_of(await caller.link()) != session["client_reference_id"]
 
 
-async def test_what_is_shown_of_a_refused_payment_names_no_amount_of_the_thiefs(shop: Shop):
-    async with buying(shop) as buy:
-        session = await begun(shop, buy)
-        answer = await shop.tell(told(COMPLETED, {**session, **PAID, "amount_total": 31337}))
-        page = await buy.person.visit(buy.link)
-        for text in (answer.text, page.text):
-            assert "31337" not in text
-            assert "pi_thief" not in text
-        assert json.loads(answer.text) == {"received": "refused"}
+async def test_what_is_shown_of_a_refused_payment_names_no_amount_of_the_thiefs(shop: Shop, buy):
+    session = await begun(shop, buy)
+    answer = await shop.tell(told(COMPLETED, {**session, **PAID, "amount_total": 31337}))
+    page = await buy.person.visit(buy.link)
+    for text in (answer.text, page.text):
+        assert "31337" not in text
+        assert "pi_thief" not in text
+    assert json.loads(answer.text) == {"received": "refused"}

@@ -7,12 +7,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from flows.oauth.access_token import (
-    BadBearer,
-    Resource,
-    Verified,
-    verify,
-)
+from flows.oauth.access_token import BadBearer, Resource, Verified, verify
 from tests.support.clock import NOON
 
 ISSUER = "https://login.example"

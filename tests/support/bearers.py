@@ -15,9 +15,7 @@ from tests.support.access_tokens import ISSUER, KEYS, RESOURCE, token
 from tests.support.clock import Clock
 from webapp.http.connection import Message, Receive, Scope, Send
 from webapp.identity.bearer_auth import ProtectedResource
-from webapp.identity.introspection import (
-    Introspection,
-)
+from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
 
 

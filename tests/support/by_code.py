@@ -2,14 +2,12 @@
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from flows import elicit
-from tests.support.mcp_server import (
-    Page,
-    Person,
-    ServerEnv,
-)
+from tests.support.mcp_server import Caller, Page, Person, ServerEnv, caller_of, new_server
 from webapp.settings.identity import IdentitySettings
 
 # Whoever comes through something that relays is not this machine's own user.
@@ -30,6 +28,18 @@ def shop(server: Any) -> Any:
         return "typed"
 
     return server
+
+
+@asynccontextmanager
+async def nameless(
+    revision: str, *, library: str = "mcp", **options: Any
+) -> AsyncIterator[tuple[ServerEnv, Caller, asyncio.Queue[str]]]:
+    """A caller without a name, and the letters that somebody types where it asks for them."""
+    typed = asyncio.Queue[str]()
+    server = shop(new_server(library))
+    about = {"headers": FROM_AFAR, "typed": typed, **options}
+    async with caller_of(server, revision, who=ANONYMOUS, **about) as (env, caller):
+        yield env, caller, typed
 
 
 async def letters_for(person: Person, link: str) -> str:

@@ -4,11 +4,7 @@ from typing import Any
 
 from flows.elicitation.states import Status
 from tests.support.mcp_server import Person, ServerEnv, _Posts
-from tests.support.oauth_env import (
-    Asking,
-    OAuthEnv,
-    approve,
-)
+from tests.support.oauth_env import Asking, OAuthEnv, approve
 
 
 async def sent_out(here: OAuthEnv, *scopes: str, **about: Any) -> tuple[Asking, Person, str, str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.elicitation.states import Elicitation
 from flows.payments.money import Money
-from flows.payments.receipt import Payment
+from flows.payments.receipt import Payment, ReceiptStatus
 from flows.payments.stripe.account import stripe
 from flows.payments.stripe.gateway import StripeGateway
 from tests.support import gateway_env
@@ -51,6 +51,6 @@ def session(**changes: Any) -> dict[str, Any]:
     }
 
 
-def payment(**changes: Any) -> Payment:
-    said = {"session": "cs_test_1", "payment_intent": "pi_1", **changes}
-    return gateway_env.payment("stripe", **said)
+def payment(status: ReceiptStatus = ReceiptStatus.OPEN, **changes: Any) -> Payment:
+    about = {"session": "cs_test_1", "payment_intent": "pi_1", "status": status}
+    return gateway_env.payment("stripe", **about | changes)

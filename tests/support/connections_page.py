@@ -2,31 +2,24 @@
 
 import re
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urljoin
 
 from flows.oauth.connection import Connection
 from tests.support.clock import Clock
 from tests.support.issuer import Issuing, issuing, sign_in
-from tests.support.mcp_server import RING, UID, Page, Person
-from tests.support.oauth_env import Gate, OAuthEnv, approve, ends, process
-from tests.support.sandbox import nobody_listens
-from tests.support.serving import bound, serving_at
+from tests.support.mcp_server import Page, Person
+from tests.support.oauth_env import OAuthEnv, approve, ends, oauth_env
 from webapp.connecting import utc_now
 from webapp.demo.walker import Page as Forms
-from webapp.http.connection import ASGIApp
 from webapp.records.ids import OWNER_TAG_CHARACTERS
-from webapp.sandbox import Sandbox, new_sandbox
-from webapp.sandbox.app import SandboxApp
-from webapp.settings.settings import Settings
-from webapp.stores.memory import MemoryStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class City:
-    """A town whose people sign in."""
+    """An application whose people sign in."""
 
     oauth_env: OAuthEnv
     issuer: Issuing
@@ -45,35 +38,13 @@ class City:
 
 @asynccontextmanager
 async def city() -> AsyncIterator[City]:
-    async with issuing() as issuer, AsyncExitStack() as stack:
-        clock = Clock(utc_now())  # the issuer's own is the machine's
-        settings, gate, sandbox, port = await _ground(stack, clock)
-        opening = process(
-            replace(settings, identity=issuer.who()),
-            store=MemoryStore(),
-            clock=clock,
-            gate=gate,
-            sandbox=sandbox,
-            port=port,
+    async with issuing() as issuer:
+        opening = oauth_env(
+            clock=Clock(utc_now()),  # the issuer's own is the machine's
+            change=lambda settings, _: replace(settings, identity=issuer.who()),
         )
-        yield City(oauth_env=await stack.enter_async_context(opening), issuer=issuer)
-
-
-async def _ground(stack: AsyncExitStack, clock: Clock) -> tuple[Settings, Gate, Sandbox, int]:
-    """A port for the application, and the sandbox that serves whoever stands there."""
-    port: int = stack.enter_context(bound("127.0.0.1")).getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    made: list[tuple[Sandbox, Gate]] = []
-
-    def make(address: str) -> ASGIApp:
-        sandbox = new_sandbox(url=address, serves=url)
-        app: Any = SandboxApp(sandbox, clock=clock, deliver=nobody_listens)
-        made.append((sandbox, Gate(cast("ASGIApp", app))))
-        return made[0][1]
-
-    await stack.enter_async_context(serving_at(make))
-    ((sandbox, gate),) = made
-    return Settings(url=url, ring=RING, store="memory:", uid=UID), gate, sandbox, port
+        async with opening as here:
+            yield City(oauth_env=here, issuer=issuer)
 
 
 async def look(person: Person, here: OAuthEnv) -> Page:

@@ -22,8 +22,7 @@ from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import Delivery, verify
-from tests.support import gateway_env as stage
-from tests.support import signing
+from tests.support import gateway_env, signing
 from tests.support.clock import NOON
 from tests.support.gateway_env import BACK, ID, NINE, TRIP, reply, run
 
@@ -79,17 +78,17 @@ class Case:
         return DeclaredGateway(self.seller)
 
     def asked(self, **terms: Any) -> Elicitation:
-        return stage.asked(self.name, **{"price": NINE, "is_live": self.seller.is_live, **terms})
+        return gateway_env.asked(
+            self.name, **{"price": NINE, "is_live": self.seller.is_live, **terms}
+        )
 
     def prepared(self) -> Elicitation:
-        return stage.prepared(self.gateway, self.asked())
+        return gateway_env.prepared(self.gateway, self.asked())
 
     def begun(self) -> Elicitation:
         before = self.prepared()
-        assert before.attempt is not None
         departure, _ = run(self.gateway.begin(before, TRIP), reply(self.opened, 201))
-        attempt = msgspec.structs.replace(before.attempt, kept=departure.kept)
-        return msgspec.structs.replace(before, attempt=attempt)
+        return gateway_env.keeping(before, departure.kept)
 
     def delivered(self, event: Data) -> Delivery:
         return self.sign(msgspec.json.encode(event))
@@ -267,26 +266,16 @@ def _paddle_transaction(word: str) -> Data:
         "data": {
             "id": "txn_1",
             "status": word,
-            "customer_id": None,
-            "address_id": None,
-            "business_id": None,
             "custom_data": {"elicitation": ID, "return_url": RETURN},
             "currency_code": "EUR",
             "origin": "api",
-            "subscription_id": None,
-            "invoice_id": None,
-            "invoice_number": None,
             "collection_mode": "automatic",
-            "discount_id": None,
-            "billing_details": None,
-            "billing_period": None,
             "items": [],
             "details": {"tax_rates_used": [], "totals": totals, "line_items": []},
             "payments": [],
             "checkout": {"url": "https://shop.example/pay?_ptxn=txn_1"},
             "created_at": "2026-03-01T12:00:00+00:00",
             "updated_at": "2026-03-01T12:00:00+00:00",
-            "billed_at": None,
         },
         "meta": {"request_id": "r-1"},
     }

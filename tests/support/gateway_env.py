@@ -52,21 +52,29 @@ def asked(seller: str, price: Money = NINE, **terms: Any) -> Elicitation:
     )
 
 
-def prepared(gateway: Gateway, elicitation: Elicitation, *, number: int = 1) -> Elicitation:
+def prepared(
+    gateway: Gateway, elicitation: Elicitation, *, number: int = 1, trip: RedirectContext = TRIP
+) -> Elicitation:
     """With an attempt whose request is stored and was not sent."""
-    kept = gateway.prepare(elicitation, TRIP)
+    kept = gateway.prepare(elicitation, trip)
     attempt = Attempt(number=number, browser="b", started_at=NOON, kept=kept)
     return replace(elicitation, attempt=attempt)
 
 
+def keeping(elicitation: Elicitation, kept: Any) -> Elicitation:
+    """With this kept of its attempt."""
+    assert elicitation.attempt is not None
+    return replace(
+        elicitation, attempt=replace(elicitation.attempt, kept=msgspec.to_builtins(kept))
+    )
+
+
 def begun(
-    gateway: Gateway, elicitation: Elicitation, *, session: str, url: str, number: int = 1
+    gateway: Gateway, elicitation: Elicitation, *, session: str, url: str, **options: Any
 ) -> Elicitation:
     """With an attempt that made a session."""
-    before = prepared(gateway, elicitation, number=number)
-    assert before.attempt is not None
-    kept = replace(kept_in(before), session=session, url=url)
-    return replace(before, attempt=replace(before.attempt, kept=msgspec.to_builtins(kept)))
+    before = prepared(gateway, elicitation, **options)
+    return keeping(before, replace(kept_in(before), session=session, url=url))
 
 
 def kept_in(elicitation: Elicitation) -> StoredCheckout:

@@ -6,7 +6,7 @@ for what must never be in it.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.parse import urljoin
 
@@ -19,9 +19,7 @@ from flows.payments.receipt import Payment
 from tests.support.clock import Clock
 from tests.support.mcp_server import (
     OF_CALLERS,
-    RING,
     TLS,
-    UID,
     Caller,
     Page,
     Person,
@@ -32,18 +30,17 @@ from tests.support.mcp_server import (
     soon,
     text_of,
 )
-from tests.support.oauth_env import decide, ends
-from tests.support.serving import bound, serving, serving_at
+from tests.support.oauth_env import decide, ends, ground
+from tests.support.serving import serving
 from webapp.app import open_app
 from webapp.demo.walker import Page as Forms
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.limits import CallLimits
-from webapp.sandbox import Sandbox, new_sandbox
-from webapp.sandbox.app import SandboxApp
+from webapp.sandbox import Sandbox
 from webapp.settings.identity import IdentitySettings
-from webapp.settings.settings import Settings
 from webapp.stores import Store
 from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
 
 KEY = "an-open-sesame-of-30-letters.."
 Act = Callable[[str], Awaitable[object]]
@@ -70,6 +67,11 @@ class Guest:
 
     async def leave(self, link: str) -> Page:
         return await self.press_at_checkout(link, "cancel")
+
+    async def finish(self, kind: str, link: str) -> Page:
+        """Do what a link of this kind asks for."""
+        acts = {"oauth": self.connect, "payment": self.pay, "secret": self.type}
+        return await acts[kind](link)
 
     async def press_at_checkout(self, link: str, button: str) -> Page:
         page = await self.person.browser.get(await self.person.go_on(link))
@@ -105,6 +107,12 @@ class SandboxEnv:
     clock: Clock
     tap: "Tap"
     guest: Guest
+
+    async def pass_time(self, **amount: float) -> None:
+        """Let time pass for the call that waits, and do what falls due."""
+        await self.env.pending()
+        self.clock.tick(**amount)
+        await fall_due(self.env.service)
 
     async def payments(self) -> list[Payment]:
         rows = self.env.service.elicitations
@@ -172,21 +180,9 @@ async def sandbox_env(
     """Serve it with the sandbox; `plays` is whether the sandbox is used for what is not set up."""
     clock = Clock()
     async with AsyncExitStack() as stack:
-        port = stack.enter_context(bound("127.0.0.1")).getsockname()[1]
-        url = f"http://127.0.0.1:{port}"
         post = await stack.enter_async_context(httpx.AsyncClient(verify=TLS))
-        made: list[Sandbox] = []
-
-        def make(address: str) -> ASGIApp:
-            made.append(new_sandbox(url=address, serves=url))
-            app: Any = SandboxApp(made[0], clock=clock, deliver=post.send)
-            return cast("ASGIApp", app)
-
-        await stack.enter_async_context(serving_at(make))
-        (sandbox,) = made
-        settings = Settings(
-            url=url, ring=RING, store="memory:", uid=UID, identity=who or IdentitySettings()
-        )
+        on = await stack.enter_async_context(ground(clock, deliver=post.send))
+        settings = replace(on.settings, identity=who or IdentitySettings())
         app = await stack.enter_async_context(
             open_app(
                 settings,
@@ -194,16 +190,16 @@ async def sandbox_env(
                 store=store or MemoryStore(),
                 clock=clock,
                 limits=limits,
-                sandbox=sandbox if plays else None,
+                sandbox=on.sandbox if plays else None,
             )
         )
         tap = Tap(app)
         posts = _Posts(tap)
-        await stack.enter_async_context(serving(posts, port=port))
+        await stack.enter_async_context(serving(posts, port=on.port))
         service = service_in(app)
-        env = ServerEnv(url=url, service=service, settings=settings, posts=posts)
+        env = ServerEnv(url=settings.url, service=service, settings=settings, posts=posts)
         guest = Guest(await env.person())
-        here = SandboxEnv(env=env, sandbox=sandbox, clock=clock, tap=tap, guest=guest)
+        here = SandboxEnv(env=env, sandbox=on.sandbox, clock=clock, tap=tap, guest=guest)
         try:
             yield here
         finally:

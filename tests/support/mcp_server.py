@@ -209,6 +209,22 @@ class Caller:
             ),
         )
 
+    async def asked(self, tool: str, **options: Any) -> types.InputRequiredResult:
+        """A leg that is not the last: what it asks."""
+        return asked_in(await self.leg(tool, **options))
+
+    async def answered(self, tool: str, **options: Any) -> types.CallToolResult:
+        """The last leg: the result."""
+        return answered_in(await self.leg(tool, **options))
+
+    async def last_text(self, tool: str, **options: Any) -> str:
+        """The last leg: what the result says."""
+        return text_of(await self.answered(tool, **options))
+
+    async def link_in_result(self, tool: str, **arguments: Json) -> str:
+        """Call a tool; the link that its result carries for a client without URL mode."""
+        return link_in(await self.result(tool, **arguments))
+
     def call_leg(
         self, tool: str, *, after: types.InputRequiredResult
     ) -> "asyncio.Task[types.CallToolResult | types.InputRequiredResult]":
@@ -440,6 +456,18 @@ class ServerEnv:
         """What trusted code of the author's does when its service says that it is done."""
         return await self.service.completing.complete(self.id_of(link), content or {})
 
+    async def text_after_visit(
+        self,
+        caller: Caller,
+        tool: str,
+        content: Mapping[str, Json] | None = None,
+        **arguments: Json,
+    ) -> str:
+        """Call a tool, complete the visit that it asks for; what it says."""
+        call = caller.call(tool, **arguments)
+        await self.complete(await caller.link(), content)
+        return text_of(await soon(call))
+
     async def posts_are_over(self) -> None:
         """Wait until the server knows that nobody is on any line any more."""
         await eventually(lambda: not self._posts.running)
@@ -513,13 +541,22 @@ async def caller_of(
 @asynccontextmanager
 async def attached(
     server: Any,
-    application: ASGIApp,
     *,
     clock: Callable[[], datetime] = utc_now,
     policies: PolicySettings | None = None,
+    **options: bool,
 ) -> AsyncIterator[ServerEnv]:
-    """Attach to a server that its own library serves: no pages, and nothing of ours around it."""
+    """Attach to a server that its own library serves: no pages, and nothing of ours around it.
+
+    The options are the library's.
+    """
     before = _tasks()
+    is_fastmcp = hasattr(server, "_mcp_server")
+    application: ASGIApp = (
+        server.http_app(path="/mcp", **options)
+        if is_fastmcp
+        else server.streamable_http_app(**options)
+    )
     async with AsyncExitStack() as stack:
         posts = _Posts(application)
         url = await stack.enter_async_context(serving_at(lambda _: posts))

@@ -5,9 +5,8 @@ The sandbox stands behind a gate that counts the exchanges, and that can answer 
 
 import asyncio
 import json
-import os
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -17,9 +16,7 @@ from mcp.server.mcpserver import MCPServer
 
 from flows import elicit
 from flows.crypto.tokens import Purpose
-from flows.crypto.vault import Ring
 from flows.elicitation.states import Elicitation
-from flows.elicitation.tool_call import ToolCall
 from flows.errors import ElicitError
 from flows.oauth.account import Account
 from flows.oauth.connection import Connection
@@ -27,23 +24,31 @@ from flows.oauth.provider import Provider
 from flows.providers import github
 from flows.question import asking
 from tests.support.clock import Clock
-from tests.support.mcp_server import Page, Person, eventually, new_browser, service_in, soon
+from tests.support.mcp_server import (
+    RING,
+    UID,
+    Page,
+    Person,
+    eventually,
+    new_browser,
+    service_in,
+    soon,
+)
 from tests.support.sandbox import Form, nobody_listens
-from tests.support.service_env import Holding
+from tests.support.service_env import Holding, call_of
 from tests.support.serving import bound, serving, serving_at
 from webapp.app import open_app
 from webapp.calls.call import Call
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.identity.identity import Caller
 from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp
+from webapp.sandbox.checkout.deliveries import Deliver
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Store
 from webapp.stores.memory import MemoryStore
 
-RING = Ring([b"k" * 32])
 TOKEN_PATHS = ("/github/login/oauth/access_token", "/oidc/token")
 
 
@@ -116,17 +121,15 @@ class OAuthEnv:
         client: str = "c",
     ) -> Asking:
         """Call a tool that awaits an account."""
-        service, presenter = self.service, Holding()
-        call = Call(
-            elicitations=service.elicitations,
-            links=service.links,
-            completing=service.completing,
-            kinds=service.kinds,
-            outbound=service.outbound,
-            landed=service.bodies.landed,
-            caller=Caller(owner=owner or service.identity.local_owner, client=client),
-            tool=ToolCall(server=server, tool=tool, client=client, arguments=json.dumps(arguments)),
+        presenter = Holding()
+        call = call_of(
+            self.service,
             presenter=presenter,
+            owner=owner or self.service.identity.local_owner,
+            server=server,
+            tool=tool,
+            arguments=arguments,
+            client=client,
         )
 
         async def body() -> Account:
@@ -203,38 +206,54 @@ async def oauth_env(
     providers: Sequence[Provider] = (),
     played: bool = True,
     limits: CallLimits | None = None,
+    change: Callable[[Settings, Sandbox], Settings] = lambda settings, _: settings,
 ) -> AsyncIterator[OAuthEnv]:
     """The application on loopback with the sandbox; `played` is whether it uses it for GitHub."""
     clock = clock or Clock()
-    async with AsyncExitStack() as stack:
-        port = stack.enter_context(bound("127.0.0.1")).getsockname()[1]
+    async with (
+        ground(clock) as on,
+        process(
+            change(with_providers(on.settings, providers, on.sandbox), on.sandbox),
+            store=store or MemoryStore(),
+            clock=clock,
+            server=server,
+            gate=on.gate,
+            sandbox=on.sandbox,
+            played=played,
+            port=on.port,
+            limits=limits,
+        ) as here,
+    ):
+        yield here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """A port for the application, and the sandbox that serves whoever stands there."""
+
+    settings: Settings
+    sandbox: Sandbox
+    gate: Gate
+    port: int
+
+
+@asynccontextmanager
+async def ground(clock: Clock, *, deliver: Deliver = nobody_listens) -> AsyncIterator[Ground]:
+    with bound("127.0.0.1") as place:
+        port: int = place.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         made: list[tuple[Sandbox, Gate]] = []
 
         def make(address: str) -> ASGIApp:
             sandbox = new_sandbox(url=address, serves=url)
-            app = SandboxApp(sandbox, clock=clock, deliver=nobody_listens)
+            app = SandboxApp(sandbox, clock=clock, deliver=deliver)
             made.append((sandbox, Gate(cast("Any", app))))
             return made[0][1]
 
-        await stack.enter_async_context(serving_at(make))
-        ((sandbox, gate),) = made
-        settings = Settings(url=url, ring=RING, store="memory:", uid=os.getuid())
-        settings = with_providers(settings, providers, sandbox)
-        here = await stack.enter_async_context(
-            process(
-                settings,
-                store=store or MemoryStore(),
-                clock=clock,
-                server=server,
-                gate=gate,
-                sandbox=sandbox,
-                played=played,
-                port=port,
-                limits=limits,
-            )
-        )
-        yield here
+        async with serving_at(make):
+            ((sandbox, gate),) = made
+            settings = Settings(url=url, ring=RING, store="memory:", uid=UID)
+            yield Ground(settings=settings, sandbox=sandbox, gate=gate, port=port)
 
 
 @asynccontextmanager

@@ -7,9 +7,7 @@ from pathlib import Path
 import httpx
 
 from tests.support import signing
-from tests.support.acme import (
-    KEY,
-)
+from tests.support.acme import KEY
 from tests.support.payment_env import Body, PaymentEnv
 
 PAGE = (Path(__file__).parents[2] / "docs" / "payments.md").read_text("utf-8")

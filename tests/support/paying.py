@@ -3,11 +3,7 @@
 import asyncio
 
 from tests.support.mcp_server import cut, eventually
-from tests.support.shop_env import (
-    EXPIRE,
-    Buying,
-    Shop,
-)
+from tests.support.shop_env import EXPIRE, Buying, Shop
 
 
 async def give_up(shop: Shop, buy: Buying) -> None:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx
-import msgspec
-from msgspec.structs import replace
 
 from flows.elicitation.flow import RedirectContext, Talk
 from flows.elicitation.states import Elicitation
@@ -17,7 +15,7 @@ from flows.payments.money import Money
 from flows.payments.paypal.gateway import PayPalGateway
 from flows.payments.receipt import Payment
 from flows.payments.session import SessionStatus
-from tests.support import gateway_env as gateway_stage
+from tests.support import gateway_env
 from tests.support.gateway_env import BACK, NINE, kept_in
 from tests.support.sandbox_checkout import ServerEnv, staged
 from webapp.http.client import Outbound
@@ -45,22 +43,20 @@ class Paying:
         return await self.outbound.run(talk)
 
     def asked(self, price: Money = NINE) -> Elicitation:
-        return gateway_stage.asked(self.name, price)
+        return gateway_env.asked(self.name, price)
 
     def prepared(self, elicitation: Elicitation | None = None, *, number: int = 1) -> Elicitation:
-        return gateway_stage.prepared(self.gateway, elicitation or self.asked(), number=number)
+        return gateway_env.prepared(self.gateway, elicitation or self.asked(), number=number)
 
     async def begun(
         self, elicitation: Elicitation | None = None, *, number: int = 1
     ) -> Elicitation:
         """With an attempt that made a session, as `begin` left it."""
         before = self.prepared(elicitation, number=number)
-        assert before.attempt is not None
         now = self.stage.clock()
         trip = RedirectContext(number=number, return_url=BACK, state="s-1", now=now)
         departure = await self.run(self.gateway.begin(before, trip))
-        kept = msgspec.to_builtins(departure.kept)
-        return replace(before, attempt=replace(before.attempt, kept=kept))
+        return gateway_env.keeping(before, departure.kept)
 
     async def repeated(self, elicitation: Elicitation) -> str:
         """The session of an attempt whose reply was lost."""
@@ -98,7 +94,7 @@ class Paying:
     async def payment(self, elicitation: Elicitation) -> Payment:
         """What the ledger would hold of it."""
         found = await self.collected(elicitation)
-        return gateway_stage.payment(self.name, session=found.id, payment_intent=found.payment)
+        return gateway_env.payment(self.name, session=found.id, payment_intent=found.payment)
 
     async def control(self, **wishes: Any) -> dict[str, Any]:
         headers = {"authorization": f"Bearer {self.secret}"}

@@ -120,6 +120,8 @@ def call_of(
     *,
     presenter: Holding | None = None,
     subject: str = "alice",
+    owner: str | None = None,
+    server: str = "s",
     tool: str = "t",
     arguments: object = None,
     run_id: str | None = None,
@@ -136,12 +138,12 @@ def call_of(
         outbound=service.outbound,
         landed=service.bodies.landed,
         caller=Caller(
-            owner=service.elicitations.owners.tag(issuer="tests", subject=subject),
+            owner=owner or service.elicitations.owners.tag(issuer="tests", subject=subject),
             client=client_id or client,
             is_client_verified=client_id is not None,
         ),
         tool=ToolCall(
-            server="s",
+            server=server,
             tool=tool,
             client=client,
             arguments=json.dumps(arguments),

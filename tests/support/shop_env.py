@@ -7,29 +7,30 @@ be killed and started on the same store.
 
 import asyncio
 import json
-import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urljoin, urlsplit
 
 import httpx
 import mcp_types as types
 
 from flows import Money, Receipt, elicit
-from flows.crypto.vault import Ring
 from flows.elicitation.states import Elicitation
 from flows.errors import StoreUnavailable
 from flows.payments.receipt import Payment
 from flows.payments.stripe.account import StripeAccount
 from tests.support import signing
 from tests.support.clock import Clock
+from tests.support.living import Living
 from tests.support.mcp_server import (
     LEGACY,
+    RING,
+    UID,
     Caller,
     Page,
     Person,
@@ -45,7 +46,6 @@ from tests.support.mcp_server import (
 from tests.support.serving import serving_at, transport_to
 from webapp.app import open_app
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.limits import CallLimits
 from webapp.records.rows import StoredWebhook
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp
@@ -55,7 +55,9 @@ from webapp.stores import Record, Store, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
 
-RING = Ring([b"k" * 32])
+if TYPE_CHECKING:
+    from webapp.limits import CallLimits
+
 CREATE = "POST /stripe/v1/checkout/sessions"
 FETCH = "GET /stripe/v1/checkout/sessions/"
 EXPIRE = "/expire"
@@ -160,45 +162,19 @@ class FrailStore(MemoryStore):
             raise StoreUnavailable(self.troubles[0])
 
 
+@dataclass(frozen=True, slots=True)
 class Process:
-    """One life of the shop: it is started and ended in a task of its own."""
+    """One life of the shop."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        server: Any,
-        *,
-        store: Store | None,
-        clock: Clock,
-        limits: CallLimits | None = None,
-    ) -> None:
-        self._opening = open_app(settings, server, store=store, clock=clock, limits=limits)
-        self._is_up = asyncio.Event()
-        self._is_over = asyncio.Event()
-        self.app: ASGIApp
-        self._task = asyncio.create_task(self._live())
-
-    async def _live(self) -> None:
-        try:
-            async with self._opening as self.app:
-                self._is_up.set()
-                await self._is_over.wait()
-        finally:
-            self._is_up.set()
-
-    async def started(self) -> "Process":
-        await self._is_up.wait()
-        if self._task.done():
-            await self._task
-        return self
-
-    async def ended(self) -> None:
-        self._is_over.set()
-        await self._task
+    app: ASGIApp
+    life: Living[ASGIApp]
 
     @property
     def service(self) -> Service:
         return service_in(self.app)
+
+    async def ended(self) -> None:
+        await self.life.ended()
 
 
 class Shop:
@@ -221,9 +197,7 @@ class Shop:
         self.line = line
         self.clock = clock
         self.store = store
-        self.settings = with_sandbox(
-            Settings(url=url, ring=RING, store=address, uid=os.getuid()), sandbox
-        )
+        self.settings = with_sandbox(Settings(url=url, ring=RING, store=address, uid=UID), sandbox)
         self.post: list[bytes] = []  # what the checkout has to tell, oldest first
         self.price = Money("9.00", "EUR")
         self.timeout = timedelta(minutes=30)
@@ -271,9 +245,10 @@ class Shop:
         server = new_server(self.library)
         self._sell(server)
         store = self.store.sibling() if isinstance(self.store, MemoryStore) else None
-        return await Process(
-            self.settings, server, store=store, clock=self.clock, limits=self.limits
-        ).started()
+        life = Living(
+            open_app(self.settings, server, store=store, clock=self.clock, limits=self.limits)
+        )
+        return Process(await life.started(), life)
 
     async def aclose(self) -> None:
         await self.env.aclose()

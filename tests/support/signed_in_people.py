@@ -7,7 +7,7 @@ from typing import Any
 
 from flows import elicit
 from tests.support.issuer import Issuing, issuing
-from tests.support.mcp_server import ServerEnv, new_server, server_env
+from tests.support.mcp_server import LEGACY, ServerEnv, new_server, server_env
 
 HER_WORDS = "Only for the eyes of Alice"
 
@@ -26,7 +26,9 @@ def add_visit(server: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OAuthEnv:
+class SignedInEnv:
+    """A server whose people sign in at an issuer, and the issuer."""
+
     env: ServerEnv
     issuer: Issuing
 
@@ -35,6 +37,17 @@ class OAuthEnv:
 
 
 @asynccontextmanager
-async def oauth_env(library: str = "mcp", **options: Any) -> AsyncIterator[OAuthEnv]:
+async def signed_in_env(library: str = "mcp", **options: Any) -> AsyncIterator[SignedInEnv]:
     async with issuing() as issuer, server_env(shop(library), who=issuer.who(**options)) as env:
-        yield OAuthEnv(env=env, issuer=issuer)
+        yield SignedInEnv(env=env, issuer=issuer)
+
+
+@asynccontextmanager
+async def asked_by_alice(revision: str = LEGACY) -> AsyncIterator[tuple[SignedInEnv, str]]:
+    """A call of hers waits for a visit; its link."""
+    async with (
+        signed_in_env() as here,
+        here.env.caller(revision, headers=here.bearer("alice")) as caller,
+    ):
+        caller.begin("visit")
+        yield here, await caller.link()

@@ -30,9 +30,10 @@ from flows.payments.receipt import (
     RefundStatus,
     refund_of,
 )
+from tests.support.checkouts import payment as paid
 from tests.support.clock import NOON, Clock
-from tests.support.receipts import DISPUTED, OPEN, REFUNDED, REFUNDING, SPENT, TAKEN, paid
 
+OPEN, TAKEN, SPENT, REFUNDING, REFUNDED, DISPUTED = ReceiptStatus
 ENDS = {SPENT, REFUNDED}
 Change = Callable[[Payment], Payment]
 CHANGES: dict[ReceiptStatus, Change] = {

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import mcp_types as types
 import pytest
 from mcp import Client
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
@@ -15,9 +14,9 @@ from tests.support.mcp_server import (
     caller_of,
     new_server,
     server_env,
-    soon,
     text_of,
 )
+from tests.support.own_requests import size_form
 from webapp.mcp.attach import Middleware, attach
 
 LOGIN = "https://example.org/login"
@@ -34,12 +33,7 @@ def add_own_state(server: Any, library: str) -> None:
     async def size(context: Context) -> Any:
         if context.request_state is not None:
             return f"came back: {context.request_state}"
-        question = types.ElicitRequest(
-            params=types.ElicitRequestFormParams(
-                message="Which size?", requested_schema={"type": "object", "properties": {}}
-            )
-        )
-        return types.InputRequiredResult(input_requests={"q": question}, request_state="mine")
+        return size_form("mine")
 
 
 def parts_of(server: Any) -> list[object]:
@@ -97,7 +91,5 @@ async def test_attaching_again_leaves_one_middleware_of_ours(server):
         attach(server, env.service)
         assert sum(isinstance(part, Middleware) for part in parts_of(server)) == 1
         assert len(parts_of(server)) == count
-        call = caller.call("sign_in")
-        await env.complete(await caller.link(), {"name": "ann"})
-        assert text_of(await soon(call)) == "{'name': 'ann'}"
+        assert await env.text_after_visit(caller, "sign_in", {"name": "ann"}) == "{'name': 'ann'}"
         assert not caller.has_links_left

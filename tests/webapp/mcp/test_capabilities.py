@@ -13,6 +13,7 @@ from flows.elicitation.states import Completion, Json, Status
 from flows.errors import Expired
 from flows.question import asking
 from tests.support.clock import Clock
+from tests.support.mcp_sandbox import caller_at_sandbox
 from tests.support.mcp_server import (
     BOTH,
     FORM,
@@ -131,10 +132,8 @@ async def test_where_forms_are_for_clients_only_a_client_without_is_told_the_cod
         outcome = await elicit.confirm("Sure?").outcome()
         return f"{await elicit.confirm('Really?')} {outcome.action} {bool(outcome)}"
 
-    async with caller_of(server, revision, policies=IN_CLIENT_ONLY, declares=declared) as (
-        env,
-        caller,
-    ):
+    about = {"policies": IN_CLIENT_ONLY, "declares": declared}
+    async with caller_of(server, revision, **about) as (env, caller):
         refused = await caller.result("ask")
         assert refused.is_error
         assert text_of(refused) == (
@@ -241,11 +240,18 @@ async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(server, revi
             raise
         return "done"
 
-    async with caller_of(server, revision) as (env, caller):
-        result = await caller.result("visit")
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        env, call = at.env, caller.call("visit")
+        link = await caller.link()
+        await at.pass_time(seconds=1)
+        result = await soon(call)
         assert result.is_error
+        said = "Nobody answered within 1 seconds: 'Go'. [ELICITATION_TIMEOUT]"
+        assert text_of(result) == said
         (row,) = await env.elicitations()
         assert row.status is Status.EXPIRED
+        assert (await at.guest.person.visit(link)).heading == "The time is over"
+        assert caller.completed == ([row.id] if revision == LEGACY else [])
         (error,) = caught
         assert (error.elicitation_id, error.ttl) == (row.id, timedelta(seconds=1))
         assert (error.name, error.http_status) == ("ELICITATION_TIMEOUT", 408)

@@ -10,7 +10,6 @@ from mcp import MCPError
 
 from flows import elicit
 from tests.support.mcp_server import (
-    LEGACY,
     MODERN,
     answered_in,
     asked_in,
@@ -132,7 +131,7 @@ async def test_a_client_that_never_retries_leaves_an_answer_for_the_same_call(se
         assert not len(env.service.elicitations.waiters)
         assert await env.complete(link, {"name": "ann"}) == "accepted"
         assert not bodies
-        assert text_of(answered_in(await caller.leg("sign_in"))) == "signed in: ann"
+        assert await caller.last_text("sign_in") == "signed in: ann"
         assert bodies == ["here"]
 
 
@@ -157,11 +156,11 @@ async def test_a_client_without_url_mode_gets_the_link_in_the_result(
 
 async def test_a_decline_is_told_once_where_the_link_was_in_the_result(server, bodies, revision):
     async with caller_of(server, revision, declares=None) as (env, caller):
-        link = link_in(await caller.result("sign_in"))
+        link = await caller.link_in_result("sign_in")
         await (await env.person()).decline(link)
         told = await caller.result("sign_in")
         assert "[ELICITATION_DECLINED]" in text_of(told)
-        fresh = link_in(await caller.result("sign_in"))
+        fresh = await caller.link_in_result("sign_in")
         assert env.id_of(fresh) != env.id_of(link)
 
 
@@ -179,7 +178,7 @@ async def test_a_client_that_drops_the_state_joins_what_is_pending(server, bodie
 @pytest.mark.parametrize("tamper", [lambda _: "x", lambda s: s[:-8], lambda s: s[:-1] + "~"])
 async def test_a_damaged_state_is_refused(server, bodies, tamper):
     async with caller_of(server, MODERN) as (_, caller):
-        asked = asked_in(await caller.leg("sign_in"))
+        asked = await caller.asked("sign_in")
         assert asked.request_state is not None
         asked.request_state = tamper(asked.request_state)
         with pytest.raises(MCPError) as refused:
@@ -190,7 +189,7 @@ async def test_a_damaged_state_is_refused(server, bodies, tamper):
 
 async def test_the_state_of_another_call_is_refused(server, bodies):
     async with caller_of(server, MODERN) as (env, caller):
-        asked = asked_in(await caller.leg("sign_in", place="here"))
+        asked = await caller.asked("sign_in", place="here")
         await env.complete(links_asked(asked)[0], {"name": "ann"})
         with pytest.raises(MCPError) as refused:
             await caller.leg("sign_in", after=asked, place="there")
@@ -200,7 +199,7 @@ async def test_the_state_of_another_call_is_refused(server, bodies):
 
 async def test_of_two_legs_at_once_the_newer_one_waits_and_the_older_one_is_told(server, bodies):
     async with caller_of(server, MODERN) as (env, caller):
-        asked = asked_in(await caller.leg("sign_in"))
+        asked = await caller.asked("sign_in")
         (link,) = links_asked(asked)
         older = asyncio.create_task(caller.leg("sign_in", after=asked))
         leg = await env.waited_for_by_another(link, None)
@@ -225,7 +224,7 @@ async def test_two_legs_after_the_answer_run_one_body_and_get_one_result(server)
         return f"bought {len(bodies)}"
 
     async with caller_of(server, MODERN) as (env, caller):
-        asked = asked_in(await caller.leg("buy"))
+        asked = await caller.asked("buy")
         await env.complete(links_asked(asked)[0])
         first = asyncio.create_task(caller.leg("buy", after=asked))
         await soon(inside.wait())
@@ -234,7 +233,7 @@ async def test_two_legs_after_the_answer_run_one_body_and_get_one_result(server)
         gate.set()
         for leg in (first, second):
             assert text_of(answered_in(await leg)) == "bought 1"
-        assert text_of(answered_in(await caller.leg("buy", after=asked))) == "bought 1"
+        assert await caller.last_text("buy", after=asked) == "bought 1"
         assert bodies == [1]
 
 
@@ -285,21 +284,3 @@ async def test_the_same_call_hears_again_what_it_waits_for_when_its_time_is_up(
         await env.complete(link_in(again))
         assert not (await caller.result("sign_in")).is_error
         assert bodies == ["here"]
-
-
-async def test_a_timeout_reaches_the_model_as_a_code(server, revision):
-    @server.tool()
-    async def hurry() -> str:
-        return str(await elicit.url("Hurry", LOGIN, timeout=timedelta(seconds=1)))
-
-    async with caller_of(server, revision) as (env, caller):
-        result = await caller.result("hurry")
-        assert result.is_error
-        assert text_of(result) == (
-            "Nobody answered within 1 seconds: 'Hurry'. [ELICITATION_TIMEOUT]"
-        )
-        assert meta_of(result)["ttl"] == 1000
-        link = await caller.link()
-        assert await env.status(link) == "expired"
-        assert (await (await env.person()).visit(link)).heading == "The time is over"
-        assert caller.completed == ([env.id_of(link)] if revision == LEGACY else [])

@@ -9,8 +9,8 @@ from flows import elicit
 from tests.support.mcp_server import (
     LEGACY,
     MODERN,
+    Caller,
     ServerEnv,
-    asked_in,
     caller_of,
     cut,
     eventually,
@@ -41,6 +41,35 @@ class Work:
         self.ended += 1
         return self.ended
 
+    async def is_begun(self, env: ServerEnv, caller: Caller) -> None:
+        """A call was answered, its work has begun, and its client gives it up."""
+        given_up = caller.call("buy")
+        await env.complete(await caller.link())
+        await self.is_left(env, given_up)
+
+    async def is_left(self, env: ServerEnv, call: asyncio.Task[Any]) -> None:
+        await eventually(lambda: self.began)
+        await cut(call)
+        await env.posts_are_over()
+
+
+async def left_waiting(env: ServerEnv, caller: Caller) -> str:
+    """The link of a call that its client gave up before anybody answered."""
+    given_up = caller.call("buy")
+    link = await caller.link()
+    await env.waited_for_by_another(link, None)
+    await cut(given_up)
+    await eventually(lambda: not len(env.service.elicitations.waiters))
+    return link
+
+
+async def lost_call(env: ServerEnv, caller: Caller, revision: str) -> asyncio.Task[Any]:
+    """A call, gone on with where it goes in legs, over a line that can be cut."""
+    impatient = await env.cut_off_caller(revision)
+    is_modern = revision == MODERN
+    state = (await caller.asked("buy")).request_state if is_modern else None
+    return impatient.call("buy", state=state)
+
 
 async def bodies_are_over(env: ServerEnv) -> None:
     await eventually(lambda: not len(env.service.bodies))
@@ -50,11 +79,7 @@ async def test_a_client_that_gives_up_waiting_ends_the_wait_and_not_the_question
     work = Work(server)
     work.gate.set()
     async with caller_of(server, revision) as (env, caller):
-        given_up = caller.call("buy")
-        link = await caller.link()
-        await env.waited_for_by_another(link, None)
-        await cut(given_up)
-        await eventually(lambda: not len(env.service.elicitations.waiters))
+        link = await left_waiting(env, caller)
         assert await env.status(link) == "pending"
         call = caller.call("buy")
         if revision == MODERN:  # on the older one the client has it, in this session
@@ -70,11 +95,7 @@ async def test_an_answer_that_finds_nobody_waiting_is_there_for_the_same_call(se
     work = Work(server)
     work.gate.set()
     async with caller_of(server, revision) as (env, caller):
-        given_up = caller.call("buy")
-        link = await caller.link()
-        await env.waited_for_by_another(link, None)
-        await cut(given_up)
-        await eventually(lambda: not len(env.service.elicitations.waiters))
+        link = await left_waiting(env, caller)
         await env.complete(link, {"n": 1})
         assert await caller.text("buy") == "bought 1 {'n': 1}"
         assert work.began == 1
@@ -84,11 +105,7 @@ async def test_an_answer_that_finds_nobody_waiting_is_there_for_the_same_call(se
 async def test_a_body_that_took_its_answer_runs_to_its_end_without_the_client(server, revision):
     work = Work(server)
     async with caller_of(server, revision) as (env, caller):
-        given_up = caller.call("buy")
-        await env.complete(await caller.link())
-        await eventually(lambda: work.began)
-        await cut(given_up)
-        await env.posts_are_over()
+        await work.is_begun(env, caller)
         work.gate.set()
         await bodies_are_over(env)
         assert work.ended == 1
@@ -99,11 +116,7 @@ async def test_a_body_that_took_its_answer_runs_to_its_end_without_the_client(se
 async def test_the_same_call_waits_for_a_body_that_still_works(server, revision):
     work = Work(server)
     async with caller_of(server, revision) as (env, caller):
-        given_up = caller.call("buy")
-        await env.complete(await caller.link())
-        await eventually(lambda: work.began)
-        await cut(given_up)
-        await env.posts_are_over()
+        await work.is_begun(env, caller)
         again = caller.call("buy")
         await eventually(lambda: len(env.service.elicitations.waiters) >= 2)
         work.gate.set()
@@ -114,11 +127,7 @@ async def test_the_same_call_waits_for_a_body_that_still_works(server, revision)
 async def test_a_kept_result_is_handed_out_once_and_the_next_call_is_a_new_wish(server, revision):
     work = Work(server)
     async with caller_of(server, revision) as (env, caller):
-        given_up = caller.call("buy")
-        await env.complete(await caller.link())
-        await eventually(lambda: work.began)
-        await cut(given_up)
-        await env.posts_are_over()
+        await work.is_begun(env, caller)
         work.gate.set()
         await bodies_are_over(env)
         assert await caller.text("buy") == "bought 1 {}"
@@ -133,12 +142,7 @@ async def test_a_line_that_is_cut_while_waiting_loses_nothing(server, revision):
     work = Work(server)
     work.gate.set()
     async with caller_of(server, revision) as (env, caller):
-        impatient = await env.cut_off_caller(revision)
-        state = None
-        if revision == MODERN:
-            asked = asked_in(await caller.leg("buy"))
-            state = asked.request_state
-        lost = impatient.call("buy", state=state)
+        lost = await lost_call(env, caller, revision)
         (pending,) = await env.pending()
         await cut(lost)
         call = caller.call("buy")
@@ -153,16 +157,10 @@ async def test_a_line_that_is_cut_while_waiting_loses_nothing(server, revision):
 async def test_a_line_that_is_cut_while_the_body_works_keeps_the_result(server, revision):
     work = Work(server)
     async with caller_of(server, revision) as (env, caller):
-        impatient = await env.cut_off_caller(revision)
-        state = None
-        if revision == MODERN:
-            state = asked_in(await caller.leg("buy")).request_state
-        lost = impatient.call("buy", state=state)
+        lost = await lost_call(env, caller, revision)
         (pending,) = await env.pending()
         await env.complete(env.link_of(pending))
-        await eventually(lambda: work.began)
-        await cut(lost)
-        await env.posts_are_over()
+        await work.is_left(env, lost)
         work.gate.set()
         await bodies_are_over(env)
         assert await caller.text("buy") == "bought 1 {}"
@@ -172,13 +170,10 @@ async def test_a_line_that_is_cut_while_the_body_works_keeps_the_result(server, 
 async def test_a_legacy_client_whose_line_was_cut_may_come_back_while_the_body_works(server):
     work = Work(server)
     async with caller_of(server, LEGACY) as (env, caller):
-        impatient = await env.cut_off_caller(LEGACY)
-        lost = impatient.call("buy")
+        lost = await lost_call(env, caller, LEGACY)
         (pending,) = await env.pending()
         await env.complete(env.link_of(pending))
-        await eventually(lambda: work.began)
-        await cut(lost)
-        await env.posts_are_over()
+        await work.is_left(env, lost)
         again = caller.call("buy")
         await eventually(lambda: len(env.service.elicitations.waiters) >= 2)
         work.gate.set()
@@ -204,7 +199,7 @@ async def test_a_body_without_an_answer_ends_with_its_client(server, when):
 
     async with caller_of(server, MODERN) as (env, caller):
         if when == "after":
-            asked = asked_in(await caller.leg("idle", asks=True))
+            asked = await caller.asked("idle", asks=True)
             waiting = asyncio.create_task(caller.leg("idle", after=asked, asks=True))
             await env.waited_for_by_another(links_asked(asked)[0], None)
             await cut(waiting)

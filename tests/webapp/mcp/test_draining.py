@@ -78,7 +78,7 @@ async def test_a_held_call_is_told_to_come_again_and_goes_on_in_the_next_process
 async def test_a_call_that_waits_for_the_same_call_made_again_is_answered_too(server, revision):
     # finding: R5
     async with caller_of(server, revision, declares=None) as (env, caller):
-        first = link_in(await caller.result("sign_in"))
+        first = await caller.link_in_result("sign_in")
         again = caller.call("sign_in")
         await eventually(lambda: len(env.service.elicitations.waiters))
         await soon(env.service.drain(within=AN_HOUR))

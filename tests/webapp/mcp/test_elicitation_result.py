@@ -22,7 +22,6 @@ from tests.support.mcp_server import (
     Caller,
     ServerEnv,
     answered_in,
-    asked_in,
     caller_of,
     link_in,
     new_server,
@@ -81,18 +80,16 @@ def shop(server: Any) -> Shop:
 
 @asynccontextmanager
 async def silent(
-    server: Any,
-    revision: str,
-    *,
-    limits: CallLimits | None = None,
-    who: IdentitySettings | None = None,
+    server: Any, revision: str, **options: Any
 ) -> AsyncGenerator[tuple[ServerEnv, Caller]]:
-    """A env, and a client that cannot elicit at all."""
-    async with caller_of(server, revision, limits=limits, who=who, declares=None) as (
-        env,
-        caller,
-    ):
+    """A server, and a client of it that cannot elicit at all."""
+    async with caller_of(server, revision, declares=None, **options) as (env, caller):
         yield env, caller
+
+
+async def gone_on(caller: Caller, shown: types.CallToolResult, **said: Any) -> Any:
+    """What comes of our tool, called for what was shown."""
+    return await caller.result(RESULT_TOOL, elicitId=id_in(shown), **said)
 
 
 def pending_in(result: types.CallToolResult) -> dict[str, Any]:
@@ -217,11 +214,11 @@ async def test_a_person_who_is_slow_is_waited_for_once_more(server, shop: Shop, 
     async with silent(server, revision, limits=AT_ONCE) as (env, caller):
         shown = await caller.result("visit")
         for _ in range(2):
-            still = await caller.result(RESULT_TOOL, elicitId=id_in(shown), action="wait")
+            still = await gone_on(caller, shown, action="wait")
             assert text_of(still).startswith("Still waiting")
             assert id_in(still) == id_in(shown)
         await env.complete(link_in(shown))
-        assert await caller.text(RESULT_TOOL, elicitId=id_in(shown)) == "read terms"
+        assert text_of(await gone_on(caller, shown)) == "read terms"
 
 
 async def test_a_decline_ends_the_tool_and_the_link(server, shop: Shop, revision):
@@ -229,7 +226,7 @@ async def test_a_decline_ends_the_tool_and_the_link(server, shop: Shop, revision
     # parity: T9
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("visit")
-        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown), action="decline")
+        told = await gone_on(caller, shown, action="decline")
         assert told.is_error
         assert "[ELICITATION_DECLINED]" in text_of(told)
         assert await env.status(link_in(shown)) is Status.DECLINED
@@ -241,7 +238,7 @@ async def test_a_cancel_ends_the_tool_and_leaves_the_link(server, shop: Shop, re
     # parity: F12
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("visit")
-        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown), action="cancel")
+        told = await gone_on(caller, shown, action="cancel")
         assert told.is_error
         assert "was dismissed" in text_of(told)
         assert await env.status(link_in(shown)) is Status.PENDING
@@ -253,7 +250,7 @@ async def test_a_cancel_ends_the_tool_and_leaves_the_link(server, shop: Shop, re
 async def test_a_tool_that_takes_no_for_an_answer_says_so_itself(server, shop: Shop, revision, no):
     async with silent(server, revision) as (_, caller):
         shown = await caller.result("delete")
-        assert await caller.text(RESULT_TOOL, elicitId=id_in(shown), action=no) == "kept"
+        assert text_of(await gone_on(caller, shown, action=no)) == "kept"
 
 
 async def test_each_question_of_a_tool_has_an_answer_of_its_own(server, shop: Shop, revision):
@@ -261,17 +258,15 @@ async def test_each_question_of_a_tool_has_an_answer_of_its_own(server, shop: Sh
     # parity: F12
     async with silent(server, revision, limits=AT_ONCE, who=MODEL_ANSWERS) as (env, caller):
         first = await caller.result("two")
-        second = await caller.result(
-            RESULT_TOOL, elicitId=id_in(first), content={"response": "one"}
-        )
+        second = await gone_on(caller, first, content={"response": "one"})
         assert pending_in(second)["message"] == "The second?"
         assert id_in(second) != id_in(first)
-        late = await caller.result(RESULT_TOOL, elicitId=id_in(first), content={"response": "no"})
+        late = await gone_on(caller, first, content={"response": "no"})
         assert late.is_error
         assert (await row_of(env, id_in(second))).status is Status.PENDING
-        still = await caller.result(RESULT_TOOL, elicitId=id_in(first))
+        still = await gone_on(caller, first)
         assert id_in(still) == id_in(second)
-        told = await caller.result(RESULT_TOOL, elicitId=id_in(second), content={"response": "two"})
+        told = await gone_on(caller, second, content={"response": "two"})
         assert text_of(told) == "one two"
 
 
@@ -300,7 +295,7 @@ async def test_a_persons_answer_is_not_marked_so(server, shop: Shop, revision):
         page = await person.visit(link_in(shown))
         fields = {"csrf": page.csrf, "answer.first": "Eve", "answer.years": "3"}
         await person.browser.post(link_in(shown), data=fields)
-        assert await caller.text(RESULT_TOOL, elicitId=id_in(shown)) == "Eve False"
+        assert text_of(await gone_on(caller, shown)) == "Eve False"
 
 
 @pytest.mark.parametrize("content", [{}, {"first": 3}, {"years": 4}, {"first": "A", "x": 1}, "Ada"])
@@ -309,12 +304,12 @@ async def test_a_models_answer_that_does_not_fit_ends_nothing(
 ):
     async with silent(server, revision, who=MODEL_ANSWERS) as (env, caller):
         shown = await caller.result("greet")
-        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown), content=content)
+        told = await gone_on(caller, shown, content=content)
         assert told.is_error
         assert told.meta["errorId"] == "INVALID_INPUT"
         assert told.meta["details"]
         assert (await row_of(env, id_in(shown))).status is Status.PENDING
-        fits = await caller.result(RESULT_TOOL, elicitId=id_in(shown), content={"first": "Ada"})
+        fits = await gone_on(caller, shown, content={"first": "Ada"})
         assert text_of(fits) == "Ada True"
 
 
@@ -323,7 +318,7 @@ async def test_without_the_operators_word_no_form_is_the_models(server, shop: Sh
         (ours,) = [t for t in (await caller.client.list_tools()).tools if t.name == RESULT_TOOL]
         assert "content" not in ours.input_schema["properties"]
         shown = await caller.result("greet")
-        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown), content={"first": "Ada"})
+        told = await gone_on(caller, shown, content={"first": "Ada"})
         assert told.is_error
         assert "cannot answer for the person" in text_of(told)
         assert (await row_of(env, id_in(shown))).status is Status.PENDING
@@ -382,7 +377,7 @@ async def test_the_model_cannot_say_yes_to_any_kind(server, revision):
         for kind in kinds:
             shown = await caller.result(kind)
             for attempt in YES:
-                told = await caller.result(RESULT_TOOL, elicitId=id_in(shown), **attempt)
+                told = await gone_on(caller, shown, **attempt)
                 assert told.is_error, (kind, attempt)
                 assert (await row_of(at.env, id_in(shown))).status is Status.PENDING
             row = await row_of(at.env, id_in(shown))
@@ -438,10 +433,10 @@ async def test_what_is_settled_is_not_run_afresh(server, shop: Shop, revision):
         await env.complete(link_in(shown))
         assert await caller.text("visit") == "read terms"
         began = len(shop.began)
-        again = await caller.result(RESULT_TOOL, elicitId=id_in(shown))
+        again = await gone_on(caller, shown)
         assert text_of(again) == "read terms"
         for no in ("decline", "cancel"):
-            told = await caller.result(RESULT_TOOL, elicitId=id_in(shown), action=no)
+            told = await gone_on(caller, shown, action=no)
             assert "It is over already: accepted" in text_of(told)
         assert len(shop.began) == began + 1  # a body begins before it is known whose run it is
         assert len(await env.elicitations()) == 1
@@ -455,7 +450,7 @@ async def test_when_the_result_is_wiped_nothing_is_run(server, revision):
         assert await caller.text("visit") == "read terms"
         began = len(shop.began)
         at.clock.tick(minutes=11)
-        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown))
+        told = await gone_on(caller, shown)
         assert "or it is over" in text_of(told)
         assert len(shop.began) == began
 
@@ -475,10 +470,10 @@ async def test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_aga
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("wipe")
         await (await env.person()).press(link_in(shown))
-        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown))
+        told = await gone_on(caller, shown)
         assert len(text_of(told)) == RESULT_BYTES_AT_MOST
         for _ in range(2):
-            told = await caller.result(RESULT_TOOL, elicitId=id_in(shown))
+            told = await gone_on(caller, shown)
             assert told.is_error
             assert "or it is over" in text_of(told)
         assert ran == ["wiped"]
@@ -496,10 +491,10 @@ async def test_after_a_result_too_long_to_be_kept_the_same_call_is_a_new_wish(se
         assert len(await caller.text("export")) == RESULT_BYTES_AT_MOST
         second = await caller.result("export")
         assert id_in(second) != id_in(first)
-        over = await caller.result(RESULT_TOOL, elicitId=id_in(first))
+        over = await gone_on(caller, first)
         assert "or it is over" in text_of(over)
         assert (await row_of(env, id_in(second))).status is Status.PENDING
-        told = await caller.result(RESULT_TOOL, elicitId=id_in(second), action="decline")
+        told = await gone_on(caller, second, action="decline")
         assert text_of(told) == "kept"
 
 
@@ -547,7 +542,7 @@ async def test_arguments_too_long_to_be_kept_are_given_again(server, shop: Shop,
     note = "x" * ARGUMENTS_BYTES_AT_MOST
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("visit", note=note)
-        told = await caller.result(RESULT_TOOL, elicitId=id_in(shown))
+        told = await gone_on(caller, shown)
         assert "with the same arguments" in text_of(told)
         await env.complete(link_in(shown))
         assert await caller.text("visit", note=note) == "read terms"
@@ -567,9 +562,9 @@ async def test_a_client_with_forms_and_letters_by_tool_goes_on_in_its_legs():
     async with caller_of(
         server, "2026-07-28", who=BY_CODE, headers=TOKEN, declares=FORM, fills=[{}]
     ) as (env, caller):
-        shown = answered_in(await caller.leg("both"))
+        shown = await caller.answered("both")
         await env.complete(link_in(shown))
-        first = asked_in(await caller.leg(RESULT_TOOL, elicitId=id_in(shown)))
+        first = await caller.asked(RESULT_TOOL, elicitId=id_in(shown))
         (key,) = first.input_requests or {}
         done = await soon(
             caller.client.session.call_tool(

@@ -17,7 +17,6 @@ from tests.support.mcp_server import (
     MODERN,
     OLD_FORM,
     answered_in,
-    asked_in,
     caller_of,
     link_in,
     new_server,
@@ -62,10 +61,8 @@ async def test_a_client_with_form_mode_shows_the_form_itself(server, revision, d
     # parity: E11
     # parity: L1
     fills: Fills = [{"amount": 12.5, "category": "meals"}]
-    async with caller_of(server, revision, declares=IN_CLIENT[declared], fills=fills) as (
-        env,
-        caller,
-    ):
+    declares = IN_CLIENT[declared]
+    async with caller_of(server, revision, declares=declares, fills=fills) as (env, caller):
         assert await caller.text("file_expense") == "Expense 12.50 meals"
         (form,) = caller.forms
         assert form.message == "What did you spend?"
@@ -146,10 +143,8 @@ async def test_a_form_without_a_schema_asks_for_one_text(server, revision):
 
 
 async def test_the_body_runs_again_and_the_answer_is_not_asked_twice(server):
-    async with caller_of(server, MODERN, declares=FORM, fills=[{"response": "Ada"}]) as (
-        env,
-        caller,
-    ):
+    fills = [{"response": "Ada"}]
+    async with caller_of(server, MODERN, declares=FORM, fills=fills) as (env, caller):
         first = await caller.leg("ask_name")
         assert isinstance(first, types.InputRequiredResult)
         done = await caller.result("ask_name")
@@ -165,9 +160,7 @@ async def test_a_form_that_was_dismissed_is_not_shown_again_in_the_same_call(ser
         return f"hello {name}"
 
     async with caller_of(server, revision, declares=BOTH, fills=["cancel"]) as (env, caller):
-        call = caller.call("ask_twice")
-        await env.complete(await caller.link())
-        assert text_of(await soon(call)) == "hello None"
+        assert await env.text_after_visit(caller, "ask_twice") == "hello None"
         assert len(caller.forms) == 1
 
 
@@ -213,7 +206,7 @@ async def test_an_answer_that_comes_after_its_time_is_none(server, tool):
     fills: Fills = [{"response": "Ada"}] if tool == "ask_name" else [{}]
     arguments: dict[str, Any] = {} if tool == "ask_name" else {"count": 5}
     async with caller_at_sandbox(server, MODERN, declares=FORM, fills=fills) as (at, caller):
-        asked = asked_in(await caller.leg(tool, **arguments))
+        asked = await caller.asked(tool, **arguments)
         at.clock.tick(minutes=6)
         late = await caller.leg(tool, after=asked, **arguments)
         assert text_of(answered_in(late)) == ("hello None" if tool == "ask_name" else "kept")
@@ -296,12 +289,12 @@ async def test_an_old_yes_is_no_answer_to_a_new_question(server):
         return "wiped"
 
     async with caller_of(server, MODERN, declares=BOTH) as (env, caller):
-        first = asked_in(await caller.leg("wipe"))
-        second = asked_in(await caller.leg("wipe", after=first))
+        first = await caller.asked("wipe")
+        second = await caller.asked("wipe", after=first)
         assert ran == ["wipe"]
         await env.service.kinds.gates.approvals.clear()
-        afresh = asked_in(await caller.leg("wipe", after=second))
-        old = asked_in(await caller.leg("wipe", after=first))  # the very request of before
+        afresh = await caller.asked("wipe", after=second)
+        old = await caller.asked("wipe", after=first)  # the very request of before
         for asked in (afresh, old):
             (request,) = (asked.input_requests or {}).values()
             assert "wipe" in str(request.params)

@@ -10,6 +10,11 @@ from typing import Any
 
 import mcp_types as types
 import pytest
+from fastmcp import Client, Context, FastMCP
+from fastmcp.server.middleware import Middleware
+from fastmcp.server.transforms import search as searches
+from fastmcp.tools import Tool
+from fastmcp.utilities.versions import VersionSpec
 from mcp.shared.exceptions import MCPError
 
 from flows import elicit
@@ -23,8 +28,6 @@ from tests.support.mcp_server import (
     LEGACY,
     MODERN,
     URL,
-    answered_in,
-    asked_in,
     caller_of,
     link_in,
     new_server,
@@ -99,10 +102,8 @@ async def test_a_destructive_tool_waits_for_a_yes_in_the_clients_form(server, re
     # parity: T2
     for declared in (BOTH, FORM):
         ran.clear()
-        async with caller_of(server, revision, declares=declared, fills=["decline", {}]) as (
-            _,
-            caller,
-        ):
+        fills = ["decline", {}]
+        async with caller_of(server, revision, declares=declared, fills=fills) as (_, caller):
             refused = await caller.result("delete", count=5)
             assert refused.is_error
             assert refused.meta["code"] == "ELICITATION_DECLINED"
@@ -117,10 +118,8 @@ async def test_a_destructive_tool_waits_for_a_yes_in_the_clients_form(server, re
 @pytest.mark.parametrize("tool", ["marked_below", "marked_above", "marked_above_all"])
 async def test_a_marked_tool_waits_whatever_the_order_of_decorators(server, revision, ran, tool):
     # parity: T1
-    async with caller_of(server, revision, declares=BOTH, fills=["decline", "cancel", {}]) as (
-        _,
-        caller,
-    ):
+    fills = ["decline", "cancel", {}]
+    async with caller_of(server, revision, declares=BOTH, fills=fills) as (_, caller):
         assert (await caller.result(tool, count=1)).is_error
         assert (await caller.result(tool, count=1)).is_error
         assert not ran
@@ -150,12 +149,12 @@ async def test_a_client_with_nothing_gets_a_link_and_goes_on_by_the_same_call(
     server, revision, ran
 ):
     async with caller_of(server, revision, declares=None) as (env, caller):
-        link = link_in(await caller.result("delete", count=5))
+        link = await caller.link_in_result("delete", count=5)
         person = await env.person()
         await person.decline(link)
         refused = await caller.result("delete", count=5)
         assert refused.meta["code"] == "ELICITATION_DECLINED"
-        again = link_in(await caller.result("delete", count=5))
+        again = await caller.link_in_result("delete", count=5)
         assert env.id_of(again) != env.id_of(link)
         assert not ran
         await person.press(again)
@@ -164,10 +163,8 @@ async def test_a_client_with_nothing_gets_a_link_and_goes_on_by_the_same_call(
 
 
 async def test_the_same_arguments_are_approved_for_a_while_and_others_are_not(server, revision):
-    async with caller_of(server, revision, declares=BOTH, fills=[{}, {}, "decline"]) as (
-        env,
-        caller,
-    ):
+    fills = [{}, {}, "decline"]
+    async with caller_of(server, revision, declares=BOTH, fills=fills) as (env, caller):
         for _ in range(3):
             assert await caller.text("delete", count=5) == "deleted 5"
         assert len(caller.forms) == 1
@@ -228,10 +225,8 @@ async def test_the_operator_says_what_else_is_gated(server, revision, policy: Ga
         "look": {},
         "freed": {},
     }
-    async with caller_of(server, revision, gate=policy, declares=FORM, fills=["decline"] * 4) as (
-        _,
-        caller,
-    ):
+    fills = ["decline"] * 4
+    async with caller_of(server, revision, gate=policy, declares=FORM, fills=fills) as (_, caller):
         refused = {
             name
             for name, arguments in tools.items()
@@ -268,17 +263,17 @@ async def test_the_gate_is_asked_once_a_call_however_many_legs_follow(server, re
 
 async def test_the_answer_to_one_gate_opens_no_other_call(server, ran):
     async with caller_of(server, MODERN, declares=FORM) as (env, caller):
-        asked = asked_in(await caller.leg("delete", count=5))
+        asked = await caller.asked("delete", count=5)
         with pytest.raises(MCPError, match="requestState"):
             await caller.leg("delete", after=asked, count=500)
         unasked = asked.model_copy(update={"request_state": None})
-        other = asked_in(await caller.leg("delete", after=unasked, count=500))
+        other = await caller.asked("delete", after=unasked, count=500)
         assert not ran, "an answer to what was not asked"
-        again = asked_in(await caller.leg("delete", after=unasked, count=5))
+        again = await caller.asked("delete", after=unasked, count=5)
         assert not ran, "nor without the token that says what was asked"
-        answered_in(await caller.leg("delete", after=other, count=500))
+        await caller.answered("delete", after=other, count=500)
         assert ran == [500]
-        answered_in(await caller.leg("delete", after=again, count=5))
+        await caller.answered("delete", after=again, count=5)
         assert ran == [500, 5]
         assert len(await env.elicitations()) == 2
 
@@ -296,12 +291,12 @@ async def test_the_yes_is_still_there_when_the_server_was_killed_meanwhile(libra
 
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     async with caller_of(made(), MODERN, store=store, declares=FORM) as (_, caller):
-        asked = asked_in(await caller.leg("rename"))
-        for_name = asked_in(await caller.leg("rename", after=asked))
+        asked = await caller.asked("rename")
+        for_name = await caller.asked("rename", after=asked)
     async with server_env(made(), store=store) as env:
         unanswered = for_name.model_copy(update={"input_requests": {}})
         async with env.caller(MODERN, declares=FORM) as caller:
-            again = asked_in(await caller.leg("rename", after=unanswered))
+            again = await caller.asked("rename", after=unanswered)
             requests: list[Any] = list((again.input_requests or {}).values())
             assert [request.params.message for request in requests] == ["Which name?"]
         rows = await env.elicitations()
@@ -342,12 +337,12 @@ async def test_what_is_long_is_read_and_covered_whole(server, revision, ran):
     long = "a" * 40_000
     async with caller_of(server, revision, declares=FORM, fills=["decline"]) as (env, caller):
         person = await env.person()
-        link = link_in(await caller.result("write", text=long))
+        link = await caller.link_in_result("write", text=long)
         assert long in (await person.visit(link)).text
         await person.press(link)
         assert await caller.text("write", text=long) == "written"
         assert not caller.forms, "no form of a client's shows that much"
-        assert link_in(await caller.result("write", text=f"{long[:-1]}b"))
+        assert await caller.link_in_result("write", text=f"{long[:-1]}b")
         assert len(ran) == 1
 
 
@@ -430,8 +425,6 @@ async def test_what_is_freed_frees_no_other_tool_that_shares_its_function(librar
 
 
 async def test_the_mark_is_found_on_tools_of_mounted_servers(ran):
-    from fastmcp import FastMCP
-    from fastmcp.tools import Tool
 
     inner, middle, outer = FastMCP("inner"), FastMCP("middle"), FastMCP("shop")
 
@@ -444,10 +437,8 @@ async def test_the_mark_is_found_on_tools_of_mounted_servers(ran):
     middle.mount(inner, "in")
     outer.mount(middle, "mid")
     outer.add_tool(Tool.from_tool(Tool.from_function(wipe), name="renamed"))
-    async with caller_of(outer, LEGACY, declares=FORM, fills=["decline", "decline", {}]) as (
-        _,
-        caller,
-    ):
+    fills = ["decline", "decline", {}]
+    async with caller_of(outer, LEGACY, declares=FORM, fills=fills) as (_, caller):
         assert (await caller.result("mid_in_wipe")).is_error
         assert (await caller.result("renamed")).is_error
         assert not ran
@@ -471,10 +462,8 @@ async def test_a_caller_without_a_name_has_no_approval_beyond_its_call(server, r
 
 
 async def test_where_nobody_can_be_asked_the_gate_stays_shut(server, revision, ran):
-    async with caller_of(server, revision, declares=BOTH, headers=FROM_AFAR, fills=[{}]) as (
-        _,
-        caller,
-    ):
+    about: dict[str, Any] = {"headers": FROM_AFAR, "fills": [{}]}
+    async with caller_of(server, revision, declares=BOTH, **about) as (_, caller):
         refused = await caller.result("delete", count=5)
         assert refused.meta["code"] == "ELICITATION_NOT_ALLOWED"
         assert not ran
@@ -509,8 +498,6 @@ async def _refused(
 
 @pytest.mark.parametrize("by", ["mark", "annotation"])
 async def test_a_tool_that_is_not_listed_is_gated_all_the_same(ran, by):
-    from fastmcp import FastMCP
-    from fastmcp.server.middleware import Middleware
 
     class Hides(Middleware):
         async def on_list_tools(self, context: Any, call_next: Any) -> Any:
@@ -532,7 +519,6 @@ async def test_a_tool_that_is_not_listed_is_gated_all_the_same(ran, by):
 @pytest.mark.parametrize("version", [None, "1.0"])
 @pytest.mark.parametrize("is_mounted", [False, True])
 async def test_the_gate_is_that_of_the_version_which_runs(ran, version, gated_is_first, is_mounted):
-    from fastmcp import FastMCP
 
     def free() -> str:
         return "free"
@@ -557,8 +543,6 @@ async def test_the_gate_is_that_of_the_version_which_runs(ran, version, gated_is
 
 
 async def test_the_mark_is_found_on_what_a_tool_is_made_into(ran):
-    from fastmcp import FastMCP
-    from fastmcp.tools import Tool
 
     @elicit.gate
     async def made() -> str:
@@ -576,8 +560,6 @@ async def test_the_mark_is_found_on_what_a_tool_is_made_into(ran):
 async def test_what_a_search_calls_for_the_model_is_gated_by_its_own_name(
     ran, revision, search, is_mounted
 ):
-    from fastmcp import FastMCP
-    from fastmcp.server.transforms import search as searches
 
     server = FastMCP("shop", transforms=[getattr(searches, search)()])
     server.tool(_done, name="delete", annotations=DESTRUCTIVE)
@@ -585,10 +567,8 @@ async def test_what_a_search_calls_for_the_model_is_gated_by_its_own_name(
     outer.mount(server, "in")
     at, name = (outer, "in_call_tool") if is_mounted else (server, "call_tool")
     inner: dict[str, Any] = {"name": "delete", "arguments": {}}
-    async with caller_of(at, revision, declares=FORM, fills=["decline", {}, "decline"]) as (
-        env,
-        caller,
-    ):
+    fills = ["decline", {}, "decline"]
+    async with caller_of(at, revision, declares=FORM, fills=fills) as (env, caller):
         for is_refused in (True, False, True):  # a yes to what is called is not one to the caller
             result = await caller.result(name, **inner)
             assert result.is_error == is_refused
@@ -601,7 +581,6 @@ async def test_what_a_search_calls_for_the_model_is_gated_by_its_own_name(
 
 
 async def test_a_tool_that_calls_a_gated_one_waits_for_it(ran, revision):
-    from fastmcp import Context, FastMCP
 
     server = FastMCP("shop")
 
@@ -626,8 +605,6 @@ async def test_a_tool_that_calls_a_gated_one_waits_for_it(ran, revision):
 
 
 async def test_what_a_client_calls_is_asked_once_however_it_comes_to_its_body(ran):
-    from fastmcp import FastMCP
-    from fastmcp.tools import Tool
 
     inner, outer = FastMCP("inner"), FastMCP("shop")
     inner.tool(elicit.gate(_plain(_done)), name="wipe", annotations=DESTRUCTIVE)
@@ -646,7 +623,6 @@ async def test_what_a_client_calls_is_asked_once_however_it_comes_to_its_body(ra
 async def test_one_yes_lets_each_start_of_the_caller_run_it_and_once_does_its_work_once(
     ran, revision
 ):
-    from fastmcp import Context, FastMCP
 
     server, work = FastMCP("shop"), list[str]()
 
@@ -679,7 +655,6 @@ async def test_one_yes_lets_each_start_of_the_caller_run_it_and_once_does_its_wo
 async def test_what_a_body_calls_on_a_mounted_server_is_asked_whatever_was_called_before(
     ran, revision, mounts, by
 ):
-    from fastmcp import Client, FastMCP
 
     outer, middle, inner = FastMCP("shop"), FastMCP("middle"), FastMCP("inner")
     inner.tool(_done, name="delete", annotations=DESTRUCTIVE)
@@ -709,7 +684,6 @@ async def test_what_a_body_calls_on_a_mounted_server_is_asked_whatever_was_calle
 
 
 async def test_a_no_to_what_a_tool_calls_is_none_for_what_stands_behind_it(ran, revision):
-    from fastmcp import FastMCP
 
     outer, inner = FastMCP("shop"), FastMCP("inner")
     inner.tool(_done, name="delete", annotations=DESTRUCTIVE)
@@ -728,8 +702,6 @@ async def test_a_no_to_what_a_tool_calls_is_none_for_what_stands_behind_it(ran, 
 
 
 async def test_a_middleware_that_came_later_leads_past_no_gate(ran, revision):
-    from fastmcp import FastMCP
-    from fastmcp.server.middleware import Middleware
 
     class Renames(Middleware):
         async def on_call_tool(self, context: Any, call_next: Any) -> Any:
@@ -747,7 +719,6 @@ async def test_a_middleware_that_came_later_leads_past_no_gate(ran, revision):
 
 
 def _adds_a_tenant() -> Any:
-    from fastmcp.server.middleware import Middleware
 
     class Adds(Middleware):
         async def on_call_tool(self, context: Any, call_next: Any) -> Any:
@@ -763,7 +734,6 @@ def _adds_a_tenant() -> Any:
 async def test_arguments_that_a_middleware_changes_are_asked_about_and_the_yes_is_kept(
     ran, revision, is_mounted
 ):
-    from fastmcp import FastMCP
 
     def delete(count: int, tenant: str = "") -> str:
         ran.append((count, tenant))
@@ -794,8 +764,6 @@ async def test_arguments_that_a_middleware_changes_are_asked_about_and_the_yes_i
 
 
 async def test_another_version_that_a_body_calls_is_another_tool(ran, revision):
-    from fastmcp import Context, FastMCP
-    from fastmcp.utilities.versions import VersionSpec
 
     server = FastMCP("shop")
     server.tool(_done, name="wipe", version="1.0", annotations=DESTRUCTIVE)
@@ -822,13 +790,13 @@ async def test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_
         return f"it is {await elicit.form('Which name?', timeout=timedelta(hours=1))}"
 
     async with caller_at_sandbox(server, MODERN, declares=FORM) as (at, caller):
-        asked = asked_in(await caller.leg("rename"))
-        for_name = asked_in(await caller.leg("rename", after=asked))
+        asked = await caller.asked("rename")
+        for_name = await caller.asked("rename", after=asked)
         at.clock.tick(minutes=16 if ends == "time" else 5)
         if ends == "revoked":
             await at.env.service.kinds.gates.approvals.clear()
         unanswered = for_name.model_copy(update={"input_requests": {}})
-        again = asked_in(await caller.leg("rename", after=unanswered))
+        again = await caller.asked("rename", after=unanswered)
         (request,) = (again.input_requests or {}).values()
         said: Any = request.params
         assert said.message == ("Which name?" if ends == "neither" else "Run rename?")

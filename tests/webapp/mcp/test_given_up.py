@@ -10,7 +10,7 @@ from flows import elicit
 from tests.support.mcp_server import (
     LEGACY,
     MODERN,
-    asked_in,
+    ServerEnv,
     caller_of,
     cut,
     eventually,
@@ -43,6 +43,12 @@ class Work:
             self.log.append("end")
             return f"{dict(answer)} {done}"
 
+    async def is_left(self, env: ServerEnv, call: asyncio.Task[Any], *, after: str) -> None:
+        """The client gives the call up when the tool has come that far."""
+        await eventually(lambda: self.log[-1:] == [after])
+        await cut(call)
+        await env.posts_are_over()
+
     async def work(self, _key: str) -> int:
         self.log.append("work")
         await self.once_gate.wait()
@@ -74,9 +80,7 @@ async def test_what_is_done_once_is_done_to_its_end_and_kept_for_the_same_call(s
     async with caller_of(server, LEGACY) as (env, caller):
         given_up = caller.call("buy", once=True)
         await env.complete(await caller.link(), {"n": 1})
-        await eventually(lambda: work.log == ["work"])
-        await cut(given_up)
-        await env.posts_are_over()
+        await work.is_left(env, given_up, after="work")
         work.once_gate.set()
         await eventually(lambda: not len(env.service.bodies))
         assert work.log == ["work", "done", "after", "cancelled"]  # nothing behind an await
@@ -89,12 +93,10 @@ async def test_where_a_cut_looks_like_a_cancel_what_began_once_runs_to_its_end(s
     # finding: R14
     work = Work(server)
     async with caller_of(server, MODERN) as (env, caller):
-        first = asked_in(await caller.leg("buy", once=True))
+        first = await caller.asked("buy", once=True)
         await env.complete(links_asked(first)[0], {"n": 1})
         given_up = asyncio.create_task(caller.leg("buy", after=first, once=True))
-        await eventually(lambda: work.log == ["work"])
-        await cut(given_up)
-        await env.posts_are_over()
+        await work.is_left(env, given_up, after="work")
         again = caller.call("buy", once=True)
         work.once_gate.set()
         await eventually(lambda: work.log == ["work", "done", "after"])
@@ -109,9 +111,7 @@ async def test_the_same_call_waits_for_an_orphan_that_asked_nobody(server):
     async with caller_of(server, MODERN) as (env, caller):
         given_up = caller.call("buy", once=True)
         work.once_gate.set()
-        await eventually(lambda: work.log == ["work", "done", "after"])
-        await cut(given_up)
-        await env.posts_are_over()
+        await work.is_left(env, given_up, after="after")
         again = caller.call("buy", once=True)
         await eventually(lambda: len(env.service.bodies) == 2)
         work.gate.set()
@@ -124,9 +124,7 @@ async def test_a_process_that_ends_waits_for_what_is_done_once(server):
     work = Work(server, asks=False)
     async with caller_of(server, LEGACY) as (env, caller):
         given_up = caller.call("buy", once=True)
-        await eventually(lambda: work.log == ["work"])
-        await cut(given_up)
-        await env.posts_are_over()
+        await work.is_left(env, given_up, after="work")
         ending = asyncio.create_task(env.service.drain(within=env.settings.policies.grace))
         await eventually(lambda: env.service.is_draining)
         assert not ending.done()

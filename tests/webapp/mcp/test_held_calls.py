@@ -48,12 +48,14 @@ def new_asking_server(library: str = "mcp") -> Any:
 
 
 @asynccontextmanager
-async def opened(server: Any) -> AsyncGenerator[tuple[ServerEnv, Clock]]:
+async def held(server: Any, **options: Any) -> AsyncGenerator[tuple[ServerEnv, Clock, Caller]]:
+    """A client whose calls are held by a hand clock, where the library serves the server."""
     clock = Clock()
-    is_fastmcp = hasattr(server, "_mcp_server")
-    application = server.http_app(path="/mcp") if is_fastmcp else server.streamable_http_app()
-    async with attached(server, application, clock=clock, policies=PATIENT) as env:
-        yield env, clock
+    async with (
+        attached(server, clock=clock, policies=PATIENT) as env,
+        env.caller(LEGACY, **options) as caller,
+    ):
+        yield env, clock, caller
 
 
 async def pass_time(env: ServerEnv, clock: Clock, *, seconds: float) -> None:
@@ -71,10 +73,7 @@ async def test_a_call_with_a_link_is_answered_before_clients_give_up(library):
     # defect: lynq limit of 60 seconds
     # defect: tesseron limit of 60 seconds
     # finding: R4
-    async with (
-        opened(new_asking_server(library)) as (env, clock),
-        env.caller(LEGACY) as caller,
-    ):
+    async with held(new_asking_server(library)) as (env, clock, caller):
         call = caller.call("sign_in")
         link = await caller.link()
         await pass_time(env, clock, seconds=49)
@@ -107,10 +106,7 @@ async def link_of_a_held_call(env: ServerEnv, clock: Clock, caller: Caller) -> s
 
 async def test_what_ended_between_two_calls_is_told_by_the_next(library):
     # finding: R4
-    async with (
-        opened(new_asking_server(library)) as (env, clock),
-        env.caller(LEGACY) as caller,
-    ):
+    async with held(new_asking_server(library)) as (env, clock, caller):
         link = await link_of_a_held_call(env, clock, caller)
         await env.complete(link, {"name": "ann"})
         assert "ann" in await caller.text("sign_in")
@@ -120,7 +116,8 @@ async def test_what_ended_between_two_calls_is_told_by_the_next(library):
 
 async def test_another_session_is_shown_the_link_again(library):
     # finding: R4
-    async with opened(new_asking_server(library)) as (env, clock):
+    server, clock = new_asking_server(library), Clock()
+    async with attached(server, clock=clock, policies=PATIENT) as env:
         async with env.caller(LEGACY) as caller:
             link = await link_of_a_held_call(env, clock, caller)
         async with env.caller(LEGACY) as other:
@@ -132,74 +129,70 @@ async def test_another_session_is_shown_the_link_again(library):
 
 async def test_a_decline_that_comes_between_two_calls_ends_the_question(library):
     # finding: R4
-    async with opened(new_asking_server(library)) as (env, clock):
-        slow = Slow()
-        async with slow.caller(env, declares=BOTH) as caller:
-            call = caller.call("sign_in")
-            await slow.was_asked(1)
-            await pass_time(env, clock, seconds=50)
-            assert is_still_waiting(await soon(call))
-            slow.answers.put_nowait(("decline", None))
-            await slow.has_answered(1)
-            again = await caller.result("sign_in")
-            assert again.is_error
-            assert "declined" in text_of(again)
-            assert slow.asked == 1
+    slow, server = Slow(), new_asking_server(library)
+    async with held(server, declares=BOTH, slow=slow.answer) as (env, clock, caller):
+        call = caller.call("sign_in")
+        await slow.was_asked(1)
+        await pass_time(env, clock, seconds=50)
+        assert is_still_waiting(await soon(call))
+        slow.answers.put_nowait(("decline", None))
+        await slow.has_answered(1)
+        again = await caller.result("sign_in")
+        assert again.is_error
+        assert "declined" in text_of(again)
+        assert slow.asked == 1
 
 
 @pytest.mark.parametrize("when", ["between two calls", "while the next one waits"])
 async def test_a_form_that_is_filled_in_slowly_is_shown_once(library, when):
     # finding: R4
-    async with opened(new_asking_server(library)) as (env, clock):
-        slow = Slow()
-        async with slow.caller(env, declares=FORM) as caller:
-            call = caller.call("name")
-            await slow.was_asked(1)
-            await pass_time(env, clock, seconds=50)
-            assert is_still_waiting(await soon(call))
-            if when.startswith("between"):
-                slow.answers.put_nowait(("accept", {"response": "Ann"}))
-                await slow.has_answered(1)
-            last = caller.call("name")
-            if when.startswith("while"):
-                await env.pending()
-                slow.answers.put_nowait(("accept", {"response": "Ann"}))
-            assert text_of(await soon(last)) == "Ann"
-            assert slow.asked == 1
+    slow, server = Slow(), new_asking_server(library)
+    async with held(server, declares=FORM, slow=slow.answer) as (env, clock, caller):
+        call = caller.call("name")
+        await slow.was_asked(1)
+        await pass_time(env, clock, seconds=50)
+        assert is_still_waiting(await soon(call))
+        if when.startswith("between"):
+            slow.answers.put_nowait(("accept", {"response": "Ann"}))
+            await slow.has_answered(1)
+        last = caller.call("name")
+        if when.startswith("while"):
+            await env.pending()
+            slow.answers.put_nowait(("accept", {"response": "Ann"}))
+        assert text_of(await soon(last)) == "Ann"
+        assert slow.asked == 1
 
 
 async def test_a_form_that_was_dismissed_between_two_calls_is_shown_again(library):
     # finding: R4
-    async with opened(new_asking_server(library)) as (env, clock):
-        slow = Slow()
-        async with slow.caller(env, declares=FORM) as caller:
-            call = caller.call("name")
-            await slow.was_asked(1)
-            await pass_time(env, clock, seconds=50)
-            await soon(call)
-            slow.answers.put_nowait(("cancel", None))
-            await slow.has_answered(1)
-            last = caller.call("name")
-            await slow.was_asked(2)
-            slow.answers.put_nowait(("accept", {"response": "Ann"}))
-            assert text_of(await soon(last)) == "Ann"
+    slow, server = Slow(), new_asking_server(library)
+    async with held(server, declares=FORM, slow=slow.answer) as (env, clock, caller):
+        call = caller.call("name")
+        await slow.was_asked(1)
+        await pass_time(env, clock, seconds=50)
+        await soon(call)
+        slow.answers.put_nowait(("cancel", None))
+        await slow.has_answered(1)
+        last = caller.call("name")
+        await slow.was_asked(2)
+        slow.answers.put_nowait(("accept", {"response": "Ann"}))
+        assert text_of(await soon(last)) == "Ann"
 
 
 @pytest.mark.parametrize("way", ["named", "seen"])
 async def test_a_client_that_waits_longer_is_held_longer(library, way):
     # finding: R4
-    async with opened(new_asking_server(library)) as (env, clock):
-        name = "patient" if way == "named" else "mcp"
-        async with env.caller(LEGACY, name=name) as caller:
-            if way == "seen":
-                see_it_wait(env.service.patience, clock, env, name, seconds=60)
-            call = caller.call("sign_in")
-            link = await caller.link()
-            for _ in range(4):
-                await pass_time(env, clock, seconds=60)
-            assert not call.done()
-            await env.complete(link, {"name": "ann"})
-            assert "ann" in text_of(await soon(call))
+    name = "patient" if way == "named" else "mcp"
+    async with held(new_asking_server(library), name=name) as (env, clock, caller):
+        if way == "seen":
+            see_it_wait(env.service.patience, clock, env, name, seconds=60)
+        call = caller.call("sign_in")
+        link = await caller.link()
+        for _ in range(4):
+            await pass_time(env, clock, seconds=60)
+        assert not call.done()
+        await env.complete(link, {"name": "ann"})
+        assert "ann" in text_of(await soon(call))
 
 
 def see_it_wait(
@@ -239,7 +232,8 @@ async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
 
 async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library):
     # finding: R4
-    async with opened(new_asking_server(library)) as (env, clock):
+    server, clock = new_asking_server(library), Clock()
+    async with attached(server, clock=clock, policies=PATIENT) as env:
         caller = await env.cut_off_caller(LEGACY)
         call = caller.call("sign_in")
         (asked,) = await env.pending()
@@ -253,10 +247,7 @@ async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library):
 
 async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library):
     # finding: H2
-    async with (
-        opened(new_asking_server(library)) as (env, clock),
-        env.caller(LEGACY) as caller,
-    ):
+    async with held(new_asking_server(library)) as (env, clock, caller):
         call = caller.call("sign_in")
         link = await caller.link()
         await pass_time(env, clock, seconds=40)
@@ -288,7 +279,7 @@ async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(serve
         await gate.wait()
         return "worked"
 
-    async with opened(server) as (env, clock), env.caller(LEGACY) as caller:
+    async with held(server) as (env, clock, caller):
         call = caller.call("work")
         await env.complete(await caller.link())
         await soon(began.wait())
@@ -325,11 +316,6 @@ class Slow:
         self.answers: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         self.asked = 0
         self.answered = 0
-
-    @asynccontextmanager
-    async def caller(self, env: ServerEnv, *, declares: Any) -> AsyncGenerator[Caller]:
-        async with env.caller(LEGACY, declares=declares, slow=self.answer) as caller:
-            yield caller
 
     async def answer(self) -> tuple[str, Any]:
         self.asked += 1

@@ -4,6 +4,10 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from fastmcp import FastMCP
+from fastmcp.server.dependencies import get_http_request
+from fastmcp.server.middleware import Middleware
+from fastmcp.tools import Tool
 
 from flows import elicit
 from flows.providers import github
@@ -16,6 +20,8 @@ from tests.support.mcp_server import (
     RING,
     UID,
     Caller,
+    Person,
+    ServerEnv,
     caller_of,
     eventually,
     new_server,
@@ -82,6 +88,19 @@ def promises_changes(caller: Caller) -> bool:
     return tools is not None and bool(tools.list_changed)
 
 
+async def take_key(env: ServerEnv, caller: Caller, *, of: str | None = None) -> Person:
+    """The key is typed on the page; by whom."""
+    call = caller.call("take_key")
+    link, person = await caller.link(), await env.person()
+    page = await person.visit(link)
+    if of is not None:
+        await sign_in(person, page, of)
+        page = await person.visit(link)
+    await person.browser.post(link, data={"csrf": page.csrf, "answer.value": KEY})
+    assert text_of(await soon(call)) == str(len(KEY))
+    return person
+
+
 async def seen(caller: Caller) -> set[str]:
     """What is listed beside what always is."""
     names = {tool.name for tool in (await soon(caller.client.list_tools())).tools}
@@ -100,8 +119,7 @@ async def test_a_tool_is_hidden_until_another_has_connected_the_account(server, 
         result = await went_through(caller, "list_repositories", [at.guest.allow])
         assert text_of(result) == "those of octocat"
         assert await caller.text("list_repositories") == "those of octocat"
-        (account,) = await at.connections()
-        await at.env.service.kinds.accounts.keys.disconnect(account.owner, account.id)
+        await disconnect(at)
         assert await seen(caller) == set()
 
 
@@ -195,12 +213,7 @@ async def test_what_another_process_writes_is_told_too(library, tmp_path):
         AsyncExitStack() as elsewhere,
     ):
         assert await seen(caller) == set()
-        call = caller.call("take_key")
-        person = await env.person()
-        link = await caller.link()
-        page = await person.visit(link)
-        await person.browser.post(link, data={"csrf": page.csrf, "answer.value": KEY})
-        assert text_of(await soon(call)) == str(len(KEY))
+        await take_key(env, caller)
         await eventually(lambda: caller.list_changes == 1)
         assert await seen(caller) == {"enter"}
         store = await open_store(address)
@@ -226,13 +239,7 @@ async def test_what_somebody_else_has_shows_nothing_and_tells_nobody_else(librar
             env.caller(LEGACY, headers=bearer("mallory")) as mallory,
         ):
             assert await seen(alice) == await seen(mallory) == set()
-            call = alice.call("take_key")
-            link = await alice.link()
-            person = await env.person()
-            await sign_in(person, await person.visit(link), "alice")
-            page = await person.visit(link)
-            await person.browser.post(link, data={"csrf": page.csrf, "answer.value": KEY})
-            assert text_of(await soon(call)) == str(len(KEY))
+            person = await take_key(env, alice, of="alice")
             await eventually(lambda: alice.list_changes == 1)
             assert await seen(alice) == {"enter"}
             assert await seen(mallory) == set()
@@ -266,8 +273,6 @@ async def test_a_server_that_hides_nothing_is_listed_as_it_is(library, revision)
 
 def watched(name: str, seen_in: list[str], server: Any) -> Any:
     """The server; what it lists is written down, and nothing is listed outside a request."""
-    from fastmcp.server.dependencies import get_http_request
-    from fastmcp.server.middleware import Middleware
 
     class Watching(Middleware):
         async def on_list_tools(self, context: Any, call_next: Any) -> Any:
@@ -295,12 +300,7 @@ async def test_what_the_author_does_as_tools_are_listed_needs_its_request_and_is
         listed = len(seen_in)
         # What is mounted is not listed without its middleware.
         assert listed == (2 if is_mounted else 1)
-        call = caller.call("take_key")
-        link = await caller.link()
-        person = await env.person()
-        page = await person.visit(link)
-        await person.browser.post(link, data={"csrf": page.csrf, "answer.value": KEY})
-        assert text_of(await soon(call)) == str(len(KEY))
+        await take_key(env, caller)
         await eventually(lambda: caller.list_changes == 1)
         assert await caller.text("lose_key") == "True"
         await eventually(lambda: caller.list_changes == 2)
@@ -308,8 +308,6 @@ async def test_what_the_author_does_as_tools_are_listed_needs_its_request_and_is
 
 
 async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision):
-    from fastmcp import FastMCP
-    from fastmcp.tools import Tool
 
     def enter() -> str:
         return "in"
@@ -336,7 +334,6 @@ async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision):
 
 
 async def test_of_several_versions_the_one_that_is_listed_says_whether_it_is_hidden(revision):
-    from fastmcp import FastMCP
 
     hides = elicit.needs(door(), hide=True)
     server: FastMCP[Any] = with_tools(FastMCP("shop"))

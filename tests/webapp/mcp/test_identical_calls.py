@@ -12,12 +12,10 @@ from flows.elicitation.states import Json
 from tests.support.clock import Clock
 from tests.support.mcp_server import (
     MODERN,
-    asked_in,
     attached,
     caller_of,
     eventually,
     links_asked,
-    new_server,
     soon,
     text_of,
 )
@@ -28,22 +26,17 @@ RELAYED = {"x-forwarded-for": "203.0.113.9"}
 KINDS = ("elicitation", "run", "once", "alias", "data key")
 
 
-async def test_a_new_call_after_a_questions_time_asks_a_new_question(library):
-    server = new_server(library)
-
+async def test_a_new_call_after_a_questions_time_asks_a_new_question(server):
     @server.tool()
     async def sign_in() -> str:
         return str(dict(await elicit.url("Sign in", LOGIN, timeout=timedelta(minutes=1))))
 
     clock = Clock()
-    application = (
-        server.http_app(path="/mcp") if library == "fastmcp" else server.streamable_http_app()
-    )
     # Nothing sweeps here, so only the call itself can see what time it is.
-    async with attached(server, application, clock=clock) as env, env.caller(MODERN) as caller:
+    async with attached(server, clock=clock) as env, env.caller(MODERN) as caller:
         (dead,) = links_asked(await caller.leg("sign_in"))
         clock.tick(minutes=1)
-        asked = asked_in(await caller.leg("sign_in"))
+        asked = await caller.asked("sign_in")
         (link,) = links_asked(asked)
         assert env.id_of(link) != env.id_of(dead)
         assert await env.status(dead) == "expired"

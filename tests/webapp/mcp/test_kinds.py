@@ -16,17 +16,7 @@ from flows.elicitation.states import Json
 from flows.errors import NotPossible
 from tests.support.kind_tools import PRICE, WAYS, asked_for, bought, connected
 from tests.support.mcp_sandbox import KEY, SandboxEnv, caller_at_sandbox, sandbox_env, went_through
-from tests.support.mcp_server import (
-    MODERN,
-    answered_in,
-    asked_in,
-    cut,
-    eventually,
-    link_in,
-    links_asked,
-    soon,
-    text_of,
-)
+from tests.support.mcp_server import MODERN, cut, eventually, link_in, links_asked, soon, text_of
 from tests.support.serving import serving
 from webapp.http.connection import Receive, Scope, Send
 from webapp.limits import CallLimits
@@ -245,11 +235,10 @@ def add_gathering(server: Any) -> None:
 async def test_a_tool_gathers_an_account_and_a_payment(server, revision, first):
     add_gathering(server)
     async with caller_at_sandbox(server, revision) as (at, caller):
-        acts = {"oauth": at.guest.connect, "payment": at.guest.pay}
         call = caller.call("both")
-        links = {await kind_of(at, link): link for link in [await caller.link() for _ in acts]}
-        for kind in sorted(acts, key=lambda kind: kind != first):
-            await acts[kind](links[kind])
+        links = {await kind_of(at, link): link for link in [await caller.link() for _ in "12"]}
+        for kind in sorted(links, key=lambda kind: kind != first):
+            await at.guest.finish(kind, links[kind])
         assert text_of(await soon(call)) == "octocat 9.00 EUR"
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
@@ -261,12 +250,11 @@ async def test_a_gathering_tool_shows_each_link_in_a_result_of_its_own(
     async with caller_at_sandbox(
         server, revision, limits=CallLimits(link=timedelta()), declares=None
     ) as (at, caller):
-        acts = {"oauth": at.guest.connect, "payment": at.guest.pay}
         for _ in range(2):
             result = await caller.result("both")
             assert text_of(result).startswith("This tool requires user input to continue")
             link = link_in(result)
-            await acts[await kind_of(at, link)](link)
+            await at.guest.finish(await kind_of(at, link), link)
         assert await caller.text("both") == "octocat 9.00 EUR"
 
 
@@ -400,9 +388,9 @@ async def test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_
         return str(await elicit.payment(Money(next(prices), "EUR"), "Tea"))
 
     async with caller_at_sandbox(server, MODERN) as (at, caller):
-        asked = asked_in(await caller.leg("buy"))
+        asked = await caller.asked("buy")
         await at.guest.pay(links_asked(asked)[0])
-        result = answered_in(await caller.leg("buy", after=asked))
+        result = await caller.answered("buy", after=asked)
         assert result.is_error
         assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
         assert "9.00 EUR" in text_of(result)
@@ -455,13 +443,12 @@ async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(server, revis
         return f"tea {len(bodies)}"
 
     async with sandbox_env(server) as at:
-        acts = {"payment": at.guest.pay, "secret": at.guest.type, "oauth": at.guest.connect}
         caller = await at.env.cut_off_caller(revision)
         call = caller.call("serve")
         if revision == MODERN:
             call = caller.call("serve", state=requested(await soon(call)))
         (row,) = await at.env.pending()
-        await acts[kind](at.env.link_of(row))
+        await at.guest.finish(kind, at.env.link_of(row))
         await eventually(lambda: bodies)
         await cut(call)
         if revision == MODERN:
@@ -485,7 +472,7 @@ async def test_a_new_question_is_shown_at_once_also_where_an_old_one_was(server,
     async with caller_at_sandbox(
         server, revision, limits=CallLimits(link=timedelta()), declares=None
     ) as (at, caller):
-        old = link_in(await caller.result("ask"))
+        old = await caller.link_in_result("ask")
         at.clock.tick(minutes=31)
         result = await caller.result("ask")
         assert text_of(result).startswith("This tool requires user input to continue")

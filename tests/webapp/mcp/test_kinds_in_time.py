@@ -14,10 +14,7 @@ from tests.support.kind_tools import asked_for, bought, connected
 from tests.support.mcp_sandbox import KEY, caller_at_sandbox, went_through
 from tests.support.mcp_server import (
     MODERN,
-    answered_in,
-    asked_in,
     eventually,
-    link_in,
     links_asked,
     new_browser,
     new_server,
@@ -84,45 +81,29 @@ async def test_a_name_asks_again_where_what_is_kept_does_not_fit(server, revisio
 async def test_a_key_lets_a_call_with_other_arguments_have_what_was_answered(
     server, revision, kind
 ):
-    questions = {
-        "oauth": lambda: connected(key="one"),
-        "payment": lambda: elicit.payment(Money("9.00", "EUR"), "Tea", key="one"),
-        "secret": lambda: elicit.secret("Your door", key="one"),
-    }
-
     @server.tool()
     async def serve(page: int) -> str:
-        await questions[kind]()
+        await asked_for(kind, key="one")
         return f"page {page}"
 
     async with caller_at_sandbox(
         server, revision, limits=CallLimits(link=timedelta()), declares=None
     ) as (at, caller):
-        acts = {"oauth": at.guest.connect, "payment": at.guest.pay, "secret": at.guest.type}
-        await acts[kind](link_in(await caller.result("serve", page=1)))
+        await at.guest.finish(kind, await caller.link_in_result("serve", page=1))
         assert await caller.text("serve", page=2) == "page 2"
         assert len(await at.env.elicitations()) == 1
 
 
 @pytest.mark.parametrize("kind", ["oauth", "payment", "secret"])
 async def test_a_timeout_is_the_questions_own(server, revision, kind):
-    minute = timedelta(minutes=1)
-    questions = {
-        "oauth": lambda: connected(timeout=minute),
-        "payment": lambda: elicit.payment(Money("9.00", "EUR"), "Tea", timeout=minute),
-        "secret": lambda: elicit.secret("Your door", timeout=minute),
-    }
-
     @server.tool()
     async def ask() -> str:
-        return str(await questions[kind]())
+        return str(await asked_for(kind, timeout=timedelta(minutes=1)))
 
     async with caller_at_sandbox(server, revision) as (at, caller):
         call = caller.call("ask")
         link = await caller.link()
-        await at.env.pending()
-        at.clock.tick(minutes=1)
-        await fall_due(at.env.service)
+        await at.pass_time(minutes=1)
         result = await soon(call)
         assert result.is_error
         assert "[ELICITATION_TIMEOUT]" in text_of(result)
@@ -194,13 +175,13 @@ async def test_an_account_is_still_there_when_the_payment_after_it_took_long(ser
         return f"{account.label} {receipt.price}"
 
     async with caller_at_sandbox(server, MODERN) as (at, caller):
-        first = asked_in(await caller.leg("both"))
+        first = await caller.asked("both")
         await at.guest.connect(links_asked(first)[0])
-        second = asked_in(await caller.leg("both", after=first))
+        second = await caller.asked("both", after=first)
         at.clock.tick(minutes=25)
         await fall_due(at.env.service)
         await at.guest.pay(links_asked(second)[0])
-        result = answered_in(await caller.leg("both", after=second))
+        result = await caller.answered("both", after=second)
         assert text_of(result) == "octocat 9.00 EUR"
 
 
@@ -212,15 +193,15 @@ async def test_a_secret_that_was_wiped_meanwhile_is_asked_for_again_and_nothing_
         return f"{len(key)} {receipt.price}"
 
     async with caller_at_sandbox(server, MODERN) as (at, caller):
-        first = asked_in(await caller.leg("both"))
+        first = await caller.asked("both")
         await at.guest.type(links_asked(first)[0])
-        second = asked_in(await caller.leg("both", after=first))
+        second = await caller.asked("both", after=first)
         at.clock.tick(minutes=25)
         await fall_due(at.env.service)
         await at.guest.pay(links_asked(second)[0])
-        again = asked_in(await caller.leg("both", after=second))
+        again = await caller.asked("both", after=second)
         await at.guest.type(links_asked(again)[0])
-        result = answered_in(await caller.leg("both", after=again))
+        result = await caller.answered("both", after=again)
         assert text_of(result) == f"{len(KEY)} 9.00 EUR"
         assert [payment.status for payment in await at.payments()] == ["spent"]
 

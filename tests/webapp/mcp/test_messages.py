@@ -7,11 +7,7 @@ import pytest
 
 from tests.attacks.bounds import wrong_arguments
 from tests.support.mcp_server import LEGACY, caller_of, text_of
-from webapp.mcp.messages import (
-    MESSAGE_BYTES_AT_MOST,
-    VALUES_AT_MOST,
-    has_too_many_values,
-)
+from webapp.mcp.messages import MESSAGE_BYTES_AT_MOST, VALUES_AT_MOST, has_too_many_values
 from webapp.mcp.results import ERROR_LETTERS_AT_MOST
 
 

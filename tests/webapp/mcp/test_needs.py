@@ -7,6 +7,8 @@ from typing import Any
 
 import mcp_types as types
 import pytest
+from fastmcp import Context, FastMCP
+from fastmcp.server.middleware import Middleware
 
 from flows import Account, Receipt, elicit
 from flows.elicitation.states import Status
@@ -16,9 +18,10 @@ from tests.support.mcp_sandbox import KEY, caller_at_sandbox, went_through
 from tests.support.mcp_server import (
     BOTH,
     MODERN,
+    Caller,
+    ServerEnv,
     caller_of,
     eventually,
-    link_in,
     server_env,
     soon,
     text_of,
@@ -29,6 +32,16 @@ TERMS = "https://example.com/terms"
 
 def terms(**more: Any) -> Any:
     return elicit.url("Read the terms.", TERMS, **more)
+
+
+async def finished(env: ServerEnv, caller: Caller, tool: str, *, times: int) -> str:
+    """Call the tool and finish so many visits, each with its number; what it says."""
+    call, person = caller.call(tool), await env.person()
+    for number in range(1, times + 1):
+        link = await caller.link()
+        await person.go_on(link)
+        await env.complete(link, {"n": number})
+    return text_of(await soon(call))
 
 
 def passing_on(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,10 +142,8 @@ async def test_a_no_ends_the_call_before_the_body(server, revision):
         ran.append("sure")
 
     no = ["decline", "decline", "cancel"]
-    async with caller_of(server, revision, answers=no, declares=BOTH, fills=["decline"]) as (
-        _,
-        caller,
-    ):
+    fills = ["decline"]
+    async with caller_of(server, revision, answers=no, declares=BOTH, fills=fills) as (_, caller):
         result = await caller.result("plain")
         assert result.is_error
         said = "The person declined: 'Read the terms.'. [ELICITATION_DECLINED]"
@@ -173,13 +184,7 @@ async def test_each_answer_is_handed_over_once(server, revision):
         return f"{first['n']} {second['n']}"
 
     async with caller_of(server, revision) as (env, caller):
-        call = caller.call("twice")
-        person = await env.person()
-        for number in (1, 2):
-            link = await caller.link()
-            await person.go_on(link)
-            await env.complete(link, {"n": number})
-        assert text_of(await soon(call)) == "1 2"
+        assert await finished(env, caller, "twice", times=2) == "1 2"
         assert len(await env.elicitations()) == 2
 
 
@@ -193,13 +198,7 @@ async def test_a_question_that_two_marks_share_is_asked_once(server, revision):
         return str((await terms())["n"])
 
     async with caller_of(server, revision) as (env, caller):
-        call = caller.call("enter")
-        person = await env.person()
-        for number in (1, 2):
-            link = await caller.link()
-            await person.go_on(link)
-            await env.complete(link, {"n": number})
-        assert text_of(await soon(call)) == "1"
+        assert await finished(env, caller, "enter", times=2) == "1"
         assert told == [1]
         assert len(await env.elicitations()) == 2
 
@@ -212,13 +211,7 @@ async def test_questions_that_are_asked_together_get_theirs_too(server, revision
         return f"{signed['n']} {read['n']}"
 
     async with caller_of(server, revision) as (env, caller):
-        call = caller.call("enter")
-        person = await env.person()
-        for number in (1, 2):
-            link = await caller.link()
-            await person.go_on(link)
-            await env.complete(link, {"n": number})
-        assert text_of(await soon(call)) == "2 1"
+        assert await finished(env, caller, "enter", times=2) == "2 1"
         assert len(await env.elicitations()) == 2
 
 
@@ -231,13 +224,7 @@ async def test_another_question_gets_nothing_handed_over(server, revision):
         return f"{by_key['n']} {other['n']}"
 
     async with caller_of(server, revision) as (env, caller):
-        call = caller.call("other")
-        person = await env.person()
-        for number in (1, 2, 3):
-            link = await caller.link()
-            await person.go_on(link)
-            await env.complete(link, {"n": number})
-        assert text_of(await soon(call)) == "2 3"
+        assert await finished(env, caller, "other", times=3) == "2 3"
 
 
 async def test_skip_if_is_told_the_arguments(server, revision):
@@ -334,10 +321,8 @@ async def test_on_complete_may_say_no(server, revision):
     def enter() -> str:
         return "in"
 
-    async with caller_of(server, revision, declares=BOTH, fills=[{"response": "Ada"}]) as (
-        _,
-        caller,
-    ):
+    fills = [{"response": "Ada"}]
+    async with caller_of(server, revision, declares=BOTH, fills=fills) as (_, caller):
         result = await caller.result("enter")
         assert text_of(result) == "These are last year's terms. [ELICITATION_DECLINED]"
 
@@ -408,7 +393,7 @@ async def test_a_call_that_begins_again_finds_what_it_needed_answered(server, re
     async with caller_of(server, revision, declares=None) as (env, caller):
         person = await env.person()
         for number in (1, 2):
-            link = link_in(await caller.result("enter"))
+            link = await caller.link_in_result("enter")
             await person.go_on(link)
             await env.complete(link, {"n": number})
         assert await caller.text("enter") == "1 2"
@@ -430,7 +415,7 @@ async def test_what_was_answered_before_a_restart_is_handed_over_after_it(
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     async with server_env(server, store=store) as env:
         async with env.caller(revision, declares=None) as caller:
-            link = link_in(await caller.result("enter"))
+            link = await caller.link_in_result("enter")
         person = await env.person()
         await person.go_on(link)
         await env.complete(link, {"n": 7})
@@ -443,8 +428,6 @@ async def test_what_was_answered_before_a_restart_is_handed_over_after_it(
 
 @pytest.mark.parametrize("way", ["unlisted", "called by another"])
 async def test_what_is_needed_is_asked_of_tools_that_are_reached_otherwise(revision, way):
-    from fastmcp import Context, FastMCP
-    from fastmcp.server.middleware import Middleware
 
     class Hides(Middleware):
         async def on_list_tools(self, context: Any, call_next: Any) -> Any:

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -65,6 +66,16 @@ class OddClient:
         return await self._http.post(self._url, content=body, headers=self.headers)
 
 
+@asynccontextmanager
+async def odd_client(
+    server: Any, revision: str = MODERN, **options: Any
+) -> AsyncIterator[tuple[ServerEnv, OddClient]]:
+    async with server_env(server, **options) as env, httpx.AsyncClient(timeout=300) as http:
+        client = OddClient(http, env, revision)
+        await client.connect()
+        yield env, client
+
+
 def said_in(response: httpx.Response) -> dict[str, Any]:
     for line in response.text.splitlines():
         text = line.removeprefix("data: ")
@@ -110,9 +121,7 @@ async def test_what_is_no_call_is_refused_at_the_door(server, revision, told):
         *(("wipe", {"arguments": value}) for value in (["x"], "x", 5)),
         *(("go", {"inputResponses": value}) for value in ([1], "x", 5, True, {"a": 5})),
     ]
-    async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
-        client = OddClient(http, env, revision)
-        await client.connect()
+    async with odd_client(server, revision) as (env, client):
         for tool, params in odd:
             said = await client.call(tool, **params)
             assert said["error"]["code"] == types.INVALID_PARAMS, params
@@ -126,9 +135,7 @@ async def test_what_is_no_call_is_refused_at_the_door(server, revision, told):
 async def test_a_tools_name_of_any_length_asks_nobody(server):
     # finding: S31
     gate = GatePolicy(patterns=("*",))
-    async with server_env(server, gate=gate) as env, httpx.AsyncClient(timeout=300) as http:
-        client = OddClient(http, env, LEGACY)
-        await client.connect()
+    async with odd_client(server, LEGACY, gate=gate) as (env, client):
         for name in ("x" * 257, "x" * 100_000, 5):
             said = await client.call("go", name=name)
             assert said["error"]["code"] == types.INVALID_PARAMS
@@ -166,9 +173,7 @@ async def test_half_a_letter_in_a_clients_name_has_people_asked_all_the_same(ser
 @pytest.mark.parametrize("account", ["x" * 257, "x" * 100_000, "", "a\x00b", f"ann{HALF}"])
 async def test_an_account_that_can_be_none_is_refused_in_a_sentence(server, account):
     # finding: S31
-    async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
-        client = OddClient(http, env, MODERN)
-        await client.connect()
+    async with odd_client(server) as (_, client):
         said = await client.call("connect", arguments={"account": account})
         (content,) = said["result"]["content"]
         assert content["text"].startswith("account is the name or id of one")
@@ -177,9 +182,7 @@ async def test_an_account_that_can_be_none_is_refused_in_a_sentence(server, acco
 
 async def test_half_a_letter_in_a_gated_calls_nested_text_asks_nobody(server):
     # finding: S31
-    async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
-        client = OddClient(http, env, MODERN)
-        await client.connect()
+    async with odd_client(server) as (env, client):
         for text in (HALF, "x" * 100_000):
             said = await client.call("wipe", arguments={"about": {"a": text}})
             assert "ELICITATION_INVALID_ARGUMENTS" in said["result"]["content"][0]["text"]
@@ -190,9 +193,7 @@ async def test_answers_to_a_tools_own_requests_that_cannot_be_kept_are_refused_i
     server,
 ):
     # finding: S31
-    async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
-        client = OddClient(http, env, MODERN)
-        await client.connect()
+    async with odd_client(server) as (_, client):
         roots = {"roots": [{"uri": "file:///" + "x" * 100_000}]}
         said = await client.call("go", inputResponses={"its own": roots})
         assert "at most are kept while a person is asked" in said["result"]["content"][0]["text"]

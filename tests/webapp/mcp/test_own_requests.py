@@ -4,15 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from flows import elicit
-from tests.support.mcp_server import (
-    MODERN,
-    answered_in,
-    asked_in,
-    caller_of,
-    links_asked,
-    new_server,
-    text_of,
-)
+from tests.support.mcp_server import MODERN, asked_in, caller_of, links_asked, new_server
 from tests.support.own_requests import size_form
 from webapp.limits import CallLimits
 
@@ -50,11 +42,11 @@ def asked_keys(result: object) -> list[str]:
 async def test_an_answer_is_seen_again_after_a_form_of_the_tools_own(library):
     shop = Shop(library, form_first=False)
     async with caller_of(shop.server, MODERN) as (env, caller):
-        paying = asked_in(await caller.leg("buy"))
+        paying = await caller.asked("buy")
         await env.complete(links_asked(paying)[0], {"n": 1})
-        sizing = asked_in(await caller.leg("buy", after=paying))
+        sizing = await caller.asked("buy", after=paying)
         assert asked_keys(sizing) == ["size"]
-        assert text_of(answered_in(await caller.leg("buy", after=sizing))) == "bought {'n': 1}"
+        assert await caller.last_text("buy", after=sizing) == "bought {'n': 1}"
         assert shop.used == 2
         assert len(await env.elicitations()) == 1
 
@@ -62,23 +54,23 @@ async def test_an_answer_is_seen_again_after_a_form_of_the_tools_own(library):
 async def test_a_leg_that_is_sent_twice_is_given_the_same_form_without_asking_again(library):
     shop = Shop(library, form_first=False)
     async with caller_of(shop.server, MODERN) as (env, caller):
-        paying = asked_in(await caller.leg("buy"))
+        paying = await caller.asked("buy")
         await env.complete(links_asked(paying)[0], {"n": 1})
         assert asked_keys(await caller.leg("buy", after=paying)) == ["size"]
-        sizing = asked_in(await caller.leg("buy", after=paying))
+        sizing = await caller.asked("buy", after=paying)
         assert asked_keys(sizing) == ["size"]
-        assert text_of(answered_in(await caller.leg("buy", after=sizing))) == "bought {'n': 1}"
+        assert await caller.last_text("buy", after=sizing) == "bought {'n': 1}"
         assert len(await env.elicitations()) == 1
 
 
 async def test_a_new_call_after_the_result_asks_anew(library):
     shop = Shop(library, form_first=False)
     async with caller_of(shop.server, MODERN) as (env, caller):
-        paying = asked_in(await caller.leg("buy"))
+        paying = await caller.asked("buy")
         (link,) = links_asked(paying)
         await env.complete(link)
-        sizing = asked_in(await caller.leg("buy", after=paying))
-        answered_in(await caller.leg("buy", after=sizing))
+        sizing = await caller.asked("buy", after=paying)
+        await caller.answered("buy", after=sizing)
         (fresh,) = links_asked(await caller.leg("buy"))
         assert env.id_of(fresh) != env.id_of(link)
 
@@ -98,12 +90,12 @@ async def test_an_outcome_is_used_up_by_a_result_of_a_leg_that_asked_nothing(lib
         return size_form()
 
     async with caller_of(server, MODERN) as (env, caller):
-        paying = asked_in(await caller.leg("deliver"))
+        paying = await caller.asked("deliver")
         (link,) = links_asked(paying)
         await env.complete(link)
-        sizing = asked_in(await caller.leg("deliver", after=paying))
-        assert text_of(answered_in(await caller.leg("deliver", after=sizing))) == "delivered"
-        fresh = asked_in(await caller.leg("deliver"))
+        sizing = await caller.asked("deliver", after=paying)
+        assert await caller.last_text("deliver", after=sizing) == "delivered"
+        fresh = await caller.asked("deliver")
         assert asked_keys(fresh) != ["size"], "one payment, two deliveries"
         assert env.id_of(links_asked(fresh)[0]) != env.id_of(link)
 
@@ -111,12 +103,12 @@ async def test_an_outcome_is_used_up_by_a_result_of_a_leg_that_asked_nothing(lib
 async def test_the_answer_to_a_form_that_came_first_is_there_in_every_later_leg(library):
     shop = Shop(library, form_first=True)
     async with caller_of(shop.server, MODERN, limits=SHORT) as (env, caller):
-        sizing = asked_in(await caller.leg("buy"))
+        sizing = await caller.asked("buy")
         assert asked_keys(sizing) == ["size"]
-        paying = asked_in(await caller.leg("buy", after=sizing))
+        paying = await caller.asked("buy", after=sizing)
         (link,) = links_asked(paying)
-        waiting = asked_in(await caller.leg("buy", after=paying))
+        waiting = await caller.asked("buy", after=paying)
         assert not waiting.input_requests
         await env.complete(link, {"n": 1})
-        assert text_of(answered_in(await caller.leg("buy", after=waiting))) == "bought {'n': 1}"
+        assert await caller.last_text("buy", after=waiting) == "bought {'n': 1}"
         assert shop.responses == [[], ["size"], ["size"], ["size"]]

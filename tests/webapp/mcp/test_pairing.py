@@ -190,10 +190,8 @@ async def test_a_program_that_fetches_the_gates_page_presses_no_yes_where_it_mus
 ):
     # finding: S20
     ran: list[str] = []
-    async with caller_of(shop_with_a_gate(ran), revision, who=PAIRED, declares=URL) as (
-        env,
-        caller,
-    ):
+    server = shop_with_a_gate(ran)
+    async with caller_of(server, revision, who=PAIRED, declares=URL) as (env, caller):
         call = caller.call("wipe", place="home")
         link = await caller.link()
         program, person = await env.person(), await env.person()

@@ -20,7 +20,6 @@ from tests.support.mcp_server import (
     ServerEnv,
     caller_of,
     eventually,
-    link_in,
     new_browser,
     new_server,
     soon,
@@ -127,7 +126,7 @@ async def test_a_press_on_continue_is_enough_where_the_tool_does_not_wait(revisi
         return f"shown {dict(await elicit.url('Look', LOGIN, wait_for_completion=False))}"
 
     async with caller_of(server, revision, declares=None) as (env, caller):
-        link = link_in(await caller.result("show"))
+        link = await caller.link_in_result("show")
         again = caller.call("show")
         await env.pending()
         assert await (await env.person()).go_on(link) == LOGIN

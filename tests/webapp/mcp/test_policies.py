@@ -6,7 +6,7 @@ import pytest
 
 from flows import elicit
 from flows.elicitation.states import Status
-from tests.support.mcp_server import LEGACY, caller_of, link_in, soon, text_of
+from tests.support.mcp_server import LEGACY, caller_of, soon, text_of
 from webapp.settings.quotas import PolicySettings
 
 ADDRESS = "https://example.org/"
@@ -100,8 +100,8 @@ async def test_questions_that_are_asked_together_supersede_none_of_each_other(se
 async def test_a_client_that_gets_links_in_results_has_one_question_too(server, revision):
     # parity: F8
     async with caller_of(server, revision, policies=ONE, declares=None) as (env, one):
-        first = link_in(await one.result("visit", name="Rome"))
-        second = link_in(await one.result("visit", name="Oslo"))
+        first = await one.link_in_result("visit", name="Rome")
+        second = await one.link_in_result("visit", name="Oslo")
         assert await env.status(first) is Status.SUPERSEDED
         assert await env.status(second) is Status.PENDING
         await env.complete(second)

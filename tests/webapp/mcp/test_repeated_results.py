@@ -1,7 +1,5 @@
 """A result that may be lost: the same call made again, after `once` or a payment, gets it again."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -11,22 +9,12 @@ from flows import elicit
 from flows.elicitation.run import REPEATED_FOR
 from flows.elicitation.states import Json
 from tests.support.clock import Clock
-from tests.support.mcp_server import (
-    FORM,
-    MODERN,
-    ServerEnv,
-    asked_in,
-    attached,
-    caller_of,
-    new_server,
-    soon,
-    text_of,
-)
+from tests.support.mcp_server import FORM, MODERN, attached, caller_of, new_server, text_of
 
 NOTE = "given again in case it did not arrive"
 
 
-class PaymentEnv:
+class Orders:
     """Tools that do a thing `once`."""
 
     def __init__(self, server: Any) -> None:
@@ -63,17 +51,6 @@ class PaymentEnv:
             return str(dict(await elicit.url(what, "https://example.org/login")))
 
 
-@asynccontextmanager
-async def opened(server: Any, library: str) -> AsyncGenerator[tuple[ServerEnv, Clock]]:
-    """HostedServer by its own library, with a clock by hand."""
-    clock = Clock()
-    application = (
-        server.http_app(path="/mcp") if library == "fastmcp" else server.streamable_http_app()
-    )
-    async with attached(server, application, clock=clock) as env:
-        yield env, clock
-
-
 def given_again(result: Any) -> str:
     """The text that was given before, of a result that says so itself."""
     assert not result.is_error
@@ -90,10 +67,11 @@ async def test_a_question_that_was_dismissed_beside_once_does_not_hold_its_resul
     server, library, revision
 ):
     # finding: R2
-    payment_env = PaymentEnv(server)
+    orders = Orders(server)
     fills: list[Any] = ["cancel", {"response": True}]
+    clock = Clock()
     async with (
-        opened(server, library) as (env, clock),
+        attached(server, clock=clock) as env,
         env.caller(revision, declares=FORM, fills=fills) as caller,
     ):
         first = await caller.result("order_with_tip", what="tea")
@@ -103,13 +81,13 @@ async def test_a_question_that_was_dismissed_beside_once_does_not_hold_its_resul
         clock.tick(seconds=REPEATED_FOR.total_seconds())
         other = await caller.result("order_with_tip", what="tea")
         assert text_of(other).startswith("order 2 of tea")
-        assert payment_env.orders == 2
+        assert orders.orders == 2
 
 
 @pytest.mark.every_way
 async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(server, revision):
     # finding: R2
-    payment_env = PaymentEnv(server)
+    orders = Orders(server)
     async with caller_of(server, revision) as (_, caller):
         first = await caller.result("order", what="tea")
         assert text_of(first) == "order 1 of tea"
@@ -117,13 +95,14 @@ async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(ser
         again = [await caller.result("order", what="tea") for _ in range(3)]
         assert [given_again(result) for result in again] == ["order 1 of tea"] * 3
         assert [result.structured_content for result in again] == [first.structured_content] * 3
-        assert payment_env.orders == 1
+        assert orders.orders == 1
 
 
-async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(server, library, revision):
+async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(server, revision):
     # finding: R2
-    PaymentEnv(server)
-    async with opened(server, library) as (env, clock), env.caller(revision) as caller:
+    Orders(server)
+    clock = Clock()
+    async with attached(server, clock=clock) as env, env.caller(revision) as caller:
         assert await caller.text("order", what="tea") == "order 1 of tea"
         clock.tick(seconds=119)
         again = await caller.result("order", what="tea")
@@ -136,7 +115,7 @@ async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(server,
 
 async def test_other_arguments_and_other_clients_get_their_own(server, revision):
     # finding: R2
-    PaymentEnv(server)
+    Orders(server)
     async with caller_of(server, revision) as (env, caller):
         assert await caller.text("order", what="tea") == "order 1 of tea"
         assert await caller.text("order", what="rum") == "order 2 of rum"
@@ -155,29 +134,29 @@ async def test_other_arguments_and_other_clients_get_their_own(server, revision)
 )
 async def test_with_again_it_is_done_again_at_once(server, revision, tool, results):
     # finding: R2
-    PaymentEnv(server)
+    Orders(server)
     async with caller_of(server, revision) as (_, caller):
         assert [await caller.text(tool, what="tea") for _ in results] == results
 
 
 async def test_an_error_is_never_given_again(server, revision):
     # finding: R2
-    payment_env = PaymentEnv(server)
-    payment_env.fails = True
+    orders = Orders(server)
+    orders.fails = True
     async with caller_of(server, revision) as (_, caller):
         assert (await caller.result("order", what="tea")).is_error
-        payment_env.fails = False
+        orders.fails = False
         assert (await caller.text("order", what="tea")).startswith("order ")
 
 
 async def test_what_neither_bought_nor_did_anything_is_asked_anew(server, revision):
     # finding: R2
-    PaymentEnv(server)
+    Orders(server)
     async with caller_of(server, revision) as (env, caller):
         for number in (1, 2):
-            call = caller.call("ask", what="Sign in")
-            await env.complete(await caller.link(), {"n": number})
-            assert text_of(await soon(call)) == str({"n": number})
+            assert await env.text_after_visit(caller, "ask", {"n": number}, what="Sign in") == str(
+                {"n": number}
+            )
 
 
 @pytest.mark.every_way
@@ -223,9 +202,9 @@ async def test_a_token_of_a_gated_call_gives_nothing_that_the_gate_keeps():
     async with caller_of(server, MODERN, fills=[{}]) as (env, caller):
         assert await caller.text("order", what="tea") == "order 1 of tea"
         await env.service.kinds.gates.approvals.clear()
-        asked = asked_in(await caller.leg("order", what="tea"))
+        asked = await caller.asked("order", what="tea")
         for _ in range(2):  # it says that it goes on, and answers nothing
-            asked = asked_in(await caller.leg("order", after=_unanswered(asked), what="tea"))
+            asked = await caller.asked("order", after=_unanswered(asked), what="tea")
 
 
 def _unanswered(asked: Any) -> Any:

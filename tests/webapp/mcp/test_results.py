@@ -33,7 +33,7 @@ async def test_a_result_of_any_size_comes_back_from_one_body(letter: str, length
         assert len(ran) == 1
 
 
-async def test_a_large_result_is_delivered_on_each_way(server, revision):
+async def test_a_result_too_large_to_keep_is_delivered_and_its_question_used_up(server, revision):
     ran: list[str] = []
 
     @server.tool()
@@ -43,28 +43,10 @@ async def test_a_large_result_is_delivered_on_each_way(server, revision):
         return '"' * 12_000
 
     async with caller_of(server, revision) as (env, caller):
-        call = caller.call("export")
-        await env.complete(await caller.link())
-        assert text_of(await soon(call)) == '"' * 12_000
-        assert len(ran) == 1
-
-
-async def test_the_question_of_a_result_too_large_to_keep_is_used_up(server, revision):
-    @server.tool()
-    async def export() -> str:
-        await elicit.url("Sign in", LOGIN)
-        return '"' * 12_000
-
-    async with caller_of(server, revision) as (env, caller):
-        first = caller.call("export")
-        used = await caller.link()
-        await env.complete(used)
-        await soon(first)
-        again = caller.call("export")
-        link = await caller.link()
-        assert env.id_of(link) != env.id_of(used)
-        await env.complete(link)
-        assert not (await soon(again)).is_error
+        for times in (1, 2):  # the same call asks anew
+            assert await env.text_after_visit(caller, "export") == '"' * 12_000
+            assert len(ran) == times
+        assert len(await env.elicitations()) == 2
 
 
 @pytest.mark.every_way

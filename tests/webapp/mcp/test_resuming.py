@@ -23,7 +23,6 @@ from tests.support.mcp_server import (
     new_server,
     server_env,
     soon,
-    text_of,
 )
 from webapp.mcp.resuming import BYTES_AT_MOST, EVENTS_AT_MOST, Streams
 
@@ -109,6 +108,16 @@ async def cut_off(library: str) -> AsyncIterator[tuple[ServerEnv, Reader, Work]]
         yield env, reader, work
 
 
+@asynccontextmanager
+async def read_whole(server: Any) -> AsyncIterator[tuple[ServerEnv, Reader]]:
+    """A reader that has read its call's stream to the end."""
+    Work(server).gate.set()
+    async with server_env(server) as env:
+        reader = await reader_on(env)
+        await soon(reader.call(leaves_at=99))
+        yield env, reader
+
+
 async def results_are_noted(env: ServerEnv) -> None:
     (run,) = await env.service.elicitations.all(Run)
     while not run.is_delivered:
@@ -145,11 +154,7 @@ async def test_what_came_while_nobody_was_there_is_read_later_and_more_than_once
 
 async def test_a_result_that_arrived_can_be_read_again(server):
     # finding: R2
-    work = Work(server)
-    work.gate.set()
-    async with server_env(server) as env:
-        reader = await reader_on(env)
-        await soon(reader.call(leaves_at=99))
+    async with read_whole(server) as (_, reader):
         assert await soon(reader.resume(reader.seen[0])) == 200
         assert reader.results == ["worked 1"] * 2
 
@@ -157,11 +162,7 @@ async def test_a_result_that_arrived_can_be_read_again(server):
 @pytest.mark.parametrize("id", ["another session's", "none of anybody's", "7", "_GET_stream"])
 async def test_an_event_that_is_not_this_sessions_is_refused(server, id):
     # finding: R2
-    work = Work(server)
-    work.gate.set()
-    async with server_env(server) as env:
-        reader = await reader_on(env)
-        await soon(reader.call(leaves_at=99))
+    async with read_whole(server) as (env, reader):
         thief = await reader_on(env)
         for event in reader.seen if id == "another session's" else [id]:
             assert await soon(thief.resume(event)) == 400
@@ -170,13 +171,10 @@ async def test_an_event_that_is_not_this_sessions_is_refused(server, id):
 
 async def test_ids_of_events_are_not_to_be_guessed(server):
     # finding: R2
-    work = Work(server)
-    work.gate.set()
-    async with server_env(server) as env:
-        readers = [await reader_on(env) for _ in range(2)]
-        for reader in readers:
-            await soon(reader.call(leaves_at=99))
-        seen = [id for reader in readers for id in reader.seen]
+    async with read_whole(server) as (env, reader):
+        another = await reader_on(env)
+        await soon(another.call(leaves_at=99))
+        seen = [*reader.seen, *another.seen]
         assert len(set(seen)) == len(seen) >= 4
         assert all(len(id) >= 22 for id in seen)
 
@@ -201,9 +199,7 @@ async def test_the_official_client_takes_its_stream_up_by_itself(server):
         return str(dict(await elicit.url("Sign in", LOGIN)))
 
     async with caller_of(server, LEGACY) as (env, caller):
-        call = caller.call("ask")
-        await env.complete(await caller.link(), {"n": 1})
-        assert text_of(await soon(call)) == "{'n': 1}"
+        assert await env.text_after_visit(caller, "ask", {"n": 1}) == "{'n': 1}"
         gone = caller.call("ask")
         await caller.link()
         await cut(gone)

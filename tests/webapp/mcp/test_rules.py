@@ -24,13 +24,7 @@ from flows.question import Question
 from flows.schema.schema import Fault, schema_of
 from tests.support.clock import Clock
 from tests.support.hand_loop import HandLoop
-from tests.support.mcp_server import (
-    BOTH,
-    URL,
-    caller_of,
-    soon,
-    text_of,
-)
+from tests.support.mcp_server import BOTH, URL, caller_of, soon, text_of
 from tests.support.service_env import asked, process
 from webapp.elicitations.watcher import listen
 from webapp.kinds.rules import ANSWERED_WITHIN, NOBODY

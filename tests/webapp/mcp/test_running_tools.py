@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import mcp_types as types
 import pytest
 
 from flows import CallOver, Declined, ElicitError, NoAsker, elicit
@@ -11,22 +10,20 @@ from flows.elicitation.states import Json
 from tests.support.mcp_server import (
     LEGACY,
     MODERN,
-    answered_in,
-    asked_in,
     caller_of,
-    link_in,
     links_asked,
     new_server,
     server_env,
     soon,
     text_of,
 )
+from tests.support.own_requests import size_form
 
 LOGIN = "https://example.org/login"
 
 
 @pytest.mark.every_way
-async def test_a_bare_except_does_not_swallow_the_question(server, revision):
+async def test_an_except_does_not_swallow_the_question(server, revision):
     @server.tool()
     async def careless() -> str:
         try:
@@ -34,13 +31,6 @@ async def test_a_bare_except_does_not_swallow_the_question(server, revision):
         except:  # noqa: E722 - what the test is about
             return "swallowed"
 
-    async with caller_of(server, revision) as (env, caller):
-        call = caller.call("careless")
-        await env.complete(await caller.link(), {"name": "ann"})
-        assert text_of(await soon(call)) == "{'name': 'ann'}"
-
-
-async def test_an_except_exception_does_not_swallow_the_question(server, revision):
     @server.tool()
     async def careful() -> str:
         try:
@@ -49,9 +39,8 @@ async def test_an_except_exception_does_not_swallow_the_question(server, revisio
             return f"handled {type(error).__name__}"
 
     async with caller_of(server, revision) as (env, caller):
-        call = caller.call("careful")
-        await env.complete(await caller.link(), {"name": "ann"})
-        assert text_of(await soon(call)) == "{'name': 'ann'}"
+        for tool in ("careless", "careful"):
+            assert await env.text_after_visit(caller, tool, {"name": "ann"}) == "{'name': 'ann'}"
 
 
 async def test_a_tool_may_handle_a_no_itself(server, revision):
@@ -68,35 +57,22 @@ async def test_a_tool_may_handle_a_no_itself(server, revision):
         assert (text_of(result), result.is_error) == ("as you wish", False)
 
 
-@pytest.mark.every_way
-async def test_gathered_questions_each_get_their_own_answer(server, revision):
-    @server.tool()
-    async def both() -> str:
-        one, two = await asyncio.gather(
-            elicit.url("One", LOGIN).outcome(), elicit.url("Two", LOGIN).outcome()
-        )
-        return f"{one.content} {two.content}"
+async def both_gathered() -> list[Any]:
+    return [*await asyncio.gather(elicit.url("One", LOGIN), elicit.url("Two", LOGIN))]
 
-    async with caller_of(server, revision) as (env, caller):
-        call = caller.call("both")
-        for _ in range(2):
-            link = await caller.link()
-            elicitation = await env.service.elicitations.get(env.id_of(link))
-            assert elicitation is not None
-            await env.complete(link, {"is": elicitation.asked.message})
-        assert text_of(await soon(call)) == "{'is': 'One'} {'is': 'Two'}"
+
+async def both_in_a_task_group() -> list[Any]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_answer(message)) for message in ("One", "Two")]
+    return [task.result() for task in tasks]
 
 
 @pytest.mark.every_way
-async def test_questions_of_a_task_group_each_get_their_own_answer(server, revision):
+@pytest.mark.parametrize("ask", [both_gathered, both_in_a_task_group])
+async def test_gathered_questions_each_get_their_own_answer(server, revision, ask):
     @server.tool()
     async def both() -> str:
-        async def ask(message: str) -> str:
-            return str(dict(await elicit.url(message, LOGIN)))
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(ask(message)) for message in ("One", "Two")]
-        return " ".join(task.result() for task in tasks)
+        return " ".join(str(dict(answer)) for answer in await ask())
 
     async with caller_of(server, revision) as (env, caller):
         call = caller.call("both")
@@ -111,8 +87,8 @@ async def test_questions_of_a_task_group_each_get_their_own_answer(server, revis
 async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(server):
     add_both(server)
     async with caller_of(server, MODERN) as (env, caller):
-        first = asked_in(await caller.leg("both"))
-        second = asked_in(await caller.leg("both", after=first))
+        first = await caller.asked("both")
+        second = await caller.asked("both", after=first)
         assert len({*links_asked(first), *links_asked(second)}) == 2
         is_quiet = not len(env.service.elicitations.waiters)
         for link in (*links_asked(first), *links_asked(second)):
@@ -123,13 +99,13 @@ async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(server):
 async def test_an_answer_between_two_legs_of_a_gather_is_there_for_the_next_leg(server):
     add_both(server)
     async with caller_of(server, MODERN) as (env, caller):
-        first = asked_in(await caller.leg("both"))
-        second = asked_in(await caller.leg("both", after=first))
+        first = await caller.asked("both")
+        second = await caller.asked("both", after=first)
         for link in (*links_asked(first), *links_asked(second)):
             await env.complete(link)
         takes = [elicitation.take for elicitation in await env.elicitations()]
         assert takes == [None, None]  # or the next leg waits until the lease is out
-        assert text_of(answered_in(await caller.leg("both", after=second))) == "done"
+        assert await caller.last_text("both", after=second) == "done"
 
 
 async def test_a_no_to_one_of_two_gathered_questions_ends_the_wait_for_the_other(server):
@@ -193,9 +169,9 @@ async def test_a_question_that_changes_between_two_legs_is_an_error(server):
         return "paid"
 
     async with caller_of(server, MODERN) as (env, caller):
-        asked = asked_in(await caller.leg("pay"))
+        asked = await caller.asked("pay")
         await env.complete(links_asked(asked)[0])
-        result = answered_in(await caller.leg("pay", after=asked))
+        result = await caller.answered("pay", after=asked)
         assert result.is_error
         assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
         assert "Pay 9 EUR" in text_of(result)
@@ -216,12 +192,7 @@ def add_own_state(server: Any, library: str, *, asks_first: bool) -> list[str | 
         if asks_first:
             await elicit.url("Sign in", LOGIN)
         if context.request_state is None:
-            question = types.ElicitRequest(
-                params=types.ElicitRequestFormParams(
-                    message="Which size?", requested_schema={"type": "object", "properties": {}}
-                )
-            )
-            return types.InputRequiredResult(input_requests={"q": question}, request_state=state)
+            return size_form(state)
         return f"{context.request_state} {context.input_responses is not None}"
 
     return seen
@@ -241,9 +212,7 @@ async def test_a_tools_own_state_travels_with_ours(library, state):
     server = new_server(library)
     seen = add_own_state(server, library, asks_first=True)
     async with caller_of(server, MODERN) as (env, caller):
-        call = caller.call("own", state=state)
-        await env.complete(await caller.link())
-        assert text_of(await soon(call)) == f"{state} True"
+        assert await env.text_after_visit(caller, "own", state=state) == f"{state} True"
         assert seen == [None, None, state]
         assert [row.delivered_at is not None for row in await env.elicitations()] == [True]
 
@@ -343,9 +312,7 @@ async def test_each_turn_of_a_loop_has_a_key_and_is_done_once(server, revision):
         return str(paid)
 
     async with caller_of(server, revision) as (env, caller):
-        call = caller.call("pay_all")
-        await env.complete(await caller.link())
-        assert text_of(await soon(call)) == "['tea 1', 'milk 2', '3 3']"
+        assert await env.text_after_visit(caller, "pay_all") == "['tea 1', 'milk 2', '3 3']"
         assert len(set(done)) == len(done) == 3
 
 
@@ -372,9 +339,7 @@ async def test_what_an_inner_call_does_once_is_its_own(revision):
         return str(paid)
 
     async with caller_of(server, revision) as (env, caller):
-        call = caller.call("pay_all")
-        await env.complete(await caller.link())
-        assert text_of(await soon(call)) == "['tea 1', 'milk 2', 'tea 3']"
+        assert await env.text_after_visit(caller, "pay_all") == "['tea 1', 'milk 2', 'tea 3']"
         assert len(set(done)) == len(done) == 3
 
 
@@ -393,9 +358,7 @@ async def test_work_that_is_no_coroutine_is_done_once_too(server, revision):
         return f"number {number}"
 
     async with caller_of(server, revision) as (env, caller):
-        call = caller.call("count")
-        await env.complete(await caller.link())
-        assert text_of(await soon(call)) == "number 1"
+        assert await env.text_after_visit(caller, "count") == "number 1"
         assert len(done) == 1
 
 
@@ -428,9 +391,9 @@ async def test_work_is_done_once_whatever_it_gives(server, revision, gives):
 
     async with caller_of(server, revision) as (env, caller):
         if isinstance(gives, int) and gives <= 1024 * 1024:
-            call = caller.call("report")
-            await env.complete(await caller.link())
-            assert text_of(await soon(call)) == f"{gives - 11} " + '"' * 9 + "xxx"
+            assert (
+                await env.text_after_visit(caller, "report") == f"{gives - 11} " + '"' * 9 + "xxx"
+            )
             assert len(done) == 1
             return
         for _ in range(3):
@@ -448,7 +411,7 @@ async def test_a_client_does_not_choke_on_a_link_where_a_list_was_promised(serve
         return ["a", "b"]
 
     async with caller_of(server, revision, declares=None) as (env, caller):
-        link = link_in(await caller.result("repositories"))
+        link = await caller.link_in_result("repositories")
         await env.complete(link)
         result = await caller.result("repositories")
         assert result.structured_content == {"result": ["a", "b"]}
@@ -518,21 +481,6 @@ async def test_a_question_that_is_wrong_is_told_as_a_sentence(server, revision):
         assert "evil.example" in text_of(result)
         assert "[INVALID_INPUT]" in text_of(result)
         assert all(row.status.is_final for row in await env.elicitations())
-
-
-async def test_a_tool_may_ask_what_the_client_can(server, revision):
-    @server.tool()
-    async def modes() -> str:
-        return " ".join(mode for mode in ("form", "url") if elicit.can(mode))
-
-    async with server_env(server) as env:
-        for declares, expected in (
-            ("all", "form url"),
-            (types.ElicitationCapability(), "form"),
-            (None, ""),
-        ):
-            async with env.caller(revision, declares=declares) as caller:
-                assert await caller.text("modes") == expected
 
 
 async def test_the_same_question_twice_in_one_call_is_two_questions(server, revision):

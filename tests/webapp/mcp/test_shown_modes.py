@@ -51,7 +51,7 @@ async def test_an_accept_of_a_link_is_no_yes_in_a_later_leg_that_declares_forms(
         caller_of(server, MODERN, declares=URL) as (env, links),
         env.caller(MODERN, declares=declares) as forms,
     ):
-        asked = asked_in(await links.leg(tool))
+        asked = await links.asked(tool)
         ((_, request),) = (asked.input_requests or {}).items()
         link: str = request.params.url  # type: ignore[union-attr]
         leg = forms.call_leg(tool, after=asked)
@@ -70,7 +70,7 @@ async def test_an_answer_to_a_form_is_one_in_a_later_leg_that_declares_links_alo
         caller_of(server, MODERN, declares=BOTH) as (env, forms),
         env.caller(MODERN, declares=URL) as links,
     ):
-        asked = asked_in(await forms.leg(tool))
+        asked = await forms.asked(tool)
         assert text_of(answered_in(await soon(links.leg(tool, after=asked)))) == "done"
         assert [tool] == RAN
 
@@ -81,7 +81,7 @@ async def test_a_form_that_nobody_answered_is_shown_again_as_the_leg_can(server)
         caller_of(server, MODERN, declares=BOTH) as (env, forms),
         env.caller(MODERN, declares=URL) as links,
     ):
-        asked = asked_in(await forms.leg("gated"))
+        asked = await forms.asked("gated")
         unanswered = asked.model_copy(update={"input_requests": {}})
         again = asked_in(await soon(links.leg("gated", after=unanswered)))
         ((_, request),) = (again.input_requests or {}).items()

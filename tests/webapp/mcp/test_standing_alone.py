@@ -12,18 +12,15 @@ from tests.support.mcp_server import (
     LEGACY,
     MODERN,
     answered_in,
-    asked_in,
     attached,
     cut,
     eventually,
-    link_in,
     links_asked,
     new_server,
     server_env,
     soon,
     text_of,
 )
-from tests.support.standing_alone import application_of
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 
@@ -36,11 +33,9 @@ def add_sign_in(server: Any) -> None:
         return f"signed in: {(await elicit.url('Sign in', LOGIN))['name']}"
 
 
-async def test_without_a_stream_back_the_client_gets_the_link_in_an_error(library):
-    server = new_server(library)
+async def test_without_a_stream_back_the_client_gets_the_link_in_an_error(server):
     add_sign_in(server)
-    application = application_of(server, library, json_response=True)
-    async with attached(server, application) as env, env.caller(LEGACY) as caller:
+    async with attached(server, json_response=True) as env, env.caller(LEGACY) as caller:
         with pytest.raises(MCPError) as required:
             await caller.result("sign_in")
         assert required.value.error.code == -32042
@@ -52,24 +47,27 @@ async def test_without_a_stream_back_the_client_gets_the_link_in_an_error(librar
         assert not caller.has_links_left
 
 
-async def test_without_a_session_nothing_is_declared_so_the_link_is_in_the_result(library):
+async def test_without_a_session_nothing_is_declared_so_the_link_is_in_the_result(server):
     """Each request stands alone there: what the client said when it began is forgotten."""
-    server = new_server(library)
     add_sign_in(server)
-    application = application_of(server, library, stateless_http=True)
-    async with attached(server, application) as env, env.caller(LEGACY) as caller:
-        link = link_in(await caller.result("sign_in"))
+    async with attached(server, stateless_http=True) as env, env.caller(LEGACY) as caller:
+        link = await caller.link_in_result("sign_in")
         assert await env.complete(link, {"name": "ann"}) == "accepted"
         assert await caller.text("sign_in") == "signed in: ann"
         assert not caller.has_links_left
 
 
-@pytest.mark.parametrize("option", [None, "stateless_http", "json_response"])
-async def test_on_the_newer_revision_any_way_of_serving_will_do(library, option):
-    server = new_server(library)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"stateless_http": True}, {"json_response": True}],
+    ids=["as usual", "without sessions", "without streams"],
+)
+async def test_on_the_newer_revision_any_way_of_serving_will_do(server, options):
     add_sign_in(server)
-    application = application_of(server, library, **({option: True} if option else {}))
-    async with attached(server, application) as env, env.caller(MODERN) as caller:
+    async with (
+        attached(server, **options) as env,
+        env.caller(MODERN) as caller,
+    ):
         call = caller.call("sign_in")
         link = await caller.link()
         await env.waited_for_by_another(link, None)
@@ -77,11 +75,9 @@ async def test_on_the_newer_revision_any_way_of_serving_will_do(library, option)
         assert text_of(await soon(call)) == "signed in: ann"
 
 
-async def test_attached_to_a_session_the_call_is_held(library):
-    server = new_server(library)
+async def test_attached_to_a_session_the_call_is_held(server):
     add_sign_in(server)
-    application = application_of(server, library)
-    async with attached(server, application) as env, env.caller(LEGACY) as caller:
+    async with attached(server) as env, env.caller(LEGACY) as caller:
         call = caller.call("sign_in")
         link = await caller.link()
         await env.complete(link, {"name": "ann"})
@@ -100,7 +96,7 @@ async def test_a_leg_may_reach_another_process_than_the_one_before(library, tmp_
         one.caller(MODERN) as here,
         two.caller(MODERN, headers={"host": urlsplit(one.url).netloc}) as there,
     ):
-        asked = asked_in(await here.leg("sign_in"))
+        asked = await here.asked("sign_in")
         (link,) = links_asked(asked)
         person = await one.person()
         leg = asyncio.create_task(there.leg("sign_in", after=asked))
@@ -151,7 +147,7 @@ async def test_a_leg_that_hears_late_of_its_runs_result_gets_it_all_the_same():
         one.caller(MODERN) as here,
         two.caller(MODERN, headers={"host": urlsplit(one.url).netloc}) as there,
     ):
-        asked = asked_in(await here.leg("buy"))
+        asked = await here.asked("buy")
         await one.complete(links_asked(asked)[0])
         first = asyncio.create_task(here.leg("buy", after=asked))
         await eventually(lambda: bodies)

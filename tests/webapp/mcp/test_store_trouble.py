@@ -59,9 +59,7 @@ async def test_a_store_that_fails_at_the_end_of_a_call_is_told_like_any(server, 
         return f"hello {answer}"
 
     async with caller_of(server, revision, store=store) as (env, caller):
-        call = caller.call("greet")
-        await env.complete(await caller.link(), {})
-        assert "[STORE_UNAVAILABLE]" in text_of(await soon(call))
+        assert "[STORE_UNAVAILABLE]" in await env.text_after_visit(caller, "greet", {})
         store.troubles.clear()
 
 

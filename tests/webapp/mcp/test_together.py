@@ -32,7 +32,6 @@ from tests.support.mcp_server import (
     soon,
     text_of,
 )
-from tests.support.standing_alone import application_of
 from webapp.limits import CallLimits
 
 AT_ONCE = CallLimits(link=timedelta())
@@ -137,15 +136,13 @@ async def test_all_are_answered_and_the_tuple_is_in_order(library, revision):
         return f"{dict(paid)} {name}"
 
     async with caller_of(built, revision, declares=BOTH, fills=[NAME]) as (env, caller):
-        call = caller.call("order")
-        await env.complete(await caller.link(), {"sum": 9})
-        assert text_of(await soon(call)) == "{'sum': 9} Ada"
+        assert await env.text_after_visit(caller, "order", {"sum": 9}) == "{'sum': 9} Ada"
         assert len(await env.elicitations()) == 2
 
 
 async def test_one_round_carries_every_request(server):
     async with caller_of(server, MODERN, declares=BOTH) as (env, caller):
-        first = asked_in(await caller.leg("order"))
+        first = await caller.asked("order")
         asked = asked_by(first)
         assert list(asked) == ["Who are you?", "Sure?", "Pay here"]
         assert [one.mode for one in asked.values()] == ["form", "form", "url"]
@@ -157,7 +154,7 @@ async def test_one_round_carries_every_request(server):
 
 async def test_what_is_answered_is_not_shown_again(server):
     async with caller_of(server, MODERN, limits=SHORT, declares=BOTH) as (env, caller):
-        first = asked_in(await caller.leg("order"))
+        first = await caller.asked("order")
         link = asked_by(first)["Pay here"].url
         # A form without an answer is shown again at once, while the link waits for the person.
         second = asked_in(
@@ -180,7 +177,7 @@ async def test_what_is_answered_is_not_shown_again(server):
 async def test_a_form_that_must_be_shown_again_does_not_wait_for_the_others(server):
     """With the usual limits a link alone would be held for 40 seconds, longer than this test."""
     async with caller_of(server, MODERN, declares=BOTH) as (env, caller):
-        first = asked_in(await caller.leg("order"))
+        first = await caller.asked("order")
         answers = {"Who are you?": NAME, "Pay here": "accept"}
         second = await go_on(caller, "order", first, answers)
         assert list(asked_by(second)) == ["Sure?"]
@@ -282,8 +279,7 @@ async def test_without_a_stream_back_the_error_has_all_links(library):
         )
         return "done"
 
-    application = application_of(server, library, json_response=True)
-    async with attached(server, application) as env, env.caller(LEGACY) as caller:
+    async with attached(server, json_response=True) as env, env.caller(LEGACY) as caller:
         with pytest.raises(MCPError) as required:
             await caller.result("visit_both")
         assert required.value.error.code == -32042
@@ -305,22 +301,16 @@ async def test_the_first_no_is_raised_and_nobody_waits_for_the_rest(server, revi
 
 
 async def test_a_confirmation_among_them_is_false_for_a_no(server, revision):
-    async with caller_of(server, revision, declares=BOTH, fills=[NAME, "decline"]) as (
-        env,
-        caller,
-    ):
-        call = caller.call("order")
-        await env.complete(await caller.link())
-        assert text_of(await soon(call)) == "Ada False {}"
+    fills = [NAME, "decline"]
+    async with caller_of(server, revision, declares=BOTH, fills=fills) as (env, caller):
+        assert await env.text_after_visit(caller, "order") == "Ada False {}"
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
 async def test_the_outcomes_are_waited_for_whatever_they_are(server, revision, no):
     """A dismissed form is not shown again in the later legs of the same call."""
-    async with caller_of(server, revision, limits=SHORT, declares=BOTH, fills=[no]) as (
-        env,
-        caller,
-    ):
+    about: dict[str, Any] = {"limits": SHORT, "fills": [no]}
+    async with caller_of(server, revision, declares=BOTH, **about) as (env, caller):
         call = caller.call("outcomes")
         link = await caller.link()
         await eventually(lambda: caller.forms)
@@ -359,8 +349,8 @@ async def test_a_tool_that_asks_others_together_than_before_is_told(server):
         return "done"
 
     async with caller_of(server, MODERN, declares=URL) as (_, caller):
-        first = asked_in(await caller.leg("fickle"))
-        result = answered_in(await caller.leg("fickle", after=first))
+        first = await caller.asked("fickle")
+        result = await caller.answered("fickle", after=first)
         assert result.is_error
         assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
 
@@ -368,14 +358,14 @@ async def test_a_tool_that_asks_others_together_than_before_is_told(server):
 async def test_the_last_round_that_a_client_affords_has_all_links(server):
     limits = CallLimits(rounds=1, leg=timedelta(), leg_at_least=timedelta())
     async with caller_of(server, MODERN, limits=limits, declares=URL) as (env, caller):
-        first = asked_in(await caller.leg("visit_both"))
-        last = answered_in(await caller.leg("visit_both", after=first))
+        first = await caller.asked("visit_both")
+        last = await caller.answered("visit_both", after=first)
         assert text_of(last).startswith("Still waiting")
         links = links_in(last)
         assert list(links) == ["The first", "The second"]
         for link in links.values():
             await env.complete(link)
-        assert text_of(answered_in(await caller.leg("visit_both"))) == "{} {}"
+        assert await caller.last_text("visit_both") == "{} {}"
 
 
 async def test_a_tool_cannot_swallow_the_suspension_of_several(server):
@@ -392,10 +382,10 @@ async def test_a_tool_cannot_swallow_the_suspension_of_several(server):
         return f"done {with_errors}"
 
     async with caller_of(server, MODERN, declares=URL) as (env, caller):
-        first = asked_in(await caller.leg("stubborn"))
+        first = await caller.asked("stubborn")
         for asked in asked_by(first).values():
             await env.complete(asked.url)
-        assert text_of(answered_in(await caller.leg("stubborn", after=first))) == "done []"
+        assert await caller.last_text("stubborn", after=first) == "done []"
 
 
 async def test_groups_within_a_gather_come_in_more_rounds(server, revision):
@@ -444,9 +434,8 @@ async def test_an_account_and_a_payment_are_asked_for_together(server, revision)
     async with caller_at_sandbox(server, revision) as (at, caller):
         call = caller.call("both")
         links = [await caller.link(), await caller.link()]
-        acts = {"oauth": at.guest.connect, "payment": at.guest.pay}
         for link in links:
-            await acts[await kind_of(at.env, link)](link)
+            await at.guest.finish(await kind_of(at.env, link), link)
         assert text_of(await soon(call)) == "octocat 9.00 EUR"
         assert [payment.status for payment in await at.payments()] == ["spent"]
         # The account is known from now on; nothing but the payment is asked.
@@ -465,8 +454,8 @@ async def test_a_hundred_questions_of_a_run_leave_its_state_readable(server):
         return "all"
 
     async with caller_of(server, MODERN) as (_, caller):
-        first = asked_in(await caller.leg("many"))
-        second = asked_in(await caller.leg("many", after=first))
+        first = await caller.asked("many")
+        second = await caller.asked("many", after=first)
         assert second.request_state is not None
         assert len(second.request_state) < MAXIMUM_TEXT_BYTES
-        assert text_of(answered_in(await caller.leg("many", after=second))) == "all"
+        assert await caller.last_text("many", after=second) == "all"

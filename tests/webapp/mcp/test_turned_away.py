@@ -1,6 +1,5 @@
 """Whoever is turned away is in the log, by the question's id and nothing of what it was about."""
 
-import asyncio
 import logging
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +10,7 @@ from tests.support import by_code
 from tests.support import signed_in_people as who_is_who
 from tests.support.callers import sent_out
 from tests.support.issuer import sign_in
-from tests.support.mcp_server import MODERN, caller_of, new_server
+from tests.support.mcp_server import MODERN
 from tests.support.oauth_env import oauth_env, parameter
 
 _OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime"}
@@ -37,7 +36,7 @@ def is_silent_about(caplog: pytest.LogCaptureFixture, *secrets: str) -> bool:
 
 async def test_a_link_that_was_passed_on_to_another_person(caplog):
     caplog.set_level(logging.DEBUG)
-    async with who_is_who.oauth_env() as here:
+    async with who_is_who.signed_in_env() as here:
         alice, mallory = await here.env.person(), await here.env.person()
         async with here.env.caller(MODERN, headers=here.bearer("alice")) as caller:
             caller.begin("visit")
@@ -68,14 +67,7 @@ async def test_a_link_that_was_passed_on_from_this_machine(caplog):
 
 async def test_a_link_by_code_in_another_browser(caplog):
     caplog.set_level(logging.DEBUG)
-    typed = asyncio.Queue[str]()
-    async with caller_of(
-        by_code.shop(new_server("mcp")),
-        MODERN,
-        who=by_code.ANONYMOUS,
-        headers=by_code.FROM_AFAR,
-        typed=typed,
-    ) as (env, caller):
+    async with by_code.nameless(MODERN) as (env, caller, typed):
         caller.begin("visit")
         link = await caller.link()
         person, other = await env.person(), await env.person()

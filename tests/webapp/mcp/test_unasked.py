@@ -2,23 +2,18 @@
 
 import asyncio
 import contextlib
+import inspect
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastmcp import Context, FastMCP
+from fastmcp.exceptions import ToolError as FastError
 
 from flows import Money, NotAsked, Question, elicit
-from tests.support.mcp_server import (
-    FORM,
-    LEGACY,
-    MODERN,
-    asked_in,
-    caller_of,
-    new_server,
-    text_of,
-)
+from tests.support.mcp_server import FORM, LEGACY, MODERN, caller_of, new_server, text_of
 
 LOGIN = "https://example.org/login"
 PRICE = Money("9.00", "EUR")
@@ -73,72 +68,35 @@ async def test_of_two_equal_questions_each_is_asked(server, revision):
         assert first == second
         return f"the goods for {await first}"
 
-    async with caller_of(server, revision, declares=FORM, fills=[{"response": "Ada"}]) as (
-        _,
-        caller,
-    ):
+    fills = [{"response": "Ada"}]
+    async with caller_of(server, revision, declares=FORM, fills=fills) as (_, caller):
         assert_is_withheld(await caller.result("buy"))
         assert len(caller.forms) == 1
 
 
-async def _awaited(question: Question[str]) -> None:
-    await question
+WAYS: dict[str, Callable[[Question[str]], Any]] = {
+    "awaited": lambda question: question,
+    "its outcome": lambda question: question.outcome(),
+    "or none": lambda question: question.or_none(),
+    "together": elicit.together,
+    "gathered": asyncio.gather,
+    "discarded": lambda question: question.discard(),
+    "discarded together": lambda question: elicit.together(question).discard(),
+    "needed": elicit.needs,
+}
 
 
-async def _outcome(question: Question[str]) -> None:
-    await question.outcome()
-
-
-async def _or_none(question: Question[str]) -> None:
-    await question.or_none()
-
-
-async def _together(question: Question[str]) -> None:
-    await elicit.together(question)
-
-
-async def _gathered(question: Question[str]) -> None:
-    await asyncio.gather(question)
-
-
-async def _discarded(question: Question[str]) -> None:
-    question.discard()
-
-
-async def _discarded_together(question: Question[str]) -> None:
-    elicit.together(question).discard()
-
-
-async def _marked(question: Question[str]) -> None:
-    elicit.needs(question)
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        _awaited,
-        _outcome,
-        _or_none,
-        _together,
-        _gathered,
-        _discarded,
-        _discarded_together,
-        _marked,
-    ],
-    ids=lambda ask: ask.__name__,
-)
-async def test_each_way_to_ask_counts(
-    server, revision, ask: Callable[[Question[str]], Awaitable[None]]
-):
+@pytest.mark.parametrize("way", WAYS)
+async def test_each_way_to_ask_counts(server, revision, way):
     @server.tool()
     async def buy() -> str:
-        await ask(elicit.form("Who?"))
+        asked = WAYS[way](elicit.form("Who?"))
+        if inspect.isawaitable(asked):
+            await asked
         return "the goods"
 
-    async with caller_of(server, revision, declares=FORM, fills=[{"response": "Ada"}]) as (
-        _,
-        caller,
-    ):
+    fills = [{"response": "Ada"}]
+    async with caller_of(server, revision, declares=FORM, fills=fills) as (_, caller):
         assert await caller.text("buy") == "the goods"
 
 
@@ -157,7 +115,6 @@ async def test_a_task_that_has_not_begun_counts_as_one_that_asks():
 
 @pytest.mark.every_way
 async def test_what_a_body_raised_is_what_is_told(server, revision):
-    from fastmcp.exceptions import ToolError as FastError
     from mcp.server.mcpserver.exceptions import ToolError
 
     kind = FastError if hasattr(server, "_mcp_server") else ToolError
@@ -203,7 +160,7 @@ async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(libra
         return "done"
 
     async with caller_of(server, MODERN) as (_, caller):
-        asked = asked_in(await caller.leg("buy"))
+        asked = await caller.asked("buy")
         assert text_of(await caller.leg("buy", after=asked)) == "done"  # type: ignore[arg-type]
 
 
@@ -282,7 +239,6 @@ async def test_what_a_module_makes_belongs_to_no_call(server, revision, tmp_path
 
 
 async def test_a_tool_that_another_calls_fails_for_what_it_forgot_itself(revision):
-    from fastmcp import Context, FastMCP
 
     server = FastMCP("shop")
 
@@ -316,7 +272,6 @@ async def test_a_tool_that_another_calls_fails_for_what_it_forgot_itself(revisio
 
 
 async def test_a_tool_is_not_blamed_for_what_its_sibling_is_about_to_ask(revision):
-    from fastmcp import Context, FastMCP
 
     server, made, over = FastMCP("shop"), asyncio.Event(), asyncio.Event()
 

@@ -1,8 +1,10 @@
 """The code from the page to the chat, where people cannot sign in."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
-import mcp_types as types
 import pytest
 
 from flows import elicit
@@ -15,10 +17,14 @@ from tests.support.by_code import (
     confirmed,
     letters_for,
     letters_on,
+    nameless,
     shop,
 )
 from tests.support.guarded_server import TOKEN, new_guarded_server
 from tests.support.mcp_server import (
+    URL,
+    Caller,
+    ServerEnv,
     caller_of,
     eventually,
     link_in,
@@ -31,16 +37,24 @@ from webapp.settings.identity import IdentitySettings
 BY_CODE = IdentitySettings(binds_by_code=True)
 
 
+@asynccontextmanager
+async def by_token(
+    revision: str, *, library: str = "mcp", **options: Any
+) -> AsyncIterator[tuple[ServerEnv, Caller]]:
+    """Ann's client, where her server's own tokens say who she is and nobody can sign in."""
+    server = shop(new_guarded_server(library, subject="ann"))
+    about = {"headers": TOKEN, **options}
+    async with caller_of(server, revision, who=BY_CODE, **about) as (env, caller):
+        yield env, caller
+
+
 def wrong(letters: str) -> str:
     return letters[:-1] + ("B" if letters[-1] != "B" else "C")
 
 
 @pytest.mark.every_way
 async def test_letters_in_the_chat_open_the_page(library, revision):
-    typed = asyncio.Queue[str]()
-    async with caller_of(
-        shop(new_server(library)), revision, who=ANONYMOUS, headers=FROM_AFAR, typed=typed
-    ) as (env, caller):
+    async with nameless(revision, library=library) as (env, caller, typed):
         call = caller.call("visit")
         link = await caller.link()
         person = await env.person()
@@ -53,10 +67,7 @@ async def test_letters_in_the_chat_open_the_page(library, revision):
 
 
 async def test_wrong_letters_open_nothing_and_are_asked_for_again(revision):
-    typed = asyncio.Queue[str]()
-    async with caller_of(
-        shop(new_server("mcp")), revision, who=ANONYMOUS, headers=FROM_AFAR, typed=typed
-    ) as (env, caller):
+    async with nameless(revision) as (env, caller, typed):
         call = caller.call("visit")
         link = await caller.link()
         person = await env.person()
@@ -76,10 +87,7 @@ async def test_wrong_letters_open_nothing_and_are_asked_for_again(revision):
 
 
 async def test_letters_that_nobody_was_shown_open_nothing(revision):
-    typed = asyncio.Queue[str]()
-    async with caller_of(
-        shop(new_server("mcp")), revision, who=ANONYMOUS, headers=FROM_AFAR, typed=typed
-    ) as (env, caller):
+    async with nameless(revision) as (env, caller, typed):
         caller.begin("visit")
         link = await caller.link()
         typed.put_nowait("BCDF-GHJK")
@@ -90,10 +98,7 @@ async def test_letters_that_nobody_was_shown_open_nothing(revision):
 
 async def test_letters_in_another_browser_leave_the_askers_right(revision):
     # finding: S21
-    typed = asyncio.Queue[str]()
-    async with caller_of(
-        shop(new_server("mcp")), revision, who=ANONYMOUS, headers=FROM_AFAR, typed=typed
-    ) as (env, caller):
+    async with nameless(revision) as (env, caller, typed):
         caller.begin("visit")
         link = await caller.link()
         person, other = await env.person(), await env.person()
@@ -113,21 +118,15 @@ async def test_letters_in_another_browser_leave_the_askers_right(revision):
 
 
 async def test_whoever_has_no_name_is_not_asked_for_what_is_kept_for_a_person(revision):
-    async with caller_of(shop(new_server("mcp")), revision, who=ANONYMOUS, headers=FROM_AFAR) as (
-        env,
-        caller,
-    ):
+    async with nameless(revision, typed=None) as (env, caller, _):
         result = await caller.result("key")
         assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
         assert not await env.elicitations()
 
 
 async def test_two_callers_without_a_name_share_nothing(revision):
-    typed = asyncio.Queue[str]()
     async with (
-        caller_of(
-            shop(new_server("mcp")), revision, who=ANONYMOUS, headers=FROM_AFAR, typed=typed
-        ) as (env, one),
+        nameless(revision) as (env, one, typed),
         env.caller(revision, headers=FROM_AFAR, typed=typed) as other,
     ):
         one.begin("visit")
@@ -137,10 +136,7 @@ async def test_two_callers_without_a_name_share_nothing(revision):
 
 
 async def test_a_client_without_forms_and_a_name_cannot_have_anybody_asked(revision):
-    url_only = types.ElicitationCapability(url=types.UrlElicitationCapability())
-    async with caller_of(
-        shop(new_server("mcp")), revision, who=ANONYMOUS, headers=FROM_AFAR, declares=url_only
-    ) as (env, caller):
+    async with nameless(revision, typed=None, declares=URL) as (env, caller, _):
         result = await caller.result("visit")
         assert "url and form" in text_of(result)
         assert not await env.elicitations()
@@ -149,11 +145,7 @@ async def test_a_client_without_forms_and_a_name_cannot_have_anybody_asked(revis
 @pytest.mark.every_way
 async def test_a_token_of_an_issuer_without_sign_in_goes_by_code(library, revision):
     typed = asyncio.Queue[str]()
-    server = shop(new_guarded_server(library, subject="ann"))
-    async with caller_of(server, revision, who=BY_CODE, headers=TOKEN, typed=typed) as (
-        env,
-        caller,
-    ):
+    async with by_token(revision, library=library, typed=typed) as (env, caller):
         call = caller.call("visit")
         link = await caller.link()
         person = await env.person()
@@ -166,11 +158,7 @@ async def test_a_token_of_an_issuer_without_sign_in_goes_by_code(library, revisi
 
 
 async def test_without_forms_the_letters_come_by_a_tool_of_ours(revision):
-    server = shop(new_guarded_server("mcp", subject="ann"))
-    async with caller_of(server, revision, who=BY_CODE, headers=TOKEN, declares=None) as (
-        env,
-        caller,
-    ):
+    async with by_token(revision, declares=None) as (env, caller):
         listed = {tool.name for tool in (await caller.client.list_tools()).tools}
         assert "elicitation_result" in listed
         shown = await caller.result("visit")
@@ -190,22 +178,14 @@ async def test_without_forms_the_letters_come_by_a_tool_of_ours(revision):
 
 
 async def test_the_tool_of_ours_is_listed_for_those_only_who_need_it(revision):
-    async with caller_of(
-        shop(new_guarded_server("mcp", subject="ann")), revision, who=BY_CODE, headers=TOKEN
-    ) as (_, caller):
+    async with by_token(revision) as (_, caller):
         listed = {tool.name for tool in (await caller.client.list_tools()).tools}
         assert listed == {"visit", "key"}
 
 
 @pytest.mark.parametrize("tries", [{"elicitId": 3, "code": "x"}, {"elicitId": "no", "code": "x"}])
 async def test_the_tool_of_ours_takes_any_input(revision, tries):
-    async with caller_of(
-        shop(new_guarded_server("mcp", subject="ann")),
-        revision,
-        who=BY_CODE,
-        headers=TOKEN,
-        declares=None,
-    ) as (_, caller):
+    async with by_token(revision, declares=None) as (_, caller):
         assert (await caller.result("elicitation_result", **tries)).is_error
 
 

@@ -68,10 +68,8 @@ class Shop:
 
 async def test_a_yes_is_for_one_version_whether_it_is_named_or_not(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
-    async with caller_of(shop.server, revision, declares=FORM, fills=[{}, "decline"]) as (
-        _,
-        caller,
-    ):
+    fills = [{}, "decline"]
+    async with caller_of(shop.server, revision, declares=FORM, fills=fills) as (_, caller):
         assert text_of(await shop.call(caller, "wipe")) == "2.0 wiped"
         assert text_of(await shop.call(caller, "wipe", version="2.0")) == "2.0 wiped"
         assert len(caller.forms) == 1

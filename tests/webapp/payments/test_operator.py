@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from flows import Receipt
+from tests.support.checkouts import payment as paid
 from tests.support.disputes import claimed
 from tests.support.mcp_server import LEGACY, MODERN, eventually, link_in, soon, text_of
 from tests.support.paying import give_up, results_are_noted, two_tabs
-from tests.support.receipts import paid
 from tests.support.shop_env import REFUND, Buying, Shop, buying
 from webapp.cli.arguments import with_ids
 from webapp.cli.main import main, parser_for

@@ -19,8 +19,9 @@ from flows.payments.pace import PACE, TROUBLED_AT_MOST
 from flows.payments.paypal.gateway import paypal
 from flows.payments.stripe.account import stripe
 from tests.support.acme import DECLARED, KEY, Acme, begun, declared, ledger
+from tests.support.mcp_server import RING
 from tests.support.payment_env import Mollie, PaymentEnv, PayPal, selling
-from tests.support.shop_env import FETCH, RING, buying, open_shop
+from tests.support.shop_env import FETCH, buying, open_shop
 from webapp.payments.checkouts import FETCHES_AT_ONCE
 from webapp.settings.settings import BadSettings, Settings, read_settings, with_sandbox
 from webapp.stores.memory import MemoryStore

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from urllib.parse import urljoin
 
@@ -14,9 +14,7 @@ from flows.elicitation.states import Status
 from flows.oauth.connection import Claim, Connection
 from flows.oauth.provider import Provider, Revocation
 from flows.providers import github
-from tests.support.clock import Clock
 from tests.support.connections_page import (
-    _ground,
     city,
     connect_as,
     look,
@@ -27,10 +25,11 @@ from tests.support.connections_page import (
 )
 from tests.support.issuer import sign_in
 from tests.support.mcp_server import Page, Person, eventually, new_browser, soon
-from tests.support.oauth_env import OAuthEnv, approve, ends, oauth_env, process, with_providers
+from tests.support.oauth_env import OAuthEnv, approve, ends, oauth_env, with_providers
 from webapp.demo.walker import Page as Forms
 from webapp.oauth.access_tokens import CLAIM, WAIT_AT_MOST
-from webapp.stores.memory import MemoryStore
+from webapp.sandbox import Sandbox
+from webapp.settings.settings import Settings
 
 NOBODY = "http://127.0.0.1:1"
 APPS = "https://hub.example/apps"
@@ -40,19 +39,13 @@ ACTIONS = ("disconnect", "unshare?tool=list", "keep", "switch", "reconnect")
 @asynccontextmanager
 async def hub_env(change: Callable[[Provider], Provider]) -> AsyncIterator[OAuthEnv]:
     """With a provider "hub", which is the sandbox's GitHub but for what is changed."""
-    async with AsyncExitStack() as stack:
-        clock = Clock()
-        settings, gate, sandbox, port = await _ground(stack, clock)
+
+    def changed(settings: Settings, sandbox: Sandbox) -> Settings:
         hub = replace(github.at(sandbox.url), name="hub", label="Hub", manage=APPS)
-        opening = process(
-            with_providers(settings, [change(hub)], sandbox),
-            store=MemoryStore(),
-            clock=clock,
-            gate=gate,
-            sandbox=sandbox,
-            port=port,
-        )
-        yield await stack.enter_async_context(opening)
+        return with_providers(settings, [change(hub)], sandbox)
+
+    async with oauth_env(change=changed) as here:
+        yield here
 
 
 def field_of(here: OAuthEnv, person: Person, subject: str) -> dict[str, str]:

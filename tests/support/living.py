@@ -1,0 +1,44 @@
+"""A context that lives in a task of its own, so that a fixture can open it and close it.
+
+What the protocol's library opens, the same task must close, and a fixture's two halves are two.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Living(Generic[T]):
+    def __init__(self, opening: AbstractAsyncContextManager[T]) -> None:
+        self._up: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._is_over = asyncio.Event()
+        self._task = asyncio.create_task(self._live(opening))
+
+    async def _live(self, opening: AbstractAsyncContextManager[T]) -> None:
+        try:
+            async with opening as value:
+                self._up.set_result(value)
+                await self._is_over.wait()
+        except BaseException as error:
+            if self._up.done():
+                raise
+            self._up.set_exception(error)
+
+    async def started(self) -> T:
+        return await self._up
+
+    async def ended(self) -> None:
+        self._is_over.set()
+        await self._task
+
+
+@asynccontextmanager
+async def living(opening: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    one = Living(opening)
+    try:
+        yield await one.started()
+    finally:
+        await one.ended()
