@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.crypto.vault import Locker, Ring, Row
+from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable, Unreadable
 from tests.support.clock import Clock
 from tests.support.service_env import asked, process
@@ -15,6 +15,7 @@ from webapp.cli.resealing import HEARD_AFTER, is_under_way
 from webapp.elicitations.watcher import listen
 from webapp.records.owners import DATA_KEY, SERVICE, pages, unwrapped
 from webapp.records.rows import KINDS
+from webapp.records.seal import Locker, Row
 from webapp.settings.key_file import KeyFile
 from webapp.stores import Record, Store
 from webapp.stores.memory import MemoryStore

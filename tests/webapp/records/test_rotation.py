@@ -286,7 +286,7 @@ async def test_the_list_names_what_each_secret_wraps_and_what_is_missing(store, 
     await rotate(local(store, file), now=clock())
     stranger = await open_owners(store=MemoryStore(), ring=Ring([OLD]))
     await stranger.locker("x")
-    foreign = await stranger._store.read("x", "data key", "x")
+    foreign = await stranger.store.read("x", "data key", "x")
     assert foreign is not None
     await store.write(replace(foreign, version=0))
     assert await list_keys(local(store, file)) == [
