@@ -107,7 +107,7 @@ namesake = Attack(
     stopped="an owner is issuer and subject under a keyed hash; names are shown, never compared",
     where=("webapp/records/owners.py", "webapp/identity/identity.py"),
     elsewhere=(
-        "tests/flows/crypto/test_vault.py::test_a_tag_depends_on_the_key_the_purpose_and_where_the_parts_end",
+        "tests/webapp/records/test_seal.py::test_a_tag_depends_on_the_key_the_purpose_and_where_the_parts_end",
         "tests/webapp/identity/test_sessions.py::test_people_of_another_issuer_are_nobody_here",
         "tests/webapp/oauth/test_accounts.py::test_another_owner_never_gets_it",
         "tests/webapp/settings/test_identity.py::test_nobody_is_known_by_what_somebody_can_give_themselves",

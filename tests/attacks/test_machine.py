@@ -155,13 +155,13 @@ store = Attack(
     who="whoever can read or change the store",
     how="reads answers and keys, moves a row, flips a status, puts an older row back in its place",
     stopped="rows are sealed under a key of their owner, bound to place, status and version",
-    where=("flows/crypto/vault.py", "webapp/records/rows.py"),
+    where=("webapp/records/seal.py", "webapp/records/rows.py"),
     elsewhere=(
         "tests/webapp/records/test_rows.py::test_the_store_sees_nothing_of_the_question",
         "tests/webapp/records/test_rows.py::test_bytes_of_one_row_do_not_open_in_another",
         "tests/webapp/records/test_rows.py::test_a_flipped_status_is_noticed",
         "tests/webapp/records/test_rows.py::test_an_older_version_of_a_row_does_not_open_in_its_newer_place",
-        "tests/flows/crypto/test_vault.py::test_another_owners_key_opens_nothing",
+        "tests/webapp/records/test_seal.py::test_another_owners_key_opens_nothing",
     ),
 )
 inward = Attack(

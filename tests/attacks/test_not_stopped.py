@@ -271,9 +271,9 @@ row_put_back = Open(
     why="it fits its place, and nothing outside it says how far it had come: an approval that was "
     "revoked is given again, an account that was disconnected is connected here, a receipt unspent",
     instead="keep others from the file: it is refused when they can write it",
-    where=("flows/crypto/vault.py", "webapp/stores/permissions.py"),
+    where=("webapp/records/seal.py", "webapp/stores/permissions.py"),
     elsewhere=(
-        "tests/flows/crypto/test_vault.py::test_what_was_moved_to_another_row_does_not_open",
+        "tests/webapp/records/test_seal.py::test_what_was_moved_to_another_row_does_not_open",
     ),
 )
 times_moved = Open(

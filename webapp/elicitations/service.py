@@ -192,11 +192,23 @@ class Elicitations:
             self._end(id, partial(states.settle, status=status, why=why), also=also)
         )
 
-    async def accept(self, id: str, proof: Proof, *, content: Json, also: Also) -> Elicitation:
+    async def accept(
+        self,
+        id: str,
+        proof: Proof,
+        *,
+        content: Json,
+        also: Also,
+        first: Sequence[Value] | None = None,
+    ) -> Elicitation:
         """The same, with an answer, or expired: for `complete_elicitation` alone."""
 
         async def rows(ended: Elicitation) -> Sequence[Value]:
-            return await also(ended) if ended.status is Status.ACCEPTED else ()
+            nonlocal first
+            if ended.status is not Status.ACCEPTED:
+                return ()
+            known, first = first, None
+            return await also(ended) if known is None else known
 
         return await self._end(id, partial(states.accept, proof=proof, content=content), also=rows)
 

@@ -73,3 +73,26 @@ class Pepper:
             message += len(data).to_bytes(8, "big") + data
         mac = hashlib.blake2b(message, key=self._key, digest_size=size).digest()
         return base64.urlsafe_b64encode(mac).decode()
+
+
+class RowIds:
+    """The ids of rows that are found by what they are about."""
+
+    def __init__(self, pepper: Pepper) -> None:
+        self._tag = pepper.tag
+
+    def payment(self, reference: str, *, seller: str, session: str) -> str:
+        return beside(reference, self._tag("payment", seller, session, size=12))
+
+    def unresolved(self, reference: str, *, owner: str, seller: str, session: str) -> str:
+        if owner == owner_of(reference):
+            return beside(reference, self._tag("loose", seller, session, size=12))
+        return beside(owner, self._tag("loose", seller, reference, session, size=18))
+
+    def webhook(self, reference: str, *, owner: str, seller: str, event: str) -> str:
+        is_about = owner == owner_of(reference)
+        tag = self._tag("hook", seller, event, size=12 if is_about else 18)
+        return beside(reference if is_about else owner, tag)
+
+    def early_event(self, owner: str, *, seller: str, payment: str) -> str:
+        return owner + self._tag("early", seller, payment)

@@ -20,7 +20,7 @@ from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
-from webapp.records.ids import RANDOM_BYTES, fresh_id
+from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
 from webapp.records.owners import Owners
 from webapp.records.seal import Row
 from webapp.stores import Record
@@ -303,6 +303,7 @@ class Rows:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
         self._store = owners.store
+        self.ids = RowIds(owners.pepper)
         self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
 
     def new_id(self, owner: str, *, now: datetime) -> str:

@@ -30,7 +30,7 @@ from flows.payments.pace import PACE
 from flows.payments.receipt import Dispute, Payment, Refund
 from flows.payments.responses import learned
 from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
-from flows.payments.stripe.account import STRIPE, StripeAccount, charge_amount, charged
+from flows.payments.stripe.account import STRIPE, StripeAccount, charge_amount, charged_units
 from flows.payments.stripe.events import PAYMENT_FAILED, Event, kept_event, read_event
 from flows.payments.stripe.responses import (
     claims_in,
@@ -65,10 +65,7 @@ class StripeGateway:
 
     def __init__(self, seller: StripeAccount) -> None:
         self.seller = seller
-
-    @property
-    def webhook_secrets(self) -> tuple[str, ...]:
-        return self.seller.webhook_secrets
+        self.webhook_secrets = seller.webhook_secrets
 
     def check(self, price: Money) -> None:
         charge_amount(price)
@@ -263,6 +260,6 @@ def _units(amount: int | None, currency: str | None) -> int | None:
 @lru_cache(1024)
 def _minor_units(amount: int, currency: str) -> int | None:
     try:
-        return charged(amount, currency).minor_units
+        return charged_units(amount, currency)
     except InvalidQuestion:
         return None
