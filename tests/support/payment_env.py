@@ -293,8 +293,19 @@ class PaymentEnv:
         """Press Continue: the address of the payment page."""
         return await depart(self.service, await self.now(asked), cookie="a browser")
 
+    async def begun(self) -> Elicitation:
+        """A question whose person is at the payment page."""
+        asked = await self.asked()
+        await self.go_on(asked)
+        return asked
+
     async def paid(self, asked: Elicitation) -> Payment | None:
         return await self.service.kinds.payments.paid(await self.now(asked))
+
+    async def receipt(self, asked: Elicitation) -> Payment:
+        payment = await self.paid(asked)
+        assert payment is not None
+        return payment
 
     async def post(
         self,

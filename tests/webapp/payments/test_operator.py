@@ -30,8 +30,7 @@ RUDE = "\x1b[2J\r\nspent\u202e" + "x" * 500
 async def paid_in_vain(shop: Shop, buy: Buying) -> str:
     """Its id, as it is shown."""
     await give_up(shop, buy)
-    await buy.person.pay(buy.link)
-    await shop.tell_all()
+    await buy.pay()
     return await id_of(shop)
 
 
@@ -135,8 +134,7 @@ async def test_it_is_given_back_once_and_told_again(shop: Shop) -> None:
 
 async def test_what_a_call_used_is_given_back_only_if_that_is_said(shop: Shop) -> None:
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         await buy.result()
         await results_are_noted(shop)
         id = await id_of(shop)
@@ -157,8 +155,7 @@ async def test_what_a_call_has_in_hand_is_not_taken_from_it(shop: Shop, also_spe
 
     shop.body = slowly
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         await eventually(lambda: shop.bodies)
         with pytest.raises(CommandRefused, match="uses it at the moment"):
             await refund(shop, await id_of(shop), also_spent=also_spent)

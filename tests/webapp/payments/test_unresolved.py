@@ -165,8 +165,7 @@ async def test_a_page_that_stays_open_after_its_time_is_asked_about_until_it_is_
 ) -> None:
     provider = Mollie()
     async with selling(mollie("test_abc"), provider) as payment_env:
-        asked = await payment_env.asked()
-        await payment_env.go_on(asked)
+        asked = await payment_env.begun()
         provider.payments["tr_1"]["isCancelable"] = False
         await payment_env.sweep(minutes=31)
         for _ in range(3):
