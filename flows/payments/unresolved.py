@@ -75,10 +75,6 @@ class UnresolvedPayment(Struct, frozen=True, kw_only=True):
         return self.status in (UnresolvedStatus.UNANSWERED, UnresolvedStatus.OTHERWISE)
 
     @property
-    def row_key(self) -> None:
-        """Nothing is found by it but by its id."""
-
-    @property
     def due_at(self) -> datetime | None:
         return self.look_at  # only what is waited for has one
 

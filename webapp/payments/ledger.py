@@ -70,7 +70,9 @@ class Ledger:
         asked = elicitation.asked
         bought = self.bought(terms_of(elicitation), server=asked.server, tool=asked.tool)
         holder = await self._elicitations.holder(Payment, owner=payment.owner, key=bought)
-        return payment if holder is not None else replace(payment, join=bought)
+        id = payment.id
+        join = id if holder is not None else bought  # bought already: it is money to give back
+        return replace(payment, join=join)
 
     async def as_surplus(self, elicitation: Elicitation, payment: Payment) -> Payment:
         """The row of what was paid when its question had been paid by another page already."""

@@ -157,7 +157,8 @@ class Webhooks:
         try:
             try:
                 became = await tell(elicitation)
-            except Mismatch:  # perhaps another process has begun the session
+            except Mismatch:
+                # Perhaps another process has begun the session.
                 elicitation = await self._elicitations.get(elicitation.id) or elicitation
                 became = await tell(elicitation)
         except Mismatch as error:

@@ -29,15 +29,7 @@ ROWS_AT_ONCE = 100
 _log = logging.getLogger(__name__)
 
 
-class _Keyless(Struct, frozen=True, kw_only=True):
-    """What is found by its id alone."""
-
-    @property
-    def row_key(self) -> str | None:
-        return None
-
-
-class DoneOnce(_Keyless, frozen=True, kw_only=True):
+class DoneOnce(Struct, frozen=True, kw_only=True):
     """What `once` did, as JSON text; a result is never shown.
 
     One that does not fit into a row goes on in `pieces` others. `fault` says why it cannot be
@@ -58,7 +50,7 @@ class DoneOnce(_Keyless, frozen=True, kw_only=True):
         return f"Done({self.id!r})"
 
 
-class Alias(_Keyless, frozen=True, kw_only=True):
+class Alias(Struct, frozen=True, kw_only=True):
     """An author's own id for an elicitation."""
 
     id: str
@@ -70,7 +62,7 @@ class Alias(_Keyless, frozen=True, kw_only=True):
     due_at: None = None
 
 
-class KeptSecret(_Keyless, frozen=True, kw_only=True):
+class KeptSecret(Struct, frozen=True, kw_only=True):
     """What a person typed for a name, until it is forgotten."""
 
     id: str
@@ -85,7 +77,7 @@ class KeptSecret(_Keyless, frozen=True, kw_only=True):
         return f"KeptSecret({self.id!r})"
 
 
-class Check(_Keyless, frozen=True, kw_only=True):
+class Check(Struct, frozen=True, kw_only=True):
     """What was typed on a page, for the process that can validate it; `faults` is its answer."""
 
     id: str
@@ -106,7 +98,7 @@ class Check(_Keyless, frozen=True, kw_only=True):
         return replace(self, content=None, faults=faults)
 
 
-class Approval(_Keyless, frozen=True, kw_only=True):
+class Approval(Struct, frozen=True, kw_only=True):
     """What a person allowed a tool to do without being asked again, until then.
 
     `covers` is the digest of the arguments; None: whatever they are. `about` tells a person.
@@ -133,7 +125,7 @@ class Approval(_Keyless, frozen=True, kw_only=True):
         return f"Approval({self.id!r}, {self.status!r})"
 
 
-class StoredWebhook(_Keyless, frozen=True, kw_only=True):
+class StoredWebhook(Struct, frozen=True, kw_only=True):
     """A verified webhook, as it came.
 
     It is `applied`, `waiting` to be reconciled, `repeated` (what it says was known), `refused`
@@ -173,7 +165,7 @@ class StoredWebhook(_Keyless, frozen=True, kw_only=True):
         return f"Hook({self.id!r}, {self.status!r})"
 
 
-class EarlyEvent(_Keyless, frozen=True, kw_only=True):
+class EarlyEvent(Struct, frozen=True, kw_only=True):
     """The webhooks, by their ids, that told of a payment before it was in the ledger."""
 
     id: str
@@ -185,7 +177,7 @@ class EarlyEvent(_Keyless, frozen=True, kw_only=True):
     due_at: None = None
 
 
-class TurnedAway(_Keyless, frozen=True, kw_only=True):
+class TurnedAway(Struct, frozen=True, kw_only=True):
     """How many deliveries of one day were turned away, for one reason.
 
     They could not be verified, or hinted at nothing of ours, or at what is not as it was asked.
@@ -204,7 +196,7 @@ class TurnedAway(_Keyless, frozen=True, kw_only=True):
     due_at: None = None
 
 
-class KeptCertificate(_Keyless, frozen=True, kw_only=True):
+class KeptCertificate(Struct, frozen=True, kw_only=True):
     """What a sender of webhooks signs with, as it was fetched; nobody is believed for it."""
 
     id: str
@@ -216,7 +208,7 @@ class KeptCertificate(_Keyless, frozen=True, kw_only=True):
     due_at: None = None
 
 
-class KnownServer(_Keyless, frozen=True, kw_only=True):
+class KnownServer(Struct, frozen=True, kw_only=True):
     """A served server: what it calls itself, and the one place that it is served from."""
 
     id: str
@@ -238,7 +230,7 @@ class Open(Struct, frozen=True, kw_only=True):
     expires_at: datetime
 
 
-class Standing(_Keyless, frozen=True, kw_only=True):
+class Standing(Struct, frozen=True, kw_only=True):
     """What an owner is asked: one row, written with each new question. Its status is a count."""
 
     id: str
@@ -323,7 +315,7 @@ class Rows:
                 kind=KINDS[type(value)],
                 id=value.id,
                 status=value.status,
-                key=value.row_key,
+                key=getattr(value, "row_key", None),  # most are found by their id alone
                 due_at=value.due_at,
                 erase_at=value.erase_at,
                 version=value.version,
@@ -384,12 +376,12 @@ class Rows:
             self._owners.forget(record.owner)
             plain = (await self._owners.locker(record.owner)).open(row, record.sealed)
         value = cast("ValueT", _decoders[kind].decode(plain))
-        if (value.status, value.row_key) != (record.status, record.key):
+        if (value.status, getattr(value, "row_key", None)) != (record.status, record.key):
             raise Unreadable
         return replace(value, version=record.version)
 
     async def _sealed(self, value: Value) -> bytes:
         locker = self._owners.cached(value.owner) or await self._owners.locker(value.owner)
-        kind, version = KINDS[type(value)], value.version + 1
-        row = Row(owner=value.owner, kind=kind, id=value.id, version=version)
+        kind = KINDS[type(value)]
+        row = Row(owner=value.owner, kind=kind, id=value.id, version=value.version + 1)
         return locker.seal(row, _encode(value))
