@@ -25,6 +25,7 @@ from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import Payment
 from flows.payments.session import CheckoutTerms
+from flows.payments.unresolved import UnresolvedPayment
 from tests.support.clock import Clock
 from tests.support.service_env import RING, URL, question_in_store
 from tests.support.serving import transport_to
@@ -328,6 +329,9 @@ class PaymentEnv:
             row.reason: row.count
             for row in await WebhookLog(self.service.elicitations).unverified()
         }
+
+    async def unresolved(self, *, status: str | None = None) -> list[UnresolvedPayment]:
+        return await self.service.elicitations.all(UnresolvedPayment, status=status)
 
     async def hooks(self) -> list[StoredWebhook]:
         return await self.service.inbox.hooks()

@@ -30,11 +30,6 @@ def at_paypal() -> PayPal:
 
 
 @pytest.fixture
-def at_mollie() -> Mollie:
-    return Mollie()
-
-
-@pytest.fixture
 async def paypal_env(at_paypal: PayPal) -> AsyncIterator[PaymentEnv]:
     async with selling(PAYPAL_SELLER, at_paypal) as payment_env:
         yield payment_env

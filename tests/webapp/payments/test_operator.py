@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from flows import Receipt
 from tests.support.disputes import claimed
 from tests.support.mcp_server import LEGACY, MODERN, eventually, link_in, soon, text_of
-from tests.support.paying import give_up, results_are_noted, two_tabs
+from tests.support.paying import paid_in_vain, results_are_noted, two_tabs
 from tests.support.receipts import paid
-from tests.support.shop_env import REFUND, Buying, Shop, buying
+from tests.support.shop_env import REFUND, Shop, buying
 from webapp.cli.main import main
 from webapp.cli.operator import add_payments, add_webhooks, with_ids
 from webapp.cli.payments import list_hooks, list_payments, operate, refund_payment, show_payment
@@ -25,13 +25,6 @@ from webapp.service import Service
 from webapp.sweeper import fall_due
 
 RUDE = "\x1b[2J\r\nspent\u202e" + "x" * 500
-
-
-async def paid_in_vain(shop: Shop, buy: Buying) -> str:
-    """Its id, as it is shown."""
-    await give_up(shop, buy)
-    await buy.pay()
-    return await id_of(shop)
 
 
 async def id_of(shop: Shop) -> str:

@@ -248,10 +248,10 @@ async def test_asking_often_neither_delays_its_turns_nor_breaks_them(
 ) -> None:
     asked = await left_by(payment_env, acme, state="pending")
     checkouts = payment_env.service.kinds.payments.checkouts
-    (loose,) = await unresolved(payment_env)
+    (loose,) = await payment_env.unresolved(status=UnresolvedStatus.WAITING)
     for _ in range(60):
         await checkouts.ask_again(loose)
-    assert await unresolved(payment_env) == [loose]
+    assert await payment_env.unresolved(status=UnresolvedStatus.WAITING) == [loose]
     await payment_env.sweep(days=29)
     acme.pay()
     await payment_env.sweep(days=1)
@@ -283,12 +283,6 @@ async def test_money_whose_row_could_not_be_written_is_asked_about_again(
         await payment_env.sweep(days=2)
         assert (await payment_env.now(asked)).status is Status.ACCEPTED
         assert await ledger(payment_env) == [ReceiptStatus.OPEN]
-
-
-async def unresolved(payment_env: PaymentEnv) -> list[UnresolvedPayment]:
-    elicitations = payment_env.service.elicitations
-    found = await elicitations.store.list("loose end", status=UnresolvedStatus.WAITING)
-    return [await elicitations.rows.open(record, UnresolvedPayment) for record in found]
 
 
 async def test_two_processes_ask_once(shop: Shop) -> None:

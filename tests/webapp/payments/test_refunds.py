@@ -11,20 +11,13 @@ from flows import Receipt
 from flows.elicitation.run import Run
 from flows.payments.receipt import REFUND_TRIES_AT_MOST
 from tests.support.mcp_server import eventually, soon, text_of
-from tests.support.paying import give_up, results_are_noted, two_tabs
+from tests.support.paying import paid_in_vain, results_are_noted, two_tabs
 from tests.support.shop_env import FETCH, REFUND, Buying, Shop, buying, open_shop
 from webapp.payments.refunds import NoRefunds
 from webapp.settings.settings import BadSettings, read_settings
 from webapp.sweeper import fall_due
 
 LISTED = "GET /stripe/v1/refunds"
-
-
-async def paid_in_vain(shop: Shop, buy: Buying) -> None:
-    """The client goes away, and then the person pays."""
-    await give_up(shop, buy)
-    await buy.pay()
-    assert await shop.ledger() == ["open"]
 
 
 # By itself.

@@ -30,11 +30,6 @@ SAID = {"received": "hint"}
 
 
 @pytest.fixture
-def at_mollie() -> Mollie:
-    return Mollie()
-
-
-@pytest.fixture
 async def payment_env(at_mollie: Mollie) -> AsyncIterator[PaymentEnv]:
     async with selling(MOLLIE_SELLER, at_mollie) as payment_env:
         yield payment_env
