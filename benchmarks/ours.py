@@ -91,4 +91,8 @@ def fresh(owner: str, *, now: datetime) -> Elicitation:
 
 async def sealed_bytes(elicitations: Elicitations, owner: str) -> int:
     """The size of a record, so that the bare writer writes as much."""
-    return len((await elicitations.rows.seal(fresh(owner, now=utc_now()))).sealed)
+    asked = fresh(owner, now=utc_now())
+    await elicitations.write(asked)
+    found = await elicitations.store.read(owner, "elicitation", asked.id)
+    assert found is not None
+    return len(found.sealed)

@@ -163,9 +163,9 @@ class Switch:
         if scope["type"] == "lifespan":  # it all runs by now
             await nothing_to_begin(receive, send)
             return
-        is_theirs = not _is_ours(scope["path"]) and self._served.has_route(scope)
+        is_ours = _is_ours(scope["path"])
         self._service.identity.settle(scope)
-        if is_theirs:
+        if not is_ours and self._served.has_route(scope):
             # A route of the author's may complete, in trusted code or with a return token.
             with asking(self._service.completing):
                 await self._served(scope, receive, send)

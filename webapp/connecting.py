@@ -4,7 +4,7 @@ import ssl
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
@@ -23,8 +23,7 @@ from webapp.stores import Store
 TIMEOUT_SECONDS = 10.0
 
 
-def utc_now() -> datetime:
-    return datetime.now(UTC)
+utc_now: Clock = partial(datetime.now, UTC)
 
 
 @asynccontextmanager

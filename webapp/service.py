@@ -36,10 +36,18 @@ from webapp.identity.pairing import Pairing
 from webapp.identity.sessions import Sessions
 from webapp.identity.sign_in import SigningIn
 from webapp.identity.user_codes import UserCodes
-from webapp.kinds.registry import Kinds, OwnKind, open_kinds
+from webapp.kinds.gate import Gates
+from webapp.kinds.page_kind import PageKind
+from webapp.kinds.quotas import Quotas
+from webapp.kinds.registry import Kinds, OwnKind
+from webapp.kinds.rules import Rules
+from webapp.kinds.secret import SecretPage
+from webapp.kinds.url import Visits
 from webapp.limits import CallLimits
+from webapp.oauth.accounts import Accounts
 from webapp.oauth.avatars import Avatars
 from webapp.payments.certificates import Certificates, Shelf
+from webapp.payments.payments import Payments
 from webapp.payments.webhook_log import WebhookLog
 from webapp.payments.webhooks import Webhooks
 from webapp.records.owners import open_owners
@@ -175,17 +183,27 @@ async def open_service(
             clock=clock,
         )
     codes = UserCodeGenerator(partial(ring.derive_all, "code"))
-    built = open_kinds(
-        elicitations=elicitations,
-        outbound=outbound,
-        providers=providers,
-        credentials=credentials or {},
-        sellers=sellers or {},
-        refund_unused=refund_unused,
-        unreached=unreached,
-        gate=gate or GatePolicy(),
-        policies=policies,
-        others=kinds,
+    built = Kinds(
+        visits=Visits(),
+        accounts=Accounts(
+            elicitations=elicitations,
+            outbound=outbound,
+            providers=providers,
+            credentials=credentials or {},
+        ),
+        payments=Payments(
+            elicitations=elicitations,
+            outbound=outbound,
+            sellers=sellers or {},
+            refund_unused=refund_unused,
+            unreached=unreached,
+        ),
+        secrets=SecretPage(elicitations=elicitations),
+        forms=PageKind(elicitations=elicitations),
+        gates=Gates(elicitations=elicitations, policy=gate or GatePolicy()),
+        policies=Quotas(elicitations=elicitations, settings=policies),
+        rules=Rules(elicitations),
+        others={kind.traits.name: kind(elicitations=elicitations) for kind in kinds},
     )
     completing = Completing(
         elicitations=elicitations,

@@ -1,12 +1,9 @@
-"""Keys and sealing: a ring of secrets, a data key for each owner, records bound to their row.
+"""Keys: a ring of secrets, from which every other key is derived, and which wraps the data keys.
 
-What could go wrong: bytes copied from one row to another, from one owner to another, or from an
-older version under the number of a newer one. Each is part of the associated data, so none of them
-opens. Not stopped: a whole row put back as it was, its number too. Whoever can write the store's
-file can do that, and it opens, as nothing outside the row says how far it had come.
+What could go wrong: something is sealed under a secret that another process does not have yet, or
+a secret goes while it still wraps somebody's key. So each key says which secret it is from.
 """
 
-import base64
 import hashlib
 import secrets
 from collections.abc import Callable, Sequence
@@ -16,8 +13,6 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from msgspec import Struct
-from msgspec.structs import replace
 
 from flows.errors import Unreadable, WeakSecret
 
@@ -115,72 +110,3 @@ def fingerprint_of(secret: bytes) -> bytes:
 def wrapped_under(wrapped: bytes) -> bytes:
     """The fingerprint of the secret that a data key was wrapped under."""
     return wrapped[:FINGERPRINT_BYTES]
-
-
-class Row(Struct, frozen=True, kw_only=True):
-    """Where sealed bytes stand; they open nowhere else."""
-
-    owner: str
-    kind: str
-    id: str
-    version: int
-
-    def __bytes__(self) -> bytes:
-        return f"row\x1f{self.owner}\x1f{self.kind}\x1f{self.id}\x1f{self.version}".encode()
-
-
-class Locker:
-    """Seals one owner's records under the newest of that owner's data keys; each of them opens.
-
-    There are several only while everything is sealed anew, as one of them may be known.
-    """
-
-    __slots__ = ("_ciphers", "_random")
-
-    def __init__(
-        self, *data_keys_newest_first: bytes, random: Callable[[int], bytes] = secrets.token_bytes
-    ) -> None:
-        self._ciphers = [AESGCM(data_key) for data_key in data_keys_newest_first]
-        self._random = random
-
-    def seal(self, row: Row, plain: bytes) -> bytes:
-        nonce = self._random(NONCE_BYTES)
-        return nonce + self._ciphers[0].encrypt(nonce, plain, bytes(row))
-
-    def open(self, row: Row, sealed: bytes) -> bytes:
-        return self._open(row, sealed)[0]
-
-    def sealed_anew(self, row: Row, sealed: bytes) -> bytes | None:
-        """The same for the row's next version; None if the newest data key opens it."""
-        plain, is_newest = self._open(row, sealed)
-        return None if is_newest else self.seal(replace(row, version=row.version + 1), plain)
-
-    def _open(self, row: Row, sealed: bytes) -> tuple[bytes, bool]:
-        nonce, rest, about = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], bytes(row)
-        for cipher in self._ciphers:
-            try:
-                return cipher.decrypt(nonce, rest, about), cipher is self._ciphers[0]
-            except (InvalidTag, ValueError):
-                continue
-        raise Unreadable
-
-
-class Pepper:
-    """A secret of the installation that makes owners and join keys impossible to enumerate."""
-
-    __slots__ = ("_key",)
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def tag(self, purpose: str, *parts: str, size: int = 15) -> str:
-        """A keyed hash (BLAKE2b, RFC 7693) of the parts, `size` bytes of it as base64url.
-
-        A multiple of 3 needs no padding.
-        """
-        message = bytearray()
-        for part in (purpose, *parts):
-            data = part.encode("utf-8", "surrogatepass")
-            message += len(data).to_bytes(8, "big") + data
-        mac = hashlib.blake2b(message, key=self._key, digest_size=size).digest()
-        return base64.urlsafe_b64encode(mac).decode()

@@ -81,6 +81,10 @@ class Run(Struct, frozen=True, kw_only=True):
         return not self.is_delivered or self.repeated_until is not None
 
     @property
+    def row_key(self) -> str | None:
+        return self.key if self.holds_key else None
+
+    @property
     def kept_until(self) -> datetime:
         if self.finished_at is None:
             return self.open_until

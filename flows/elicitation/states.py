@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -49,7 +50,7 @@ class Status(StrEnum):
     FAILED = "failed"
     SUPERSEDED = "superseded"
 
-    @property
+    @cached_property
     def is_final(self) -> bool:
         return not TRANSITIONS[self]
 
@@ -171,6 +172,11 @@ class Elicitation(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Elicitation({self.id!r}, {self.status.value!r})"
+
+    @property
+    def row_key(self) -> str | None:
+        """What no other record of its owner holds: it stands for this question."""
+        return self.join if self.holds_key else None
 
     @property
     def kept_until(self) -> datetime:

@@ -82,6 +82,10 @@ class Connection(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Connection({self.id!r}, {self.provider!r}, {self.label!r})"
 
+    @property
+    def row_key(self) -> str | None:
+        return self.key if self.holds_key else None
+
     def is_wanted(self, account: str | None) -> bool:
         """Whether it is the account that a tool has named, if it named one."""
         return account is None or Person(id=self.person_id, label=self.label).is_called(account)

@@ -302,6 +302,40 @@ def require_terms(
         raise Mismatch("account", session=session.id)
 
 
+def paid_row(
+    elicitation: Elicitation,
+    session: ProviderSession,
+    *,
+    id: str,
+    now: datetime,
+    unused: timedelta | None,
+) -> Payment:
+    """The ledger's row of a paid session, with what it says became of it; not written yet.
+
+    It is given back after `unused`, if nobody uses it; None: never.
+    """
+    terms, asked = terms_of(elicitation), elicitation.asked
+    payment = Payment(
+        id=id,
+        owner=elicitation.owner,
+        elicitation_id=elicitation.id,
+        join=id,
+        server=asked.server,
+        tool=asked.tool,
+        seller=terms.seller,
+        session=session.id,
+        payment_intent=session.payment,
+        amount=terms.amount,
+        currency=terms.currency,
+        what=terms.what,
+        is_live=terms.is_live,
+        once=terms.once,
+        paid_at=now,
+        refund_at=None if unused is None else now + unused,
+    )
+    return heard(payment, session, now=now)
+
+
 def heard(payment: Payment, session: ProviderSession, *, now: datetime) -> Payment:
     """The ledger's row with what became of the payment afterwards, as its provider says.
 

@@ -96,6 +96,16 @@ class Money:
         object.__setattr__(self, "currency", currency)
 
 
+def checked_units(number: int, currency: str) -> int:
+    """So many of the currency's smallest unit, if an amount can have them.
+
+    Raises InvalidQuestion.
+    """
+    digits_of(currency)
+    _check_minor_units(number)
+    return number
+
+
 def digits_of(currency: str) -> int:
     """How many digits the currency has after the point (ISO 4217): EUR 2, JPY 0, KWD 3.
 

@@ -129,6 +129,10 @@ class Payment(Struct, frozen=True, kw_only=True):
         return is_usable or (self.once and self.status is ReceiptStatus.SPENT)
 
     @property
+    def row_key(self) -> str | None:
+        return self.join if self.holds_key else None
+
+    @property
     def is_over(self) -> bool:
         """Whether the money is back, or on its way, or claimed by a bank."""
         return self.status in (

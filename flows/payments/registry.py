@@ -52,26 +52,22 @@ class Gateways:
     """The gateways of this server, each asked about what was asked for it.
 
     It implements flows.elicitation.flow.Flow. Raises NotConfigured for one that is gone from the
-    settings. `signing` are those whose webhooks prove themselves, `hinting` those whose only hint.
+    settings. `signers` can sign their webhooks, `signing` are those of them that are set up for it,
+    and the webhooks of `hinting` only hint. `giving_back` are those that can be asked for a refund.
     """
 
     def __init__(self, sellers: Mapping[str, MerchantAccount]) -> None:
         self._gateways = {name: gateway_of(seller) for name, seller in sellers.items()}
         # Told apart here once: what a protocol is asked at every webhook takes its time.
-        self.signing = {
-            name: one
-            for name, one in self._gateways.items()
-            if isinstance(one, Signs) and one.webhook_secrets
-        }
+        self.signers = {name: one for name, one in self._gateways.items() if isinstance(one, Signs)}
+        self.signing = {name: one for name, one in self.signers.items() if one.webhook_secrets}
         self.hinting = {
             name: one for name, one in self._gateways.items() if isinstance(one, NoticesOnly)
         }
-
-    def gives_back(self, name: str) -> bool:
-        """Whether it is set up here, and can be asked for a refund."""
-        found = self._gateways.get(name)
-        return found is not None and not (
-            isinstance(found, DeclaredGateway) and found.seller.declaration.refund is None
+        self.giving_back = frozenset(
+            name
+            for name, one in self._gateways.items()
+            if not isinstance(one, DeclaredGateway) or one.seller.declaration.refund is not None
         )
 
     def gives_back_parts(self, name: str) -> bool:

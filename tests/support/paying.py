@@ -12,6 +12,15 @@ async def give_up(shop: Shop, buy: Buying) -> None:
     await eventually(lambda: not len(shop.service.elicitations.waiters))
 
 
+async def paid_in_vain(shop: Shop, buy: Buying) -> str:
+    """The client goes away, and then the person pays; the payment's id, as it is shown."""
+    await give_up(shop, buy)
+    await buy.pay()
+    (payment,) = await shop.payments()
+    assert payment.status == "open"
+    return payment.id.removeprefix(payment.owner)
+
+
 async def results_are_noted(shop: Shop) -> None:
     """What was used is known to have arrived."""
     while any(payment.status == "open" for payment in await shop.payments()):  # noqa: ASYNC110

@@ -25,6 +25,7 @@ from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import Payment
 from flows.payments.session import CheckoutTerms
+from flows.payments.unresolved import UnresolvedPayment
 from tests.support import signing
 from tests.support.clock import Clock
 from tests.support.service_env import RING, URL, question_in_store
@@ -293,8 +294,19 @@ class PaymentEnv:
         """Press Continue: the address of the payment page."""
         return await depart(self.service, await self.now(asked), cookie="a browser")
 
+    async def begun(self) -> Elicitation:
+        """A question whose person is at the payment page."""
+        asked = await self.asked()
+        await self.go_on(asked)
+        return asked
+
     async def paid(self, asked: Elicitation) -> Payment | None:
         return await self.service.kinds.payments.paid(await self.now(asked))
+
+    async def receipt(self, asked: Elicitation) -> Payment:
+        payment = await self.paid(asked)
+        assert payment is not None
+        return payment
 
     async def post(
         self,
@@ -317,6 +329,9 @@ class PaymentEnv:
             row.reason: row.count
             for row in await WebhookLog(self.service.elicitations).unverified()
         }
+
+    async def unresolved(self, *, status: str | None = None) -> list[UnresolvedPayment]:
+        return await self.service.elicitations.all(UnresolvedPayment, status=status)
 
     async def hooks(self) -> list[StoredWebhook]:
         return await self.service.inbox.hooks()

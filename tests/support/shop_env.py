@@ -415,10 +415,27 @@ class Payer(Person):
 class Buying:
     """A call of the tool that waits for its payment, and the person who has its link."""
 
+    shop: "Shop"
     caller: Caller
     call: asyncio.Task[types.CallToolResult]
     link: str
     person: Payer
+
+    async def press(self, button: str) -> str:
+        """Go to the checkout and press this there; the address of its page."""
+        there = await self.person.go_on(self.link)
+        await self.person.press_there(there, button)
+        return there
+
+    async def pay(self) -> None:
+        """And the provider has told."""
+        await self.person.pay(self.link)
+        await self.shop.tell_all()
+
+    async def paid(self) -> str:
+        """What the tool says once that is done."""
+        await self.pay()
+        return await self.result()
 
     async def result(self) -> str:
         return text_of(await soon(self.call))
@@ -443,7 +460,8 @@ async def buying(shop: "Shop", *, revision: str = LEGACY) -> AsyncIterator[Buyin
         call = caller.call("report")
         link = await caller.link()
         await shop.env.waited_for_by_another(link, None)
-        yield Buying(caller=caller, call=call, link=link, person=await shop.person())
+        person = await shop.person()
+        yield Buying(shop=shop, caller=caller, call=call, link=link, person=person)
 
 
 async def _told(receipt: Receipt) -> str:

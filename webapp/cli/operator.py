@@ -57,7 +57,7 @@ async def _operate(settings: Settings, work: Work) -> tuple[Sequence[str], Seque
         except StoreUnavailable as error:
             raise CommandRefused(error.why) from error
         try:
-            left_out = service.elicitations.left_out = []
+            left_out = service.elicitations.rows.left_out = []
             return await work(service), left_out
         except Unreadable as error:
             raise CommandRefused(f"The store cannot be read: {error}") from error

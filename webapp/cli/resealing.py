@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from flows.crypto.vault import Locker, Ring, Row
+from flows.crypto.vault import Ring
 from flows.errors import Unreadable
 from webapp.records.owners import DATA_KEY, fresh_data_keys, pages, unwrapped, wrapped
 from webapp.records.rows import KINDS
+from webapp.records.seal import Locker, Row
 from webapp.stores import Conflict, Record, Store
 
 HEARD_AFTER = timedelta(minutes=10)

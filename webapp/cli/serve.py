@@ -148,7 +148,7 @@ async def opened_app(
     services = list[Service]()
     try:
         owners = await open_owners(store=store, ring=settings.ring)
-        await must_be_known(store, owners, name=str(server.name), place=place, now=utc_now())
+        await must_be_known(owners, name=str(server.name), place=place, now=utc_now())
         app = await stack.enter_async_context(
             open_app(
                 settings,

@@ -17,9 +17,9 @@ from webapp.cli.operator import does
 from webapp.command import CommandRefused
 from webapp.printing import printed
 from webapp.records.owners import SERVICE, Owners
-from webapp.records.rows import KINDS, KnownServer, Rows
+from webapp.records.rows import KnownServer, Rows
 from webapp.service import Service
-from webapp.stores import Conflict, Store
+from webapp.stores import Conflict
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -34,13 +34,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     does(accepting, accept_server)
 
 
-async def must_be_known(
-    store: Store, owners: Owners, *, name: str, place: str, now: datetime
-) -> None:
+async def must_be_known(owners: Owners, *, name: str, place: str, now: datetime) -> None:
     """Write down where it is served from, at its first time. Raises Refused from elsewhere."""
     id = _id(owners, name)
     fresh = KnownServer(id=id, owner=SERVICE, name=name, place=place, since=now)
-    known = await _kept(store, owners, fresh)
+    known = await _kept(owners, fresh)
     if known.place != place:
         raise CommandRefused(
             f"A server named {printed(name)!r} was served from {printed(known.place)} so far, and "
@@ -83,16 +81,16 @@ def _moved(known: KnownServer, place: str, service: Service) -> KnownServer:
     return replace(known, place=place, since=service.clock())
 
 
-async def _kept(store: Store, owners: Owners, fresh: KnownServer) -> KnownServer:
+async def _kept(owners: Owners, fresh: KnownServer) -> KnownServer:
     """What is written down of it; if nothing is, this."""
     rows = Rows(owners)
-    found = await store.read(SERVICE, KINDS[KnownServer], fresh.id)
+    found = await rows.read(KnownServer, owner=SERVICE, id=fresh.id)
     if found is None:
         try:
-            await store.write(await rows.seal(fresh))
+            await rows.write(fresh)
         except Conflict:  # another process was first
-            found = await store.read(SERVICE, KINDS[KnownServer], fresh.id)
-    return fresh if found is None else await rows.open(found, KnownServer)
+            found = await rows.read(KnownServer, owner=SERVICE, id=fresh.id)
+    return found or fresh
 
 
 def _id(owners: Owners, name: str) -> str:

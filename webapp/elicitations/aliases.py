@@ -10,9 +10,9 @@ import logging
 
 from flows.elicitation.states import Elicitation
 from flows.errors import InvalidQuestion, OwnerNeeded
-from webapp.elicitations.service import ROWS_AT_ONCE, Elicitations
+from webapp.elicitations.service import Elicitations
 from webapp.records.owners import SERVICE
-from webapp.records.rows import Alias
+from webapp.records.rows import ROWS_AT_ONCE, Alias
 
 _SEPARATOR = ":"  # neither an id of an author's nor an owner has it
 _log = logging.getLogger(__name__)

@@ -10,10 +10,9 @@ from typing import Final
 
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
-from webapp.records.rows import KINDS, KeptSecret
-from webapp.stores import Record
+from webapp.records.rows import KeptSecret
 
-KEPT: Final = frozenset({KINDS[Connection], KINDS[Payment], KINDS[KeptSecret]})
+KEPT: Final = (Connection, Payment, KeptSecret)
 
 
 class Changes:
@@ -24,14 +23,11 @@ class Changes:
         self._arrived = asyncio.Event()
         self._is_wanted = False
 
-    def tell(self, *records: Record | None) -> None:
-        """None: something may have been missed."""
-        if not self._is_wanted:
-            return
-        for record in records:
-            if record is None or record.kind in KEPT:
-                self._owners.add(None if record is None else record.owner)
-                self._arrived.set()
+    def tell(self, owner: str | None) -> None:
+        """Something of this owner's has changed; None: something may have been missed."""
+        if self._is_wanted:
+            self._owners.add(owner)
+            self._arrived.set()
 
     def want(self) -> None:
         """From now on it is noted."""

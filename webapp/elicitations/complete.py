@@ -21,18 +21,33 @@ from webapp.records.rows import Value
 
 
 async def complete_elicitation(
-    elicitations: Elicitations, id: str, answer: Json, proof: Proof, *, also: Also | None = None
+    elicitations: Elicitations,
+    id: str,
+    answer: Json,
+    proof: Proof,
+    *,
+    also: Also | None = None,
+    first: Sequence[Value] | None = None,
 ) -> Completion:
-    """Settle as accepted, with what `also` gives written beside; goes on when cancelled."""
-    work = _complete(elicitations, id, answer, proof, also=also or _nothing)
+    """Settle as accepted, with what `also` gives written beside; goes on when cancelled.
+
+    `first` is tried before `also` is asked, where the answer is in time.
+    """
+    work = _complete(elicitations, id, answer, proof, also=also or _nothing, first=first)
     return await elicitations.whole(work)
 
 
 async def _complete(
-    elicitations: Elicitations, id: str, answer: Json, proof: Proof, *, also: Also
+    elicitations: Elicitations,
+    id: str,
+    answer: Json,
+    proof: Proof,
+    *,
+    also: Also,
+    first: Sequence[Value] | None,
 ) -> Completion:
     try:
-        ended = await elicitations.accept(id, proof, content=answer, also=also)
+        ended = await elicitations.accept(id, proof, content=answer, also=also, first=first)
     except KeyError:
         return Completion.UNKNOWN
     except NotPossible:

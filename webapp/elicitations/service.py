@@ -18,23 +18,21 @@ from flows.elicitation import states
 from flows.elicitation.proof import Proof
 from flows.elicitation.run import Run
 from flows.elicitation.states import LEASE, Elicitation, Json, Lease, Status
-from flows.errors import ElicitError, NotPossible, Unreadable
+from flows.errors import ElicitError, NotPossible
 from webapp.deadline import Clock, Steps, ticks_of
 from webapp.elicitations.cache import Cache
-from webapp.elicitations.changes import Changes
+from webapp.elicitations.changes import KEPT, Changes
 from webapp.elicitations.plugins import Plugins
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
-from webapp.records.ids import RANDOM_BYTES, fresh_id, owner_of
+from webapp.records.ids import owner_of
 from webapp.records.owners import Owners
-from webapp.records.randomness import Randomness
-from webapp.records.rows import KINDS, DoneOnce, Rows, Value, ValueT
+from webapp.records.rows import DoneOnce, Rows, Value
 from webapp.stores import Conflict, Record, Store
 
 T = TypeVar("T")
 # What is written together with the change of an elicitation, read afresh for each try.
 Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
-ROWS_AT_ONCE = 100
 _log = logging.getLogger(__name__)
 
 
@@ -56,59 +54,18 @@ class Elicitations:
         self.clock = clock
         self.ticks = ticks_of(clock)
         self.steps = Steps(clock)
-        self.rows = Rows(owners)
-        self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
+        self.rows = rows = Rows(owners)
+        self.read, self.holder, self.all = rows.read, rows.holder, rows.all
         self.recent = Cache()
         self.news = Changes()
         self.hearers: list[Callable[[Record], Awaitable[None]]] = []  # of other processes' writes
         self.plugins = plugins or Plugins()
-        self._random = Randomness()
         self._works: set[asyncio.Task[Any]] = set()
         self.doing: dict[str, asyncio.Future[None]] = {}  # what `once` is at work on
 
     def new_id(self, owner: str) -> str:
         """An id that nobody can guess."""
-        return fresh_id(owner, now=self.clock(), random=self._random(RANDOM_BYTES))
-
-    async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:
-        found = await self.store.read(owner, KINDS[kind], id)
-        return None if found is None else await self.rows.open(found, kind)
-
-    async def holder(self, kind: type[ValueT], *, owner: str, key: str) -> ValueT | None:
-        """The row of this kind that holds the key."""
-        found = await self.store.find(owner, KINDS[kind], key)
-        return None if found is None else await self.rows.open(found, kind)
-
-    async def all(
-        self,
-        kind: type[ValueT],
-        *,
-        owner: str | None = None,
-        status: str | None = None,
-        skips_unreadable: bool = False,
-    ) -> list[ValueT]:
-        """Every row of this kind, of one owner or of all, in the order of their ids.
-
-        Raises Unreadable, unless such a row is only left out: and logged, or noted in `left_out`.
-        """
-        found, after = list[ValueT](), None
-        while True:
-            page = await self.store.list(
-                KINDS[kind], owner=owner, status=status, after=after, limit=ROWS_AT_ONCE
-            )
-            for record in page:
-                try:
-                    found.append(await self.rows.open(record, kind))
-                except Unreadable:
-                    if self.left_out is not None:
-                        self.left_out.append(record)
-                        continue
-                    if not skips_unreadable:
-                        raise
-                    _log.exception("record.unreadable", extra={"kind": record.kind})
-            if len(page) < ROWS_AT_ONCE:
-                return found
-            after = page[-1].id
+        return self.rows.new_id(owner, now=self.clock())
 
     async def get(self, id: str) -> Elicitation | None:
         return await self.read(Elicitation, owner=owner_of(id), id=id)
@@ -140,19 +97,23 @@ class Elicitations:
     async def done(self, *, owner: str, id: str) -> DoneOnce | None:
         return await self.read(DoneOnce, owner=owner, id=id)
 
-    async def write(self, *values: Value) -> None:
-        """Write all or none, then wake whoever waits for them. Raises Conflict."""
-        records = [await self.rows.seal(value) for value in values]
+    async def write(self, *values: Value) -> Sequence[Value]:
+        """Write all or none, then wake whoever waits for them; see `Rows.write`."""
         try:
-            await self.store.write(*records)
+            written = await self.rows.write(*values)
         except Conflict:
             for value in values:
                 self.recent.forget(value.id)
             raise
-        self.news.tell(*records)
-        for value in values:
-            if isinstance(value, Elicitation | Run):
-                self._know(replace(value, version=value.version + 1))
+        for value in written:
+            if isinstance(value, KEPT):
+                self.news.tell(value.owner)
+            elif isinstance(value, Elicitation):
+                if self.recent.keep(value):
+                    self.waiters.wake(value)
+            elif isinstance(value, Run):
+                self.waiters.wake(value)
+        return written
 
     async def write_afresh(
         self, values: Callable[[], Awaitable[Sequence[Value]]]
@@ -202,7 +163,7 @@ class Elicitations:
             if changed == current:
                 return current
             try:
-                await self.write(changed, *(await also(changed) if also is not None else ()))
+                await self.write(*(await also(changed) if also is not None else ()), changed)
             except Conflict:
                 is_read = True
                 await pause(number)
@@ -231,11 +192,23 @@ class Elicitations:
             self._end(id, partial(states.settle, status=status, why=why), also=also)
         )
 
-    async def accept(self, id: str, proof: Proof, *, content: Json, also: Also) -> Elicitation:
+    async def accept(
+        self,
+        id: str,
+        proof: Proof,
+        *,
+        content: Json,
+        also: Also,
+        first: Sequence[Value] | None = None,
+    ) -> Elicitation:
         """The same, with an answer, or expired: for `complete_elicitation` alone."""
 
         async def rows(ended: Elicitation) -> Sequence[Value]:
-            return await also(ended) if ended.status is Status.ACCEPTED else ()
+            nonlocal first
+            if ended.status is not Status.ACCEPTED:
+                return ()
+            known, first = first, None
+            return await also(ended) if known is None else known
 
         return await self._end(id, partial(states.accept, proof=proof, content=content), also=rows)
 
@@ -362,8 +335,3 @@ class Elicitations:
                 # It ended while the write was under way: the next one need not wait for the lease.
                 await self.each([id], lambda e: states.release(e, leg=leg))
         return settled
-
-    def _know(self, value: Elicitation | Run) -> None:
-        if isinstance(value, Elicitation) and not self.recent.keep(value):
-            return
-        self.waiters.wake(value)

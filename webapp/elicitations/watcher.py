@@ -6,11 +6,14 @@ import logging
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.errors import StoreUnavailable, Unreadable
+from webapp.elicitations.changes import KEPT
 from webapp.elicitations.service import Elicitations
 from webapp.records.owners import DATA_KEY
+from webapp.records.rows import KINDS
 from webapp.stores import Record
 
 LISTEN_AGAIN_SECONDS = 1.0
+_KEPT = frozenset(KINDS[kind] for kind in KEPT)
 _log = logging.getLogger(__name__)
 
 
@@ -28,13 +31,16 @@ async def listen(elicitations: Elicitations) -> None:
 
 
 async def _hear(elicitations: Elicitations, record: Record | None) -> None:
-    elicitations.news.tell(record)
-    if record is None or record.kind == DATA_KEY:
-        elicitations.owners.forget(None if record is None else record.owner)
     if record is None:
+        elicitations.news.tell(None)
+        elicitations.owners.forget(None)
         elicitations.recent.clear()
         elicitations.waiters.wake_all()
         return
+    if record.kind in _KEPT:
+        elicitations.news.tell(record.owner)
+    elif record.kind == DATA_KEY:
+        elicitations.owners.forget(record.owner)
     elicitations.recent.forget(record.id)
     for hear in elicitations.hearers:
         await hear(record)

@@ -15,12 +15,12 @@ import secrets
 import socket
 import ssl
 from collections.abc import Callable
+from typing import Protocol
 
 import httpx
 from msgspec import Struct
 from msgspec.json import decode
 
-from flows.crypto.vault import Pepper
 from flows.errors import ElicitError
 
 RETRY_SECONDS = 0.5
@@ -66,12 +66,18 @@ def listen(listener: socket.socket) -> None:
         raise PortUnusable(_why_not(error, *listener.getsockname()[:2])) from error
 
 
-def proof(pepper: Pepper, *, url: str, nonce: str) -> str:
+class Tagging(Protocol):
+    """What makes keyed hashes that nobody without the store's secrets can make."""
+
+    def tag(self, purpose: str, *parts: str, size: int = ...) -> str: ...
+
+
+def proof(pepper: Tagging, *, url: str, nonce: str) -> str:
     """What only a process with this store open, which serves it at this address, can answer."""
     return pepper.tag("port", url, nonce, size=_PROOF_BYTES)
 
 
-async def own_or_find(host: str, port: int, *, url: str, pepper: Pepper) -> socket.socket | None:
+async def own_or_find(host: str, port: int, *, url: str, pepper: Tagging) -> socket.socket | None:
     """The listening socket of a port that is ours now; None where one of ours owns it.
 
     Raises PortUnusable if the port is somebody else's.
@@ -111,7 +117,7 @@ class PagesTaken(ElicitError):
 class SharedPort:
     """A port that several processes of ours share, of which one has it."""
 
-    def __init__(self, host: str, port: int, *, url: str, pepper: Pepper) -> None:
+    def __init__(self, host: str, port: int, *, url: str, pepper: Tagging) -> None:
         self._host, self._port, self._url, self._pepper = host, port, url, pepper
         self._listener: socket.socket | None = None
         self._proven_at = -math.inf
@@ -177,7 +183,7 @@ def _own(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def is_ours(host: str, port: int, *, url: str, pepper: Pepper) -> bool | None:
+async def is_ours(host: str, port: int, *, url: str, pepper: Tagging) -> bool | None:
     """Whether one of ours has the port; None if whoever has it does not answer."""
     nonce = secrets.token_urlsafe(_NONCE_BYTES)
     body = b""

@@ -1,18 +1,13 @@
 """The kinds of question that this server can carry out, each built once, in sight."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import ClassVar
 
 from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import Traits, traits_of
-from flows.kinds.gate import GatePolicy
-from flows.oauth.provider import Client, Provider
-from flows.payments.gateway import MerchantAccount
+from flows.oauth.provider import Client
 from webapp.elicitations.question_kind import QuestionKind
-from webapp.elicitations.service import Elicitations
-from webapp.http.client import Outbound
 from webapp.kinds.gate import Gates
 from webapp.kinds.page_kind import PageKind
 from webapp.kinds.quotas import Quotas
@@ -21,7 +16,6 @@ from webapp.kinds.secret import SecretPage
 from webapp.kinds.url import Visits
 from webapp.oauth.accounts import Accounts
 from webapp.payments.payments import Payments
-from webapp.settings.quotas import PolicySettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,41 +66,3 @@ class OwnKind(PageKind):
     """A kind of question beside the built-in ones: its declaration, and what differs."""
 
     traits: ClassVar[Traits]
-
-
-def open_kinds(
-    *,
-    elicitations: Elicitations,
-    outbound: Outbound,
-    providers: Mapping[str, Provider],
-    credentials: Mapping[str, tuple[str, str]],
-    sellers: Mapping[str, MerchantAccount],
-    refund_unused: timedelta | None,
-    unreached: Collection[str],
-    gate: GatePolicy,
-    policies: PolicySettings,
-    others: Collection[type[OwnKind]] = (),
-) -> Kinds:
-    """`credentials` are our client id and secret at a provider, by its name."""
-    return Kinds(
-        visits=Visits(),
-        accounts=Accounts(
-            elicitations=elicitations,
-            outbound=outbound,
-            providers=providers,
-            credentials=credentials,
-        ),
-        payments=Payments(
-            elicitations=elicitations,
-            outbound=outbound,
-            sellers=sellers,
-            refund_unused=refund_unused,
-            unreached=unreached,
-        ),
-        secrets=SecretPage(elicitations=elicitations),
-        forms=PageKind(elicitations=elicitations),
-        gates=Gates(elicitations=elicitations, policy=gate),
-        policies=Quotas(elicitations=elicitations, settings=policies),
-        rules=Rules(elicitations),
-        others={kind.traits.name: kind(elicitations=elicitations) for kind in others},
-    )

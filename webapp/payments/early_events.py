@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from flows.payments.gateway import MerchantAccount, Notice, Signs
+from flows.payments.gateway import MerchantAccount, Notice
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
 from webapp.elicitations.service import Elicitations
@@ -42,7 +42,8 @@ class EarlyEvents:
     async def wait(self, hook: StoredWebhook, event: Notice) -> str:
         """Kept until its payment is there; what became of it, in a word."""
         assert event.payment is not None
-        id = self._id(hook.seller, event.payment)
+        ids = self._elicitations.rows.ids
+        id = ids.early_event(SERVICE, seller=hook.seller, payment=event.payment)
 
         async def values() -> Sequence[StoredWebhook | EarlyEvent]:
             if (
@@ -60,10 +61,11 @@ class EarlyEvents:
 
     async def whole(self, payment: Payment) -> Whole:
         """The row as it is to be written, with what has waited for it."""
-        gateway = self._flow.named(payment.seller)
-        if payment.payment_intent is None or not isinstance(gateway, Signs):
+        gateway = self._flow.signers.get(payment.seller)
+        if payment.payment_intent is None or gateway is None:
             return Whole(payment)
-        id = self._id(payment.seller, payment.payment_intent)
+        ids = self._elicitations.rows.ids
+        id = ids.early_event(SERVICE, seller=payment.seller, payment=payment.payment_intent)
         news = await self._elicitations.read(EarlyEvent, owner=SERVICE, id=id)
         hooks: list[StoredWebhook] = []
         for hook_id in () if news is None else news.hooks:
@@ -82,9 +84,6 @@ class EarlyEvents:
                 with suppress(Conflict):  # the sweeper is at it
                     done = replace(hook, status="applied", why=None, transition=None)
                     await self._elicitations.write(done)
-
-    def _id(self, seller: str, payment: str) -> str:
-        return SERVICE + self._elicitations.owners.pepper.tag("early", seller, payment)
 
 
 def _is_of(payment: Payment, event: Notice, seller: MerchantAccount) -> bool:

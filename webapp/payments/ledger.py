@@ -6,7 +6,7 @@ together with the question that leads to it, so that no call takes it in the sam
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -20,7 +20,7 @@ from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
 from flows.payments.session import CheckoutTerms, sessions_of, terms_of
 from webapp.elicitations.service import Elicitations
-from webapp.records.ids import beside, owner_of
+from webapp.records.ids import owner_of
 from webapp.records.rows import StoredWebhook, Value
 
 
@@ -36,18 +36,20 @@ class Ledger:
         *,
         places: Mapping[str, str],
         refund_unused: timedelta | None,
-        gives_back: Callable[[str], bool],
+        giving_back: Collection[str],
     ) -> None:
         self._elicitations = elicitations
+        self._ids = elicitations.rows.ids
         self._places = places
         self._refund_unused = refund_unused
-        self._gives_back = gives_back
+        self.unused = dict.fromkeys(giving_back, refund_unused)  # by the seller's name
 
     async def read(self, owner: str, id: str) -> Payment | None:
         return await self._elicitations.read(Payment, owner=owner, id=id)
 
     def id_of(self, elicitation: Elicitation, session: str) -> str:
-        return self._id(elicitation.id, terms_of(elicitation).seller, session)
+        seller = terms_of(elicitation).seller
+        return self._ids.payment(elicitation.id, seller=seller, session=session)
 
     async def id_for(self, elicitation: Elicitation, session: ProviderSession) -> str:
         """The id of what was paid there: of the session's row, or of a payment besides that.
@@ -63,37 +65,14 @@ class Ledger:
             return first
         return self.id_of(elicitation, f"{session.id} {session.payment}")
 
-    async def payment_of(
-        self, elicitation: Elicitation, session: ProviderSession, *, id: str
-    ) -> Payment:
-        """The ledger's row of a paid session, not written; `id` is what `id_for` says."""
-        terms = terms_of(elicitation)
+    async def bought_once(self, elicitation: Elicitation, payment: Payment) -> Payment:
+        """With the key of what is bought for good; bought already, it is money to give back."""
         asked = elicitation.asked
-        join = id
-        if terms.once:
-            bought = self.bought(terms, server=asked.server, tool=asked.tool)
-            holder = await self._elicitations.holder(Payment, owner=elicitation.owner, key=bought)
-            join = id if holder is not None else bought  # bought already: it is money to give back
-        now = self._elicitations.clock()
-        unused = self._refund_unused if self._gives_back(terms.seller) else None
-        return Payment(
-            id=id,
-            owner=elicitation.owner,
-            elicitation_id=elicitation.id,
-            join=join,
-            server=asked.server,
-            tool=asked.tool,
-            seller=terms.seller,
-            session=session.id,
-            payment_intent=session.payment,
-            amount=terms.amount,
-            currency=terms.currency,
-            what=terms.what,
-            is_live=terms.is_live,
-            once=terms.once,
-            paid_at=now,
-            refund_at=None if unused is None else now + unused,
-        )
+        bought = self.bought(terms_of(elicitation), server=asked.server, tool=asked.tool)
+        holder = await self._elicitations.holder(Payment, owner=payment.owner, key=bought)
+        id = payment.id
+        join = id if holder is not None else bought  # bought already: it is money to give back
+        return replace(payment, join=join)
 
     async def as_surplus(self, elicitation: Elicitation, payment: Payment) -> Payment:
         """The row of what was paid when its question had been paid by another page already."""
@@ -220,7 +199,8 @@ class Ledger:
         `payment`: by this one, where the session has several.
         """
         for filed in (session, f"{session} {payment}"):
-            row = await self.read(owner_of(reference), self._id(reference, seller, filed))
+            id = self._ids.payment(reference, seller=seller, session=filed)
+            row = await self.read(owner_of(reference), id)
             if row is None or row.elicitation_id != reference:
                 continue
             if payment is None or row.payment_intent in (None, payment):
@@ -283,10 +263,6 @@ class Ledger:
             return payment
         holder = await self._elicitations.holder(Payment, owner=payment.owner, key=payment.join)
         return payment if holder is None else replace(payment, join=payment.id)
-
-    def _id(self, reference: str, seller: str, filed: str) -> str:
-        tag = self._elicitations.owners.pepper.tag("payment", seller, filed, size=12)
-        return beside(reference, tag)
 
     async def _require(self, owner: str, id: str) -> Payment:
         found = await self.read(owner, id)

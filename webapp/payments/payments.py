@@ -66,7 +66,7 @@ class Payments:
             elicitations,
             places={s.name: s.api for s in sellers.values()},
             refund_unused=refund_unused,
-            gives_back=self.flow.gives_back,
+            giving_back=self.flow.giving_back,
         )
         self.loose_ends = UnresolvedPayments(elicitations)
         self.verification = Verification(

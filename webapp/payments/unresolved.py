@@ -18,7 +18,6 @@ from flows.payments.money import Money
 from flows.payments.session import CheckoutTerms, terms_of
 from flows.payments.unresolved import ASK_AGAIN_AFTER, KEPT, UnresolvedPayment, UnresolvedStatus
 from webapp.elicitations.service import Elicitations
-from webapp.records.ids import beside, owner_of
 from webapp.records.rows import KINDS
 
 PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
@@ -86,12 +85,10 @@ class UnresolvedPayments:
         except InvalidQuestion:
             return  # no price at all: it stays among what was told
         now = self._elicitations.clock()
-        id = self._id(reference, seller.name, session.id)
-        if owner != owner_of(reference):
-            pepper = self._elicitations.owners.pepper
-            id = beside(owner, pepper.tag("loose", seller.name, reference, session.id, size=18))
         fresh = UnresolvedPayment(
-            id=id,
+            id=self._elicitations.rows.ids.unresolved(
+                reference, owner=owner, seller=seller.name, session=session.id
+            ),
             owner=owner,
             elicitation_id=reference,
             tool="",
@@ -157,7 +154,9 @@ class UnresolvedPayments:
     def _fresh(self, elicitation: Elicitation, session: str) -> UnresolvedPayment:
         terms, now = terms_of(elicitation), self._elicitations.clock()
         return UnresolvedPayment(
-            id=self._id(elicitation.id, terms.seller, session),
+            id=self._elicitations.rows.ids.unresolved(
+                elicitation.id, owner=elicitation.owner, seller=terms.seller, session=session
+            ),
             owner=elicitation.owner,
             elicitation_id=elicitation.id,
             tool=elicitation.asked.tool,
@@ -171,10 +170,6 @@ class UnresolvedPayments:
             # Without its question nobody can be asked.
             until=min(elicitation.erase_at - ASK_AGAIN_AFTER, now + KEPT),
         )
-
-    def _id(self, reference: str, seller: str, session: str) -> str:
-        tag = self._elicitations.owners.pepper.tag("loose", seller, session, size=12)
-        return beside(reference, tag)
 
     async def _may_be_of(self, loose: UnresolvedPayment, server: str) -> bool:
         """Whether this server asked; of a question that is erased nobody knows who did."""

@@ -14,13 +14,22 @@ from msgspec.structs import replace
 from flows.elicitation.proof import PaidSession
 from flows.elicitation.states import NOT_ARRIVED, Completion, Elicitation, Status
 from flows.errors import NotPossible
-from flows.payments.gateway import ProviderSession, forget_page, heard, verify_session
+from flows.payments.gateway import (
+    MerchantAccount,
+    Notice,
+    ProviderSession,
+    forget_page,
+    heard,
+    paid_row,
+    verify_notice,
+    verify_session,
+)
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
 from flows.payments.session import Mismatch, SessionStatus, sessions_of
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.service import Also, Elicitations
-from webapp.payments.early_events import EarlyEvents
+from webapp.payments.early_events import EarlyEvents, Whole
 from webapp.payments.ledger import Ledger
 from webapp.payments.unresolved import PAID_OTHERWISE, UnresolvedPayments
 from webapp.records.rows import StoredWebhook, Value
@@ -46,44 +55,48 @@ class Verification:
 
     async def heed(self, elicitation: Elicitation, found: ProviderSession) -> SessionStatus:
         """Act on what was fetched. Raises Mismatch."""
+        seller, payment = self._flow.of(elicitation).seller, None
         try:
-            verified = verify_session(elicitation, found, seller=self._flow.of(elicitation).seller)
+            verified = verify_session(elicitation, found, seller=seller)
         except Mismatch as mismatch:
             await self.paid_otherwise(elicitation, found, mismatch)
             raise
         if verified is SessionStatus.PENDING and elicitation.status.is_final:
             await self._loose_ends.wait(elicitation, found.id)
-        await self.apply(elicitation, found, verified)
-        await self.hear(elicitation, found)
+        if found.state is SessionStatus.PAID:
+            id = await self._ledger.id_for(elicitation, found)
+            now, unused = self._elicitations.clock(), self._ledger.unused.get(seller.name)
+            payment = paid_row(elicitation, found, id=id, now=now, unused=unused)
+        await self._elicitations.whole(self._act(elicitation, found, verified, payment))
+        await self._hear(elicitation, found)
         return verified
 
-    async def apply(
+    async def told(
         self,
         elicitation: Elicitation,
-        session: ProviderSession,
-        verified: SessionStatus,
+        event: Notice,
         *,
-        hook: StoredWebhook | None = None,
-    ) -> Completion | None:
-        """Act on what a session of this elicitation says; `hook` is kept in the same write."""
-        told_before: list[StoredWebhook] = []
-        done = await self._elicitations.whole(
-            self._apply(elicitation, session, verified, hook, told_before)
-        )
-        await self.early.applied(told_before)
-        is_plain = not elicitation.status.is_final and elicitation.progress != PAID_OTHERWISE
-        if verified is SessionStatus.PAID and not is_plain:
-            # Somebody asked, or had to look. Only now: till its row is there it is asked about.
-            await self._loose_ends.end(elicitation, session.id)
-        return done
+        seller: MerchantAccount,
+        hook: StoredWebhook,
+        payment_id: str,
+    ) -> str:
+        """Act on what a signed notice says, and keep it in the same write; its end, in a word.
 
-    async def hear(self, elicitation: Elicitation, session: ProviderSession) -> None:
-        """What became of a payment afterwards, where no event tells."""
-        id = await self._ledger.id_for(elicitation, session)
-        payment = await self._ledger.read(elicitation.owner, id)
-        now = self._elicitations.clock()
-        if payment is not None and heard(payment, session, now=now) != payment:
-            await self._ledger.hear(payment, lambda p: heard(p, session, now=now))
+        `payment_id` is what the ledger calls its session. For a task that goes on to its end.
+        Raises Mismatch.
+        """
+        verified = verify_notice(elicitation, event, seller=seller)
+        session, payment = event.session, None
+        assert session is not None
+        if session.state is SessionStatus.PAID:  # and gone again: it has its row all the same
+            if ":" in session.id:  # perhaps by our own key, and paid at twice
+                payment_id = await self._ledger.id_for(elicitation, session)
+            now, unused = hook.received_at, self._ledger.unused.get(seller.name)
+            payment = paid_row(elicitation, session, id=payment_id, now=now, unused=unused)
+        done = await self._act(elicitation, session, verified, payment, hook=hook)
+        if session.refunded or session.charged_back:  # of nothing, an old notice may tell too
+            await self._hear(elicitation, session)
+        return str(done or verified)
 
     async def paid_otherwise(
         self, elicitation: Elicitation, session: ProviderSession, mismatch: Mismatch
@@ -99,80 +112,96 @@ class Verification:
         if session.state is SessionStatus.PAID:
             await self._loose_ends.paid_otherwise(elicitation, session)
 
-    async def _apply(
+    async def _hear(self, elicitation: Elicitation, session: ProviderSession) -> None:
+        """What became of a payment afterwards, where no event tells."""
+        id = await self._ledger.id_for(elicitation, session)
+        payment = await self._ledger.read(elicitation.owner, id)
+        now = self._elicitations.clock()
+        if payment is not None and heard(payment, session, now=now) != payment:
+            await self._ledger.hear(payment, lambda p: heard(p, session, now=now))
+
+    async def _act(
         self,
         elicitation: Elicitation,
         session: ProviderSession,
         verified: SessionStatus,
-        hook: StoredWebhook | None,
-        told_before: list[StoredWebhook],
+        payment: Payment | None,
+        *,
+        hook: StoredWebhook | None = None,
     ) -> Completion | None:
-        payment_id = await self._ledger.id_for(elicitation, session)
-        is_news = elicitation.status is not Status.ACCEPTED
+        """`payment` is the row of the session, if it was paid; nothing is written yet."""
+        told_before: Sequence[StoredWebhook] = ()
 
         async def rows(changed: Elicitation) -> Sequence[Value]:
-            # Nearly always it is news: only what has met a conflict is looked up before it.
-            nonlocal is_news
-            was_news, is_news = is_news, False
-            payment: Payment | None = None
-            if session.state is SessionStatus.PAID:  # and gone again: it has its row all the same
-                id = payment_id if was_news else await self._ledger.id_for(elicitation, session)
-                paid = await self._ledger.payment_of(changed, session, id=id)
-                whole = await self.early.whole(heard(paid, session, now=self._elicitations.clock()))
-                payment, told_before[:] = whole.payment, whole.hooks
-            if not was_news:
-                if payment is not None and changed.status is Status.ACCEPTED:
-                    payment = await self._ledger.as_surplus(changed, payment)
-                kept = await self._unless_there(payment, hook)
-                if payment not in kept:  # it was there: what waits for it is for the sweeper
-                    told_before.clear()
-                return kept
-            return [row for row in (payment, hook) if row is not None]
+            nonlocal told_before
+            unwritten, told_before = await self._unwritten(changed, session, payment, hook)
+            return unwritten
 
-        # What became of an earlier try says nothing of the one that is going on, unless it is paid.
-        is_latest = session.id == next(iter(sessions_of(elicitation)), None)
         done: Completion | None = None
         match verified:
             case SessionStatus.PAID if elicitation.status is Status.ACCEPTED:
-                done = Completion.ALREADY_SETTLED
+                done, is_kept = Completion.ALREADY_SETTLED, False
             case SessionStatus.PAID:
-                done = await self._complete(elicitation, session, payment_id, rows)
-                if done is not Completion.ALREADY_SETTLED:
-                    return done
-            case SessionStatus.FAILED if is_latest:
-                with suppress(NotPossible):
-                    await self._elicitations.settle(
-                        elicitation.id, Status.FAILED, why=NOT_ARRIVED, also=rows
-                    )
-                    return None
-                # Its question was over before: nothing is on its way any more.
-                await self._elicitations.change(elicitation.id, _arrived_never)
+                assert payment is not None
+                # Nearly always it is news: only what has met a conflict is looked up before it.
+                whole = await self._whole(elicitation, payment)
+                told_before = whole.hooks
+                done = await complete_elicitation(
+                    self._elicitations,
+                    elicitation.id,
+                    {"payment": payment.id},
+                    PaidSession(session=session.id),
+                    also=rows,
+                    first=[row for row in (hook, whole.payment) if row is not None],
+                )
+                if done is Completion.UNKNOWN:  # erased: it is looked for at the provider
+                    raise KeyError(elicitation.id)
+                is_kept = done is not Completion.ALREADY_SETTLED
             case _:
-                await self._note(elicitation, session, verified, is_latest=is_latest)
-        # Paid twice, or told twice: the ledger has each paid session once.
-        await self._elicitations.write_afresh(lambda: rows(elicitation))
+                is_kept = await self._note(elicitation, session, verified, also=rows)
+        if not is_kept:
+            # Paid twice, or told twice: the ledger has each paid session once.
+            await self._elicitations.write_afresh(lambda: rows(elicitation))
+        if told_before:
+            await self.early.applied(told_before)
+        if verified is SessionStatus.PAID:
+            await self._resolve(elicitation, session)
         return done
 
-    async def _complete(
-        self, elicitation: Elicitation, session: ProviderSession, payment_id: str, rows: Also
-    ) -> Completion:
-        """Raises KeyError where it was erased meanwhile: then it is looked for at the provider."""
-        proof, answer = PaidSession(session=session.id), {"payment": payment_id}
-        id = elicitation.id
-        done = await complete_elicitation(self._elicitations, id, answer, proof, also=rows)
-        if done is Completion.UNKNOWN:
-            raise KeyError(id)
-        return done
+    async def _resolve(self, elicitation: Elicitation, session: ProviderSession) -> None:
+        """Only now that its row is there: till then it was asked about, or somebody had to look."""
+        if elicitation.status.is_final or elicitation.progress == PAID_OTHERWISE:
+            await self._loose_ends.end(elicitation, session.id)
 
-    async def _unless_there(
-        self, payment: Payment | None, hook: StoredWebhook | None
-    ) -> Sequence[Value]:
-        paid = None if payment is None else await self._ledger.unless_there(payment)
+    async def _whole(self, elicitation: Elicitation, payment: Payment) -> Whole:
+        if payment.once:
+            payment = await self._ledger.bought_once(elicitation, payment)
+        return await self.early.whole(payment)
+
+    async def _unwritten(
+        self,
+        elicitation: Elicitation,
+        session: ProviderSession,
+        payment: Payment | None,
+        hook: StoredWebhook | None,
+    ) -> tuple[Sequence[Value], Sequence[StoredWebhook]]:
+        """What of it is not in the store by now, with what has waited for that."""
+        paid: Value | None = None
+        told_before: Sequence[StoredWebhook] = ()
         told = None if hook is None else await self._ledger.unless_there(hook)
-        if payment is not None and paid is None and told is not None:
-            # It was known to be paid: the row of a session is what no second event changes.
-            told = replace(told, status="repeated")
-        return [row for row in (paid, told) if row is not None]
+        if payment is not None:
+            id = await self._ledger.id_for(elicitation, session)
+            whole = await self._whole(elicitation, replace(payment, id=id, join=id))
+            row = whole.payment
+            if elicitation.status is Status.ACCEPTED:
+                row = await self._ledger.as_surplus(elicitation, row)
+            paid = await self._ledger.unless_there(row)
+            if paid is not None:
+                told_before = whole.hooks
+            elif told is not None:
+                # It was known to be paid: the row of a session is what no second event changes.
+                told = replace(told, status="repeated")
+        return [row for row in (paid, told) if row is not None], told_before
 
     async def _note(
         self,
@@ -180,12 +209,24 @@ class Verification:
         session: ProviderSession,
         verified: SessionStatus,
         *,
-        is_latest: bool,
-    ) -> None:
-        """What settles nothing, and yet is good to know while the question is open."""
-        if elicitation.status.is_final:
-            return
-        if (
+        also: Also,
+    ) -> bool:
+        """What brings no money is said of the question; whether `also` is written with that."""
+        # What became of an earlier try says nothing of the one that is going on, unless it is paid.
+        is_latest = session.id == next(iter(sessions_of(elicitation)), None)
+        if verified is SessionStatus.FAILED and is_latest:
+            with suppress(NotPossible):
+                await self._elicitations.settle(
+                    elicitation.id, Status.FAILED, why=NOT_ARRIVED, also=also
+                )
+                return True
+            # Its question was over before: nothing is on its way any more.
+            await self._elicitations.change(elicitation.id, _arrived_never)
+        elif elicitation.status.is_final:
+            pass
+        elif verified is SessionStatus.CLOSED:
+            await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session.id))
+        elif (
             verified is SessionStatus.PENDING
             and is_latest
             and elicitation.progress != PAID_OTHERWISE
@@ -193,8 +234,7 @@ class Verification:
             await self._elicitations.change(
                 elicitation.id, lambda e: replace(e, progress=ON_ITS_WAY)
             )
-        elif verified is SessionStatus.CLOSED:
-            await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session.id))
+        return False
 
 
 def _arrived_never(elicitation: Elicitation) -> Elicitation:

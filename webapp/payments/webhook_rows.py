@@ -17,7 +17,6 @@ from flows.payments.gateway import MerchantAccount, Notice, Signs
 from flows.payments.receipt import Payment
 from flows.payments.session import SessionStatus
 from webapp.elicitations.service import Elicitations
-from webapp.records.ids import beside, owner_of
 from webapp.records.rows import StoredWebhook
 from webapp.stores import Conflict
 
@@ -56,19 +55,18 @@ class WebhookRows:
     ) -> StoredWebhook:
         """The row of an event, as one that is applied; not written yet."""
         now = self._elicitations.clock()
-        pepper = self._elicitations.owners.pepper
         reference = event.reference or ""
-        is_about = owner_of(reference) == owner
-        about = reference if is_about else owner
-        tag = pepper.tag("hook", seller.name, event.id, size=12 if is_about else 18)
         # A session that is paid has its row in the ledger, and needs no other mark.
+        pepper = self._elicitations.owners.pepper
         is_paid = event.session is not None and event.session.state is SessionStatus.PAID
         says = None if is_paid else event.transition
         return StoredWebhook(
-            id=beside(about, tag),
+            id=self._elicitations.rows.ids.webhook(
+                reference, owner=owner, seller=seller.name, event=event.id
+            ),
             owner=owner,
             seller=seller.name,
-            elicitation_id=event.reference or "",
+            elicitation_id=reference,
             session=event.subject or "",
             body=body.text,
             is_whole=body.is_whole,
@@ -76,7 +74,7 @@ class WebhookRows:
             erase_at=now + KEPT,
             event=event.id,
             type=event.type,
-            transition=None if says is None else pepper.tag("transition", seller.name, says),
+            transition=says and pepper.tag("transition", seller.name, says),
             said=None if body.is_whole else _without_address(event),
         )
 

@@ -9,12 +9,13 @@ when it was made, and what is written by it is the same whichever comes first.
 
 import logging
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed, NotConfigured
-from flows.payments.gateway import MerchantAccount, Notice, Signs, UnsignedNotice, verify_notice
+from flows.payments.gateway import MerchantAccount, Notice, Signs, UnsignedNotice
 from flows.payments.session import Mismatch, sessions_of
 from flows.webhooks.signatures import Delivery
 from webapp.elicitations.service import Elicitations
@@ -52,8 +53,10 @@ class Webhooks:
 
         For a request's own task. Raises Malformed.
         """
-        event = gateway.read_notice(delivery)
-        taken = self._receive(gateway, event, body_of(delivery.body))
+        body, event, known = body_of(delivery.body), gateway.read_notice(delivery), None
+        if event.session is not None and event.reference is not None:
+            known = await self._elicitations.as_remembered(event.reference)
+        taken = self._receive(gateway, event, body, known)
         return await self._elicitations.uncancelled(taken)
 
     async def replay(self, hook: StoredWebhook) -> StoredWebhook:
@@ -69,7 +72,9 @@ class Webhooks:
         else:
             body = WebhookBody(text=hook.body, is_whole=hook.is_whole)
             self._rows.forget(hook.id)
-            is_done = await self._receive(gateway, event, body) not in _NOT_DONE
+            known = await self._elicitations.get(event.reference or "")
+            taken = self._receive(gateway, event, body, known)
+            is_done = await self._elicitations.whole(taken) not in _NOT_DONE
         stored = await self._elicitations.read(StoredWebhook, owner=hook.owner, id=hook.id) or hook
         if is_done and stored.status in _NOT_DONE:
             stored = replace(stored, status="applied", why=None, transition=None)
@@ -113,10 +118,12 @@ class Webhooks:
             raise NotConfigured(f"the payment provider {hook.seller!r}")
         return gateway
 
-    async def _receive(self, gateway: Signs, event: Notice, body: WebhookBody) -> str:
+    async def _receive(
+        self, gateway: Signs, event: Notice, body: WebhookBody, elicitation: Elicitation | None
+    ) -> str:
+        """`elicitation` is the one that a session in it names, if there is one."""
         seller = gateway.seller
         if event.session is not None and event.reference is not None:
-            elicitation = await self._elicitations.as_remembered(event.reference)
             if elicitation is None:
                 return await self._erased.hear(seller, event, body)
             if elicitation.kind == "payment":
@@ -132,32 +139,39 @@ class Webhooks:
     async def _settle_stored(
         self, elicitation: Elicitation, gateway: Signs, event: Notice, body: WebhookBody
     ) -> str:
-        hook = self._rows.of(elicitation.owner, gateway.seller, event, body)
+        seller, session = gateway.seller, event.session
+        assert session is not None
+        hook = self._rows.of(elicitation.owner, seller, event, body)
+        payment_id = self._elicitations.rows.ids.payment(
+            elicitation.id, seller=seller.name, session=session.id
+        )
         if self._rows.is_applied(hook):
             return "duplicate"
+        tell = partial(
+            self._payments.verification.told,
+            event=event,
+            seller=seller,
+            hook=hook,
+            payment_id=payment_id,
+        )
         try:
-            return await self._settle(elicitation, gateway.seller, event, hook)
+            try:
+                became = await tell(elicitation)
+            except Mismatch:
+                # Perhaps another process has begun the session.
+                elicitation = await self._elicitations.get(elicitation.id) or elicitation
+                became = await tell(elicitation)
+        except Mismatch as error:
+            await self._payments.verification.paid_otherwise(elicitation, session, error)
+            status = "waiting" if error.what == "session" else "refused"
+            return await self._rows.keep(hook, status=status, why=error.what)
         except KeyError:
             if await self._elicitations.get(elicitation.id) is not None:
                 raise
             # This process remembered it, and it is erased.
-            return await self._erased.hear(gateway.seller, event, body)
-
-    async def _settle(
-        self, elicitation: Elicitation, seller: MerchantAccount, event: Notice, hook: StoredWebhook
-    ) -> str:
-        try:
-            return await self._apply(elicitation, event, seller, hook)
-        except Mismatch:
-            pass  # perhaps another process has begun the session
-        elicitation = await self._elicitations.get(elicitation.id) or elicitation
-        try:
-            return await self._apply(elicitation, event, seller, hook)
-        except Mismatch as error:
-            if event.session is not None:
-                await self._payments.verification.paid_otherwise(elicitation, event.session, error)
-            status = "waiting" if error.what == "session" else "refused"
-            return await self._rows.keep(hook, status=status, why=error.what)
+            return await self._erased.hear(seller, event, body)
+        self._rows.note_applied(hook)
+        return became
 
     async def _ask(self, seller: MerchantAccount, event: Notice, body: WebhookBody) -> str:
         """It names a session and says nothing of it: kept, then asked about, now or later."""
@@ -193,15 +207,3 @@ class Webhooks:
         except Mismatch as error:
             return replace(hook, status="refused", why=error.what)
         return replace(hook, status="applied", why=None)
-
-    async def _apply(
-        self, elicitation: Elicitation, event: Notice, seller: MerchantAccount, hook: StoredWebhook
-    ) -> str:
-        assert event.session is not None
-        verified = verify_notice(elicitation, event, seller=seller)
-        verification, session = self._payments.verification, event.session
-        done = await verification.apply(elicitation, session, verified, hook=hook)
-        if session.refunded or session.charged_back:  # of nothing, an old notice may tell too
-            await verification.hear(elicitation, session)
-        self._rows.note_applied(hook)
-        return str(done or verified)

@@ -1,7 +1,11 @@
-"""What stands in a row of the store: whose it is, what it is called, how it is sealed.
+"""The one door to a store: values go in at the version that was read, and come out at the next.
 
-`rows` turns values of `flows` into sealed records and back, `owners` makes the tag that a person's
-rows begin with and the key that seals them, `ids` and `randomness` make ids that nobody can guess.
+`rows` has what is kept, beside the values of `flows`, and the one `write`, with what reads;
+`owners` makes the tag that a person's rows begin with and the key that seals them, `ids` the ids,
+of which none can be guessed, and `seal` binds each record to its row.
+
+The one path: `Rows.write` -> the owner's data key -> sealed -> the store's compare-and-set -> the
+values with their new versions, or Conflict.
 
 Promised: every look-up is by owner and id; an owner's tag cannot be enumerated; a record's table,
 id, owner, kind and version are sealed with it, so that no row stands in for another.

@@ -5,6 +5,7 @@ is written anew at every commit.
 """
 
 import base64
+import hashlib
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -51,3 +52,47 @@ def made_at(id: str) -> datetime | None:
         return datetime.fromtimestamp(int.from_bytes(made[:_TIME_BYTES]) / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return None
+
+
+class Pepper:
+    """A secret of the installation that makes owners and join keys impossible to enumerate."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def tag(self, purpose: str, *parts: str, size: int = 15) -> str:
+        """A keyed hash (BLAKE2b, RFC 7693) of the parts, `size` bytes of it as base64url.
+
+        A multiple of 3 needs no padding.
+        """
+        message = bytearray()
+        for part in (purpose, *parts):
+            data = part.encode("utf-8", "surrogatepass")
+            message += len(data).to_bytes(8, "big") + data
+        mac = hashlib.blake2b(message, key=self._key, digest_size=size).digest()
+        return base64.urlsafe_b64encode(mac).decode()
+
+
+class RowIds:
+    """The ids of rows that are found by what they are about."""
+
+    def __init__(self, pepper: Pepper) -> None:
+        self._tag = pepper.tag
+
+    def payment(self, reference: str, *, seller: str, session: str) -> str:
+        return beside(reference, self._tag("payment", seller, session, size=12))
+
+    def unresolved(self, reference: str, *, owner: str, seller: str, session: str) -> str:
+        if owner == owner_of(reference):
+            return beside(reference, self._tag("loose", seller, session, size=12))
+        return beside(owner, self._tag("loose", seller, reference, session, size=18))
+
+    def webhook(self, reference: str, *, owner: str, seller: str, event: str) -> str:
+        is_about = owner == owner_of(reference)
+        tag = self._tag("hook", seller, event, size=12 if is_about else 18)
+        return beside(reference if is_about else owner, tag)
+
+    def early_event(self, owner: str, *, seller: str, payment: str) -> str:
+        return owner + self._tag("early", seller, payment)

@@ -21,9 +21,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.crypto.vault import Locker, Pepper, Ring, wrapped_under
+from flows.crypto.vault import Ring, wrapped_under
 from flows.errors import Unreadable
-from webapp.records.randomness import Randomness
+from webapp.records.ids import Pepper
+from webapp.records.seal import Locker, Randomness
 from webapp.stores import Conflict, Record, Store
 
 SERVICE = "~"  # owner of what belongs to nobody in particular: the pepper, aliases
@@ -67,11 +68,11 @@ class Owners:
     """Made by `open_owners`; one for a store and a ring."""
 
     def __init__(self, *, store: Store, ring: Ring, pepper: Pepper) -> None:
-        self._store = store
+        self.store = store
         self._ring = ring
         self.pepper = pepper
         self._lockers: OrderedDict[str, Locker] = OrderedDict()
-        self._random = Randomness()
+        self.random = Randomness()
         self._forgotten = 0  # how often: what was read before is not kept after
 
     def tag(self, *, issuer: str, subject: str) -> str:
@@ -89,7 +90,7 @@ class Owners:
         while found is None:
             forgotten = self._forgotten
             read = await _secret(
-                self._store,
+                self.store,
                 self._ring,
                 owner=owner,
                 kind=DATA_KEY,
@@ -97,7 +98,7 @@ class Owners:
             )
             if forgotten != self._forgotten:
                 continue
-            found = Locker(*_decoded(read).keys, random=self._random)
+            found = Locker(*_decoded(read).keys, random=self.random)
             self._lockers[owner] = found
             if len(self._lockers) > CACHED_AT_MOST:
                 self._lockers.popitem(last=False)
@@ -115,7 +116,7 @@ class Owners:
         """Whether anything was ever kept for this owner."""
         if owner in self._lockers:
             return True
-        return await self._store.read(owner, DATA_KEY, owner) is not None
+        return await self.store.read(owner, DATA_KEY, owner) is not None
 
 
 async def open_owners(*, store: Store, ring: Ring) -> Owners:

@@ -1,16 +1,17 @@
-"""Rows: the values of `flows` as sealed records, and back.
+"""Rows: values as sealed records, written and read back: the one door to a store.
 
 The whole value is inside the seal, its status too, so that a changed column is noticed.
 """
 
+import logging
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.crypto.vault import Row
 from flows.elicitation.calling_client import SeenClient
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json
@@ -19,8 +20,13 @@ from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
+from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
 from webapp.records.owners import Owners
+from webapp.records.seal import Row
 from webapp.stores import Record
+
+ROWS_AT_ONCE = 100
+_log = logging.getLogger(__name__)
 
 
 class DoneOnce(Struct, frozen=True, kw_only=True):
@@ -151,6 +157,10 @@ class StoredWebhook(Struct, frozen=True, kw_only=True):
     def due_at(self) -> datetime | None:
         return (self.again_at or self.received_at) if self.status == "waiting" else None
 
+    @property
+    def row_key(self) -> str | None:
+        return self.transition if self.status == "applied" else None
+
     def __repr__(self) -> str:
         return f"Hook({self.id!r}, {self.status!r})"
 
@@ -253,27 +263,9 @@ Value: TypeAlias = (
     | Standing
     | Check
 )
-ValueT = TypeVar(
-    "ValueT",
-    Elicitation,
-    Run,
-    DoneOnce,
-    Alias,
-    Connection,
-    Payment,
-    UnresolvedPayment,
-    KeptSecret,
-    Approval,
-    StoredWebhook,
-    EarlyEvent,
-    TurnedAway,
-    KeptCertificate,
-    KnownServer,
-    Standing,
-    Check,
-)
+ValueT = TypeVar("ValueT", bound=Value)
 
-KINDS: dict[type[Value], str] = {
+KINDS: Mapping[type[Struct], str] = {
     Elicitation: "elicitation",
     Run: "run",
     DoneOnce: "once",
@@ -292,28 +284,87 @@ KINDS: dict[type[Value], str] = {
     Check: "check",
 }
 _encode = msgspec.json.Encoder().encode
-_decoders = {kind: msgspec.json.Decoder(kind) for kind in KINDS}
+_decoders: Mapping[type[Struct], msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind) for kind in KINDS
+}
 
 
 class Rows:
+    """Values in, values out: data keys, seals and records stay in here."""
+
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
+        self._store = owners.store
+        self.ids = RowIds(owners.pepper)
+        self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
 
-    async def seal(self, value: Value) -> Record:
-        locker = self._owners.cached(value.owner) or await self._owners.locker(value.owner)
-        kind = KINDS[type(value)]
-        row = Row(owner=value.owner, kind=kind, id=value.id, version=value.version + 1)
-        return Record(
-            owner=value.owner,
-            kind=kind,
-            id=value.id,
-            status=value.status,
-            key=_key(value),
-            due_at=value.due_at,
-            erase_at=value.erase_at,
-            version=value.version,
-            sealed=locker.seal(row, _encode(value)),
-        )
+    def new_id(self, owner: str, *, now: datetime) -> str:
+        """An id that nobody can guess."""
+        return fresh_id(owner, now=now, random=self._owners.random(RANDOM_BYTES))
+
+    async def write(self, *values: Value) -> Sequence[Value]:
+        """Write values of one owner, all or none; returns them with their new versions.
+
+        Each is written at its version, which is the one that was read; 0: neither its id nor its
+        key is taken. Raises Conflict.
+        """
+        sealed = [await self._sealed(value) for value in values]
+        records = [
+            Record(
+                owner=value.owner,
+                kind=KINDS[type(value)],
+                id=value.id,
+                status=value.status,
+                key=getattr(value, "row_key", None),  # most are found by their id alone
+                due_at=value.due_at,
+                erase_at=value.erase_at,
+                version=value.version,
+                sealed=its_bytes,
+            )
+            for value, its_bytes in zip(values, sealed, strict=True)
+        ]
+        await self._store.write(*records)
+        return [replace(value, version=value.version + 1) for value in values]
+
+    async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:
+        found = await self._store.read(owner, KINDS[kind], id)
+        return None if found is None else await self.open(found, kind)
+
+    async def holder(self, kind: type[ValueT], *, owner: str, key: str) -> ValueT | None:
+        """The row of this kind that holds the key."""
+        found = await self._store.find(owner, KINDS[kind], key)
+        return None if found is None else await self.open(found, kind)
+
+    async def all(
+        self,
+        kind: type[ValueT],
+        *,
+        owner: str | None = None,
+        status: str | None = None,
+        skips_unreadable: bool = False,
+    ) -> list[ValueT]:
+        """Every row of this kind, of one owner or of all, in the order of their ids.
+
+        Raises Unreadable, unless such a row is only left out: and logged, or noted in `left_out`.
+        """
+        found, after = list[ValueT](), None
+        while True:
+            page = await self._store.list(
+                KINDS[kind], owner=owner, status=status, after=after, limit=ROWS_AT_ONCE
+            )
+            for record in page:
+                try:
+                    found.append(await self.open(record, kind))
+                except Unreadable:
+                    if self.left_out is not None:
+                        self.left_out.append(record)
+                        continue
+                    if not skips_unreadable:
+                        raise
+                    _log.exception("record.unreadable", extra={"kind": record.kind})
+            if len(page) < ROWS_AT_ONCE:
+                return found
+            after = page[-1].id
 
     async def open(self, record: Record, kind: type[ValueT]) -> ValueT:
         """Raises Unreadable if the row is not what was sealed, or cannot be opened."""
@@ -325,20 +376,12 @@ class Rows:
             self._owners.forget(record.owner)
             plain = (await self._owners.locker(record.owner)).open(row, record.sealed)
         value = cast("ValueT", _decoders[kind].decode(plain))
-        if (value.status, _key(value)) != (record.status, record.key):
+        if (value.status, getattr(value, "row_key", None)) != (record.status, record.key):
             raise Unreadable
         return replace(value, version=record.version)
 
-
-def _key(value: Value) -> str | None:
-    match value:
-        case Elicitation():
-            return value.join if value.holds_key else None
-        case Run() | Connection():
-            return value.key if value.holds_key else None
-        case Payment():
-            return value.join if value.holds_key else None
-        case StoredWebhook():
-            return value.transition if value.status == "applied" else None
-        case _:
-            return None
+    async def _sealed(self, value: Value) -> bytes:
+        locker = self._owners.cached(value.owner) or await self._owners.locker(value.owner)
+        kind = KINDS[type(value)]
+        row = Row(owner=value.owner, kind=kind, id=value.id, version=value.version + 1)
+        return locker.seal(row, _encode(value))

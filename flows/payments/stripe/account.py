@@ -10,7 +10,7 @@ from typing import Final
 
 from flows.errors import InvalidQuestion
 from flows.payments.gateway import fits_a_header
-from flows.payments.money import Money
+from flows.payments.money import Money, checked_units
 from flows.webhooks.signatures import Scheme
 
 STRIPE_API = "https://api.stripe.com"
@@ -105,11 +105,16 @@ def charge_amount(price: Money) -> int:
 
 def charged(amount: int, currency: str) -> Money:
     """What an amount of the provider is in money. Raises InvalidQuestion if it is none."""
+    return Money.from_minor_units(charged_units(amount, currency), currency)
+
+
+def charged_units(amount: int, currency: str) -> int:
+    """The same in minor units of ISO 4217."""
     multiplier, divisor = _scale(currency)
     minor_units, rest = divmod(amount * divisor, multiplier)
     if rest:
         raise InvalidQuestion(f"{amount} is no amount in {currency}.")
-    return Money.from_minor_units(minor_units, currency)
+    return checked_units(minor_units, currency)
 
 
 def _scale(currency: str) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from flows.errors import InvalidQuestion
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Dispute, PaymentChange
 from flows.payments.session import REFERENCE_KEY, Id, Malformed
-from flows.payments.stripe.account import charged
+from flows.payments.stripe.account import charged_units
 from flows.payments.stripe.session import id_of, neutral, read_session
 
 PAYMENT_FAILED = "checkout.session.async_payment_failed"
@@ -122,10 +122,10 @@ def _changes(kind: str, about: Mapping[str, Json]) -> PaymentChange | None:
     if kind != REFUNDED or type(amount) is not int or not isinstance(currency, str):
         return None
     try:
-        returned = charged(amount, currency.upper())
+        returned = charged_units(amount, currency.upper())
     except InvalidQuestion:
         return None
-    return PaymentChange(returned=returned.minor_units, currency=returned.currency)
+    return PaymentChange(returned=returned, currency=currency.upper())
 
 
 def _text(value: Json, pattern: re.Pattern[str]) -> str | None:

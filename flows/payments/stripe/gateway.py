@@ -60,10 +60,7 @@ class StripeGateway:
 
     def __init__(self, seller: StripeAccount) -> None:
         self.seller = seller
-
-    @property
-    def webhook_secrets(self) -> tuple[str, ...]:
-        return self.seller.webhook_secrets
+        self.webhook_secrets = seller.webhook_secrets
 
     def check(self, price: Money) -> None:
         charge_amount(price)

@@ -15,7 +15,7 @@ from flows.errors import InvalidQuestion
 from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Dispute
 from flows.payments.session import Id, Malformed, SessionStatus
-from flows.payments.stripe.account import charged
+from flows.payments.stripe.account import charged_units
 
 # How a payment stands of which no money comes: a delayed one failed, or somebody cancelled it.
 _NO_MONEY_COMES = ("requires_payment_method", "canceled")
@@ -120,6 +120,6 @@ def _units(amount: int | None, currency: str | None) -> int | None:
 @lru_cache(1024)
 def _minor_units(amount: int, currency: str) -> int | None:
     try:
-        return charged(amount, currency).minor_units
+        return charged_units(amount, currency)
     except InvalidQuestion:
         return None

@@ -5,10 +5,10 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from flows.crypto.vault import Pepper
 from tests.support.serving import bound, serving
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.port import PagesTaken, PortUnusable, SharedPort, own_or_find, proof
+from webapp.records.ids import Pepper
 
 HOST = "127.0.0.1"
 PEPPER = Pepper(b"p" * 32)

@@ -80,8 +80,8 @@ async def test_of_two_that_start_at_once_one_is_written_down(tmp_path: Path) -> 
 
     async def starts(place: str) -> None:
         async with connect(settings) as service:
-            store, owners = service.elicitations.store, service.elicitations.owners
-            await must_be_known(store, owners, name="shop", place=place, now=utc_now())
+            owners = service.elicitations.owners
+            await must_be_known(owners, name="shop", place=place, now=utc_now())
 
     places = [f"/{number}.py:mcp" for number in range(8)]
     ends = await soon(asyncio.gather(*map(starts, places), return_exceptions=True))

@@ -1,4 +1,4 @@
-"""A shop that sells through a payment provider of the author's own."""
+"""Payment providers, and a shop that sells through one of the author's own."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,8 +7,13 @@ import pytest
 
 from tests.support.acme import KEY
 from tests.support.own_provider import OTHER, Orchard
-from tests.support.payment_env import PaymentEnv, selling
+from tests.support.payment_env import Mollie, PaymentEnv, selling
 from webapp.settings.settings import read_settings
+
+
+@pytest.fixture
+def at_mollie() -> Mollie:
+    return Mollie()
 
 
 @pytest.fixture

@@ -146,8 +146,7 @@ async def test_a_claim_that_comes_just_when_a_refund_is_begun_stops_it(
     ) as payment_env:
         asked = await begun(payment_env)
         await tell(payment_env, acme.pay())
-        payment = await payment_env.paid(asked)
-        assert payment is not None
+        payment = await payment_env.receipt(asked)
         opened = acme.event().replace(b"checkout.updated", b"claim.opened")
         store.meanwhile.append(lambda: tell(payment_env, opened, id="msg_2"))
         refund = payment_env.service.kinds.payments.refunds.refund
@@ -215,8 +214,7 @@ async def test_notices_in_any_order_and_again_lead_to_the_same_row(
 async def test_a_provider_that_tells_of_no_claims_ends_none_when_it_is_asked(
     other: PaymentEnv, orchard: Orchard, kind: str
 ) -> None:
-    asked = await other.asked()
-    await other.go_on(asked)
+    asked = await other.begun()
     orchard.pay()
     await own.say(other, orchard.event())
     assert await own.say(other, orchard.event(kind, "e-2")) == "disputed"
@@ -237,8 +235,7 @@ async def adyen(links: Adyen) -> AsyncIterator[PaymentEnv]:
 
 
 async def paid(adyen: PaymentEnv, links: Adyen) -> Elicitation:
-    asked = await adyen.asked()
-    await adyen.go_on(asked)
+    asked = await adyen.begun()
     links.link["status"] = "completed"
     await notify(adyen, links.notice(asked, "AUTHORISATION"))
     assert await ledger(adyen) == [OPEN]

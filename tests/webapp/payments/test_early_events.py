@@ -92,8 +92,7 @@ async def test_a_long_event_that_overtakes_the_reply_waits_for_it(
         assert await received(await tell(payment_env, event)) == "waiting"
 
     acme.before_it_answers = overtake
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     await payment_env.sweep()
     assert (await payment_env.now(asked)).status is Status.ACCEPTED
     [hook] = await payment_env.hooks()
@@ -142,8 +141,7 @@ async def test_a_claim_that_comes_before_its_payment_waits_for_it_and_counts(
     adyen_env: PaymentEnv, at_adyen: Adyen
 ) -> None:
     payment_env = adyen_env
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     assert (await payment_env.post(at_adyen.notice(asked, "CHARGEBACK"))).status_code == 200
     at_adyen.link["status"] = "completed"
     await payment_env.sweep()
@@ -160,8 +158,7 @@ async def test_so_it_does_when_another_process_was_told_of_the_claim(
     adyen_env: PaymentEnv, at_adyen: Adyen
 ) -> None:
     payment_env = adyen_env
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     service = payment_env.service
     payments = service.kinds.payments
     other = Webhooks(
@@ -179,8 +176,7 @@ async def test_a_payment_that_comes_days_after_the_claim_is_claimed_at_once(
     adyen_env: PaymentEnv, at_adyen: Adyen
 ) -> None:
     payment_env = adyen_env
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     await payment_env.post(at_adyen.notice(asked, "CHARGEBACK"))
     at_adyen.link["status"] = "expired"
     for _ in range(4):
@@ -195,8 +191,7 @@ async def test_news_that_wait_ask_the_provider_less_and_less_often_and_not_for_e
     adyen_env: PaymentEnv, at_adyen: Adyen
 ) -> None:
     payment_env = adyen_env
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     await payment_env.post(at_adyen.notice(asked, "CHARGEBACK"))
     before = len(at_adyen.calls)
     for _ in range(50):
@@ -214,8 +209,7 @@ async def test_news_that_wait_ask_the_provider_less_and_less_often_and_not_for_e
 
 async def used(payment_env: PaymentEnv, acme: Acme) -> Elicitation:
     asked = await paid(payment_env, acme)
-    payment = await payment_env.paid(asked)
-    assert payment is not None
+    payment = await payment_env.receipt(asked)
     await payment_env.service.kinds.payments.ledger.spend(payment.owner, payment.id, run=None)
     return asked
 
@@ -379,8 +373,7 @@ async def test_what_a_bank_takes_at_mollie_is_heard_when_the_question_is_erased(
     provider = Mollie()
     seller = mollie("test_x", webhook_url="https://shop.example/webhooks/mollie")
     async with selling(seller, provider) as payment_env:
-        asked = await payment_env.asked()
-        await payment_env.go_on(asked)
+        asked = await payment_env.begun()
         there, query = provider.payments["tr_1"], provider.query("tr_1")
         there["status"] = "paid"
         await payment_env.post(b"id=tr_1", query=query)

@@ -30,11 +30,6 @@ def at_paypal() -> PayPal:
 
 
 @pytest.fixture
-def at_mollie() -> Mollie:
-    return Mollie()
-
-
-@pytest.fixture
 async def paypal_env(at_paypal: PayPal) -> AsyncIterator[PaymentEnv]:
     async with selling(PAYPAL_SELLER, at_paypal) as payment_env:
         yield payment_env
@@ -62,15 +57,13 @@ async def test_pressing_continue_twice_leads_to_one_order(
 async def test_what_a_person_approved_at_paypal_is_taken_once_whatever_is_hinted(
     paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
-    asked = await paypal_env.asked()
-    await paypal_env.go_on(asked)
+    asked = await paypal_env.begun()
     at_paypal.approve("O1")
     for _ in range(3):
         assert (await paypal_env.post(approved(asked, "O1"))).status_code == 200
     assert at_paypal.captured == 1
     assert (await paypal_env.now(asked)).status is Status.ACCEPTED
-    payment = await paypal_env.paid(asked)
-    assert payment is not None
+    payment = await paypal_env.receipt(asked)
     assert (payment.payment_intent, payment.amount, payment.status) == (
         "CO1",
         900,
@@ -83,8 +76,7 @@ async def test_what_a_person_approved_at_paypal_is_taken_once_whatever_is_hinted
 async def test_the_way_back_takes_what_was_approved_and_needs_no_webhook(
     paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
-    asked = await paypal_env.asked()
-    await paypal_env.go_on(asked)
+    asked = await paypal_env.begun()
     at_paypal.approve("O1")
     checkouts = paypal_env.service.kinds.payments.checkouts
     await checkouts.ask_provider(await paypal_env.now(asked))
@@ -95,8 +87,7 @@ async def test_the_way_back_takes_what_was_approved_and_needs_no_webhook(
 async def test_what_was_approved_is_not_taken_for_a_question_that_is_over(
     paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
-    asked = await paypal_env.asked()
-    await paypal_env.go_on(asked)
+    asked = await paypal_env.begun()
     at_paypal.approve("O1")
     checkouts = paypal_env.service.kinds.payments.checkouts
     await checkouts.leave(await paypal_env.now(asked), number=1)
@@ -110,8 +101,7 @@ async def test_what_was_approved_is_not_taken_for_a_question_that_is_over(
 async def test_an_order_that_says_another_amount_is_not_taken(
     paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
-    asked = await paypal_env.asked()
-    await paypal_env.go_on(asked)
+    asked = await paypal_env.begun()
     at_paypal.unit("O1")["amount"] = {"currency_code": "EUR", "value": "0.09"}
     at_paypal.approve("O1")
     assert (await paypal_env.post(approved(asked, "O1"))).status_code == 200
@@ -123,21 +113,18 @@ async def test_an_order_that_says_another_amount_is_not_taken(
 async def test_what_was_given_back_in_paypals_own_pages_is_heard_by_the_next_hint(
     paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
-    asked = await paypal_env.asked()
-    await paypal_env.go_on(asked)
+    asked = await paypal_env.begun()
     at_paypal.approve("O1")
     await paypal_env.post(approved(asked, "O1"))
     part = {"currency_code": "EUR", "value": "4.00"}
     payments = at_paypal.unit("O1")["payments"]
     payments["refunds"] = [{"id": "R0", "status": "COMPLETED", "amount": part}]
     await paypal_env.post(approved(asked, "O1"))
-    noted = await paypal_env.paid(asked)
-    assert noted is not None
+    noted = await paypal_env.receipt(asked)
     assert (noted.refunded, noted.status) == (400, ReceiptStatus.OPEN)
     payments["captures"][0]["status"] = "REFUNDED"
     await paypal_env.post(approved(asked, "O1"))
-    gone = await paypal_env.paid(asked)
-    assert gone is not None
+    gone = await paypal_env.receipt(asked)
     assert gone.status is ReceiptStatus.REFUNDED
 
 
@@ -182,14 +169,12 @@ async def test_a_refund_by_hand_or_a_lost_dispute_is_heard_though_only_a_link_sa
 ) -> None:
     provider = Telling()
     async with selling(PAYPAL_SELLER, provider) as payment_env:
-        asked = await payment_env.asked()
-        await payment_env.go_on(asked)
+        asked = await payment_env.begun()
         provider.approve("O1")
         await payment_env.post(approved(asked, "O1"))
         provider.unit("O1")["payments"]["captures"][0]["status"] = status
         assert (await payment_env.post(by_hand(kind, "CO1"))).status_code == 200
-        payment = await payment_env.paid(asked)
-        assert payment is not None
+        payment = await payment_env.receipt(asked)
         assert payment.status is becomes
         assert await payment_env.counts() == {}
 
@@ -197,8 +182,7 @@ async def test_a_refund_by_hand_or_a_lost_dispute_is_heard_though_only_a_link_sa
 async def test_a_bank_that_takes_months_is_heard_when_the_question_is_long_erased() -> None:
     provider = Telling()
     async with selling(PAYPAL_SELLER, provider) as payment_env:
-        asked = await payment_env.asked()
-        await payment_env.go_on(asked)
+        asked = await payment_env.begun()
         provider.approve("O1")
         await payment_env.post(approved(asked, "O1"))
         await payment_env.store.erase(before=payment_env.clock.tick(days=120))
@@ -222,8 +206,7 @@ async def test_a_bank_that_takes_months_is_heard_when_the_question_is_long_erase
 async def test_a_refund_of_what_is_not_ours_is_looked_up_and_no_more() -> None:
     provider = Telling()
     async with selling(PAYPAL_SELLER, provider) as payment_env:
-        asked = await payment_env.asked()
-        await payment_env.go_on(asked)
+        await payment_env.begun()
         provider.orders["O2"] = {"purchase_units": [{"custom_id": "Order #12"}]}
         before = len(provider.calls)
         for capture in ("CO2", "NOBODYS"):
@@ -263,8 +246,7 @@ async def test_an_order_that_lapsed_keeps_no_other_from_being_heard() -> None:
     """A hint about a question asks about all its orders, and one of them is gone."""
     provider = Telling()
     async with selling(PAYPAL_SELLER, provider) as payment_env:
-        asked = await payment_env.asked()
-        await payment_env.go_on(asked)
+        asked = await payment_env.begun()
         attempt = (await payment_env.now(asked)).attempt
         assert attempt is not None
         kept = msgspec.to_builtins(replace(kept_in(await payment_env.now(asked)), session="GONE"))
@@ -278,23 +260,19 @@ async def test_an_order_that_lapsed_keeps_no_other_from_being_heard() -> None:
         provider.unit("O1")["payments"]["captures"][0]["status"] = "REFUNDED"
         hint = by_hand("PAYMENT.CAPTURE.REFUNDED", "CO1")
         assert (await payment_env.post(hint)).status_code == 200
-        back = await payment_env.paid(asked)
-        assert back is not None
+        back = await payment_env.receipt(asked)
         assert back.status is ReceiptStatus.REFUNDED
 
 
 async def test_a_payment_at_paypal_is_given_back(paypal_env: PaymentEnv, at_paypal: PayPal) -> None:
-    asked = await paypal_env.asked()
-    await paypal_env.go_on(asked)
+    asked = await paypal_env.begun()
     at_paypal.approve("O1")
     await paypal_env.post(approved(asked, "O1"))
-    payment = await paypal_env.paid(asked)
-    assert payment is not None
+    payment = await paypal_env.receipt(asked)
     refunds = paypal_env.service.kinds.payments.refunds
     refund = await refunds.refund(payment.owner, payment.id, reason=None)
     assert (refund.id, str(refund.price)) == ("R1", "9.00 EUR")
-    back = await paypal_env.paid(asked)
-    assert back is not None
+    back = await paypal_env.receipt(asked)
     assert back.status is ReceiptStatus.REFUNDED
 
 
@@ -304,16 +282,14 @@ async def test_a_payment_at_paypal_is_given_back(paypal_env: PaymentEnv, at_payp
 async def test_a_payment_at_mollie_is_what_mollie_answers_and_not_what_is_hinted(
     mollie_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await mollie_env.asked()
-    await mollie_env.go_on(asked)
+    asked = await mollie_env.begun()
     query = at_mollie.query("tr_1")
     await mollie_env.post(b"id=tr_1&status=paid", query=query)
     assert not (await mollie_env.now(asked)).status.is_final
     at_mollie.payments["tr_1"]["status"] = "paid"
     await mollie_env.post(b"id=tr_1", query=query)
     assert (await mollie_env.now(asked)).status is Status.ACCEPTED
-    payment = await mollie_env.paid(asked)
-    assert payment is not None
+    payment = await mollie_env.receipt(asked)
     assert (payment.payment_intent, payment.status) == ("tr_1", ReceiptStatus.OPEN)
 
 
@@ -342,40 +318,34 @@ async def test_a_page_that_mollie_has_closed_makes_way_for_another(
     assert await mollie_env.go_on(asked) != first
     at_mollie.payments["tr_2"]["status"] = "paid"
     await mollie_env.post(b"id=tr_2", query=at_mollie.query("tr_2"))
-    payment = await mollie_env.paid(asked)
-    assert payment is not None
+    payment = await mollie_env.receipt(asked)
     assert payment.payment_intent == "tr_2"
 
 
 async def test_what_a_bank_took_back_from_mollie_is_not_handed_out(
     mollie_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await mollie_env.asked()
-    await mollie_env.go_on(asked)
+    asked = await mollie_env.begun()
     query, payment = at_mollie.query("tr_1"), at_mollie.payments["tr_1"]
     payment["status"] = "paid"
     await mollie_env.post(b"id=tr_1", query=query)
     payment["amountChargedBack"] = {"currency": "EUR", "value": "9.00"}
     await mollie_env.post(b"id=tr_1", query=query)
-    lost = await mollie_env.paid(asked)
-    assert lost is not None
+    lost = await mollie_env.receipt(asked)
     assert lost.status is ReceiptStatus.DISPUTED
     payment["amountChargedBack"] = {"currency": "EUR", "value": "0.00"}
     await mollie_env.post(b"id=tr_1", query=query)
-    won = await mollie_env.paid(asked)
-    assert won is not None
+    won = await mollie_env.receipt(asked)
     assert won.status is ReceiptStatus.OPEN
 
 
 async def test_a_payment_at_mollie_is_given_back_once(
     mollie_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await mollie_env.asked()
-    await mollie_env.go_on(asked)
+    asked = await mollie_env.begun()
     at_mollie.payments["tr_1"]["status"] = "paid"
     await mollie_env.post(b"id=tr_1", query=at_mollie.query("tr_1"))
-    payment = await mollie_env.paid(asked)
-    assert payment is not None
+    payment = await mollie_env.receipt(asked)
     refunds = mollie_env.service.kinds.payments.refunds
     for _ in range(2):
         refund = await refunds.refund(payment.owner, payment.id, reason="a mistake")

@@ -22,9 +22,7 @@ INTENT = "GET /stripe/v1/payment_intents/"
 
 async def bought(shop: Shop, buy: Buying) -> Payment:
     """Paid and used."""
-    await buy.person.pay(buy.link)
-    await shop.tell_all()
-    assert await buy.result() == "paid 9.00 EUR"
+    assert await buy.paid() == "paid 9.00 EUR"
     await results_are_noted(shop)
     return (await shop.payments())[-1]
 
@@ -294,8 +292,7 @@ async def test_a_claim_is_not_lost_where_the_payment_is_told_again_before_it_is_
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
-        there = await buy.person.go_on(buy.link)
-        await buy.person.press_there(there, "bank")
+        there = await buy.press("bank")
         await buy.person.press_there(there, "arrive")
         *_, arrived = shop.post
         await shop.tell_all()

@@ -13,8 +13,8 @@ from flows import Receipt
 from tests.support.checkouts import payment as paid
 from tests.support.disputes import claimed
 from tests.support.mcp_server import LEGACY, MODERN, eventually, link_in, soon, text_of
-from tests.support.paying import give_up, results_are_noted, two_tabs
-from tests.support.shop_env import REFUND, Buying, Shop, buying
+from tests.support.paying import paid_in_vain, results_are_noted, two_tabs
+from tests.support.shop_env import REFUND, Shop, buying
 from webapp.cli.arguments import with_ids
 from webapp.cli.main import main, parser_for
 from webapp.cli.operator import operate
@@ -26,14 +26,6 @@ from webapp.service import Service
 from webapp.sweeper import fall_due
 
 RUDE = "\x1b[2J\r\nspent\u202e" + "x" * 500
-
-
-async def paid_in_vain(shop: Shop, buy: Buying) -> str:
-    """Its id, as it is shown."""
-    await give_up(shop, buy)
-    await buy.person.pay(buy.link)
-    await shop.tell_all()
-    return await id_of(shop)
 
 
 async def id_of(shop: Shop) -> str:
@@ -137,8 +129,7 @@ async def test_it_is_given_back_once_and_told_again(shop: Shop) -> None:
 
 async def test_what_a_call_used_is_given_back_only_if_that_is_said(shop: Shop) -> None:
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         await buy.result()
         await results_are_noted(shop)
         id = await id_of(shop)
@@ -159,8 +150,7 @@ async def test_what_a_call_has_in_hand_is_not_taken_from_it(shop: Shop, also_spe
 
     shop.body = slowly
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         await eventually(lambda: shop.bodies)
         with pytest.raises(CommandRefused, match="uses it at the moment"):
             await refund(shop, await id_of(shop), also_spent=also_spent)

@@ -82,8 +82,7 @@ async def test_a_signed_event_settles_and_nobody_is_asked(
 ) -> None:
     asked = await paid(payment_env, acme)
     assert (await payment_env.now(asked)).status is Status.ACCEPTED
-    payment = await payment_env.paid(asked)
-    assert payment is not None
+    payment = await payment_env.receipt(asked)
     assert (payment.session, payment.payment_intent) == ("co-1", "pay-co-1")
     assert (payment.amount, payment.status) == (900, ReceiptStatus.OPEN)
     assert acme.calls == ["POST /checkouts"]
@@ -145,8 +144,7 @@ async def test_an_event_that_overtakes_the_reply_waits_for_it(
         assert await kept(payment_env) == [("waiting", "session")]
 
     acme.before_it_answers = overtake
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     payment_env.clock.tick(seconds=31)
     await fall_due(payment_env.service)
     assert (await payment_env.now(asked)).status is Status.ACCEPTED
@@ -365,8 +363,7 @@ async def test_a_checkout_that_its_provider_closed_makes_way_for_another(
     await tell(payment_env, acme.event())
     assert await payment_env.go_on(asked) == "https://pay-test.acme.example/co-2"
     await tell(payment_env, acme.pay("co-2"), id="msg_2")
-    payment = await payment_env.paid(asked)
-    assert payment is not None
+    payment = await payment_env.receipt(asked)
     assert payment.session == "co-2"
 
 
@@ -440,8 +437,7 @@ async def test_a_refund_whose_reply_was_lost_is_no_second_one(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await paid(payment_env, acme)
-    payment = await payment_env.paid(asked)
-    assert payment is not None
+    payment = await payment_env.receipt(asked)
     refunds = payment_env.service.kinds.payments.refunds
     acme.loses = "/refunds"
     with pytest.raises(Failed):
@@ -488,8 +484,7 @@ async def test_what_was_given_back_there_is_heard_when_it_is_asked_about(
     acme.checkouts["co-1"]["refunded"] = 400
     checkouts = payment_env.service.kinds.payments.checkouts
     await checkouts.ask_provider(await payment_env.now(asked))
-    part = await payment_env.paid(asked)
-    assert part is not None
+    part = await payment_env.receipt(asked)
     assert (part.refunded, part.status) == (400, ReceiptStatus.OPEN)
     acme.checkouts["co-1"]["refunded"] = 900
     await checkouts.ask_provider(await payment_env.now(asked))
@@ -499,8 +494,7 @@ async def test_what_was_given_back_there_is_heard_when_it_is_asked_about(
 async def test_only_the_rest_of_a_part_is_given_back(payment_env: PaymentEnv, acme: Acme) -> None:
     asked = await paid(payment_env, acme)
     acme.checkouts["co-1"]["refunded"] = 400
-    payment = await payment_env.paid(asked)
-    assert payment is not None
+    payment = await payment_env.receipt(asked)
     refunds = payment_env.service.kinds.payments.refunds
     refund = await refunds.refund(payment.owner, payment.id, reason=None)
     assert str(refund.price) == "5.00 EUR"
@@ -527,8 +521,7 @@ async def test_what_was_given_back_there_is_heard_by_a_signed_event(
 ) -> None:
     asked = await paid(payment_env, acme)
     await tell(payment_env, acme.event(refunded=400), id="msg_2")
-    part = await payment_env.paid(asked)
-    assert part is not None
+    part = await payment_env.receipt(asked)
     assert (part.refunded, part.status) == (400, ReceiptStatus.OPEN)
     await tell(payment_env, acme.event(refunded=900), id="msg_3")
     assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
@@ -588,8 +581,7 @@ async def test_another_api_is_sold_by_and_gives_back(other: PaymentEnv, orchard:
     assert orchard.order["valid_until"] == "2026-03-01T13:00:00+00:00"
     orchard.pay()
     assert await say(other, orchard.event()) == "accepted"
-    payment = await other.paid(asked)
-    assert payment is not None
+    payment = await other.receipt(asked)
     assert (payment.session, payment.payment_intent) == ("or/1", "ch-1")
     assert await say(other, orchard.event("claim.opened", "e-2")) == "disputed"
     assert await say(other, orchard.event("claim.won", "e-3")) == "open"
@@ -604,8 +596,7 @@ async def test_another_api_is_sold_by_and_gives_back(other: PaymentEnv, orchard:
 async def test_another_api_is_asked_and_its_page_is_closed(
     other: PaymentEnv, orchard: Orchard
 ) -> None:
-    asked = await other.asked()
-    await other.go_on(asked)
+    asked = await other.begun()
     checkouts = other.service.kinds.payments.checkouts
     orchard.order["price"]["value"] = "0.90"
     orchard.pay()

@@ -98,9 +98,7 @@ async def test_a_lost_reply_of_the_checkout_charges_nothing_and_another_press_go
         assert page.status == 502
         assert not buy.call.done()
         await shop.tell_all()
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
-        assert await buy.result() == "paid 9.00 EUR"
+        assert await buy.paid() == "paid 9.00 EUR"
         id = (await shop.asked())[0].id
         assert shop.line.keys == [f"{id}:1"] * 2, "it is the page that was made the first time"
         assert len(await shop.payments()) == 1
@@ -367,8 +365,7 @@ async def test_a_late_payment_serves_whoever_asks_the_same_and_closes_their_chec
 
 async def test_a_transfer_shows_that_it_is_awaited_and_arrives_in_time(shop: Shop) -> None:
     async with buying(shop) as buy:
-        there = await buy.person.go_on(buy.link)
-        await buy.person.press_there(there, "bank")
+        there = await buy.press("bank")
         await shop.tell_all()
         page = await buy.person.visit(buy.link)
         assert page.status == 200
@@ -389,8 +386,7 @@ async def test_a_tool_need_not_wait_for_a_transfer_and_gets_it_by_the_same_call_
     # finding: M5
     shop.processing = "return"
     async with buying(shop, revision=revision) as buy:
-        there = await buy.person.go_on(buy.link)
-        await buy.person.press_there(there, "bank")
+        there = await buy.press("bank")
         await shop.tell_all()
         told = await buy.result()
         assert "[ELICITATION_PROCESSING]" in told
@@ -405,8 +401,7 @@ async def test_a_tool_need_not_wait_for_a_transfer_and_gets_it_by_the_same_call_
 
 async def test_a_transfer_that_arrives_days_late_is_kept(shop: Shop) -> None:
     async with buying(shop) as buy:
-        there = await buy.person.go_on(buy.link)
-        await buy.person.press_there(there, "bank")
+        there = await buy.press("bank")
         await shop.tell_all()
         await shop.expire()
         assert "ELICITATION_TIMEOUT" in await buy.result()
@@ -421,8 +416,7 @@ async def test_a_transfer_that_arrives_days_late_is_kept(shop: Shop) -> None:
 
 async def test_a_transfer_that_fails_later_is_told_to_the_tool(shop: Shop) -> None:
     async with buying(shop) as buy:
-        there = await buy.person.go_on(buy.link)
-        await buy.person.press_there(there, "bank")
+        there = await buy.press("bank")
         await buy.person.press_there(there, "fail")
         await shop.tell_all()
         assert "ELICITATION_FAILED" in await buy.result()
@@ -434,8 +428,7 @@ async def test_a_transfer_that_failed_and_whose_event_is_lost_may_be_paid_again(
     shop: Shop, asks: str
 ) -> None:
     async with buying(shop) as buy:
-        there = await buy.person.go_on(buy.link)
-        await buy.person.press_there(there, "bank")
+        there = await buy.press("bank")
         await shop.tell_all()
         back = await buy.person.press_there(there, "fail")
         shop.post.clear()
@@ -454,8 +447,7 @@ async def test_a_transfer_that_failed_and_whose_event_is_lost_may_be_paid_again(
 @pytest.mark.parametrize("asks", ["the next call", "the sweeper"])
 async def test_so_may_one_that_failed_after_its_question_was_over(shop: Shop, asks: str) -> None:
     async with buying(shop) as buy:
-        there = await buy.person.go_on(buy.link)
-        await buy.person.press_there(there, "bank")
+        there = await buy.press("bank")
         await shop.tell_all()
         await shop.expire()
         assert ON_ITS_WAY in await buy.result()
@@ -480,8 +472,7 @@ async def test_so_may_one_that_failed_after_its_question_was_over(shop: Shop, as
 
 async def test_a_transfer_whose_events_come_in_the_wrong_order_is_paid(shop: Shop) -> None:
     async with buying(shop) as buy:
-        there = await buy.person.go_on(buy.link)
-        await buy.person.press_there(there, "bank")
+        there = await buy.press("bank")
         await buy.person.press_there(there, "arrive")
         shop.post.reverse()
         await shop.tell_all()
@@ -629,8 +620,7 @@ async def test_two_identical_calls_at_once_pay_once(shop: Shop) -> None:
         second = buy.caller.call("report")
         assert "Another call is waiting" in await buy.result()
         assert not buy.caller.has_links_left  # this client shows it already
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         assert text_of(await soon(second)) == "paid 9.00 EUR"
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
 
@@ -638,8 +628,7 @@ async def test_two_identical_calls_at_once_pay_once(shop: Shop) -> None:
 async def test_a_price_that_changed_between_two_calls_is_asked_again(shop: Shop) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         shop.price = Money("90.00", "EUR")
         link = await buy.is_asked_again()
         assert (await buy.person.visit(link)).heading == "Pay 90.00 €"
@@ -654,8 +643,7 @@ async def test_another_currency_or_a_cent_less_is_another_question(
 ) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         shop.price = price
         await buy.is_asked_again()
         assert (len(await shop.asked()), shop.bodies) == (2, 0)
@@ -664,9 +652,7 @@ async def test_another_currency_or_a_cent_less_is_another_question(
 async def test_what_is_bought_for_good_is_asked_for_once(shop: Shop) -> None:
     shop.is_for_good = True
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
-        assert await buy.result() == "paid 9.00 EUR"
+        assert await buy.paid() == "paid 9.00 EUR"
         await results_are_noted(shop)
         for _ in range(2):
             shop.clock.tick(days=40)
@@ -678,8 +664,7 @@ async def test_what_is_bought_for_good_is_asked_for_once(shop: Shop) -> None:
 
 async def test_what_is_not_bought_for_good_is_asked_for_at_the_next_call(shop: Shop) -> None:
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         await buy.result()
         shop.clock.tick(minutes=2)
         link = await buy.is_asked_again()
@@ -702,8 +687,7 @@ async def test_a_call_that_is_given_up_after_the_payment_delivers_it_once(
 
     shop.body = slowly
     async with buying(shop, revision=revision) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         await eventually(lambda: shop.bodies)
         await cut(buy.call)
         await shop.env.posts_are_over()
@@ -729,8 +713,7 @@ async def test_a_receipt_is_spent_once_and_again_by_the_body_that_runs_again(
 
     shop.body = spend
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         text = await buy.result()
         assert text == f"spent {shop.given[0].id}"
         (payment,) = await shop.payments()
@@ -748,8 +731,7 @@ async def test_a_leg_that_another_one_has_overtaken_spends_nothing(shop: Shop) -
 
     shop.body = spend
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         await eventually(lambda: shop.bodies)
         (asked,) = await shop.asked()
         (payment,) = await shop.payments()
@@ -779,8 +761,7 @@ async def test_a_body_that_dies_after_it_spent_is_run_again_with_the_same_receip
 
     shop.body = spend
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         await eventually(lambda: shop.bodies)
         while await shop.ledger() != ["spent"]:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -802,9 +783,7 @@ async def test_a_refund_is_made_once_under_the_receipts_own_key(shop: Shop) -> N
 
     shop.body = refund
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
-        assert await buy.result() == "refunded 9.00 EUR succeeded"
+        assert await buy.paid() == "refunded 9.00 EUR succeeded"
         assert f"refund:{shop.given[0].id}" in shop.line.keys
         (payment,) = await shop.payments()
         assert (payment.status, payment.reason) == ("refunded", "out of paper")
@@ -823,9 +802,7 @@ async def test_a_refund_whose_reply_was_lost_is_not_made_twice(shop: Shop) -> No
 
     shop.body = refund
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
-        assert await buy.result() == "refunded 9.00 EUR"
+        assert await buy.paid() == "refunded 9.00 EUR"
         assert await shop.ledger() == ["refunded"]
         refunds = await shop.refunds()
         assert len(refunds) == 1
@@ -840,9 +817,7 @@ async def test_what_is_spent_is_not_given_back(shop: Shop) -> None:
 
     shop.body = both
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
-        assert await buy.result() == "kept"
+        assert await buy.paid() == "kept"
         assert shop.line.count(REFUND) == 0, "money was not even asked for"
         assert await shop.ledger() == ["spent"]
 
@@ -856,9 +831,7 @@ async def test_what_was_given_back_is_not_spent(shop: Shop) -> None:
 
     shop.body = both
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
-        assert await buy.result() == "given back"
+        assert await buy.paid() == "given back"
         assert await shop.ledger() == ["refunded"]
 
 
@@ -876,8 +849,7 @@ async def test_a_receipt_that_was_given_back_before_a_crash_does_not_block_its_q
 
     shop.body = refund
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         while await shop.ledger() != ["refunded"]:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await shop.restart()
@@ -1028,9 +1000,7 @@ async def test_a_tool_that_fails_after_the_payment_can_be_called_again_without_p
 
     shop.body = fail_once
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
-        assert "out of paper" in await buy.result()
+        assert "out of paper" in await buy.paid()
         assert await buy.again() == "report"
         await results_are_noted(shop)
         assert (await shop.ledger(), shop.given[0].id) == (["spent"], shop.given[1].id)

@@ -248,10 +248,10 @@ async def test_asking_often_neither_delays_its_turns_nor_breaks_them(
 ) -> None:
     asked = await left_by(payment_env, acme, state="pending")
     checkouts = payment_env.service.kinds.payments.checkouts
-    (loose,) = await unresolved(payment_env)
+    (loose,) = await payment_env.unresolved(status=UnresolvedStatus.WAITING)
     for _ in range(60):
         await checkouts.ask_again(loose)
-    assert await unresolved(payment_env) == [loose]
+    assert await payment_env.unresolved(status=UnresolvedStatus.WAITING) == [loose]
     await payment_env.sweep(days=29)
     acme.pay()
     await payment_env.sweep(days=1)
@@ -285,16 +285,9 @@ async def test_money_whose_row_could_not_be_written_is_asked_about_again(
         assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def unresolved(payment_env: PaymentEnv) -> list[UnresolvedPayment]:
-    elicitations = payment_env.service.elicitations
-    found = await elicitations.store.list("loose end", status=UnresolvedStatus.WAITING)
-    return [await elicitations.rows.open(record, UnresolvedPayment) for record in found]
-
-
 async def test_two_processes_ask_once(shop: Shop) -> None:
     async with buying(shop) as buy:
-        there = await buy.person.go_on(buy.link)
-        await buy.person.press_there(there, "bank")
+        await buy.press("bank")
         await shop.tell_all()
         await shop.expire()
         other = await shop.process()
@@ -309,8 +302,7 @@ async def test_two_processes_ask_once(shop: Shop) -> None:
 async def test_a_transfer_at_mollie_arrives_where_no_webhook_reaches_us() -> None:
     provider = Mollie()
     async with selling(mollie("test_abc"), provider) as payment_env:
-        asked = await payment_env.asked()
-        await payment_env.go_on(asked)
+        await payment_env.begun()
         provider.payments["tr_1"]["status"] = "pending"
         await payment_env.sweep(minutes=31)
         await payment_env.sweep(days=2)
@@ -321,8 +313,7 @@ async def test_a_transfer_at_mollie_arrives_where_no_webhook_reaches_us() -> Non
 
 async def test_a_transfer_at_stripe_arrives_without_its_event(shop: Shop) -> None:
     async with buying(shop) as buy:
-        there = await buy.person.go_on(buy.link)
-        await buy.person.press_there(there, "bank")
+        there = await buy.press("bank")
         await shop.tell_all()
         await shop.expire()
         assert ON_ITS_WAY in await buy.result()
@@ -350,8 +341,7 @@ async def captured(
     payment_env: PaymentEnv, provider: PayPal, value: str
 ) -> tuple[Elicitation, httpx.Response]:
     """PayPal took another amount of what was agreed to; its webhook says that something was."""
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     amount = {"currency_code": "EUR", "value": value}
     capture = {"id": "CX", "status": "COMPLETED", "amount": amount}
     provider.unit("O1")["payments"] = {"captures": [capture]}
@@ -515,14 +505,12 @@ async def test_a_second_payment_on_one_page_has_a_row_of_its_own_and_is_given_ba
     lemon: tuple[PaymentEnv, LemonSqueezy], orders: tuple[str, ...]
 ) -> None:
     payment_env, provider = lemon
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     for order in orders:
         await ordered(payment_env, asked, order)
     rows = await payment_env.service.kinds.payments.ledger.all()
     assert sorted(str(row.payment_intent) for row in rows) == ["111", "222"]
-    first = await payment_env.paid(asked)
-    assert first is not None
+    first = await payment_env.receipt(asked)
     assert first.payment_intent == orders[0]
     await payment_env.service.kinds.payments.ledger.spend(first.owner, first.id, run=None)
     await payment_env.sweep(days=7, seconds=1)
@@ -533,8 +521,7 @@ async def test_two_payments_on_one_page_told_at_once_have_two_rows(
     lemon: tuple[PaymentEnv, LemonSqueezy],
 ) -> None:
     payment_env, _ = lemon
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     await asyncio.gather(*(ordered(payment_env, asked, order) for order in ("111", "222")))
     rows = await payment_env.service.kinds.payments.ledger.all()
     assert sorted(str(row.payment_intent) for row in rows) == ["111", "222"]
@@ -544,8 +531,7 @@ async def test_a_page_nobody_can_be_asked_about_leaves_no_line(
     lemon: tuple[PaymentEnv, LemonSqueezy],
 ) -> None:
     payment_env, _ = lemon
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     await payment_env.sweep(minutes=31)
     await payment_env.sweep(hours=2)
     assert not (await payment_env.now(asked)).is_open_there

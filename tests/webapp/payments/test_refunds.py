@@ -11,21 +11,13 @@ from flows import Receipt
 from flows.elicitation.run import Run
 from flows.payments.receipt import REFUND_TRIES_AT_MOST
 from tests.support.mcp_server import eventually, soon, text_of
-from tests.support.paying import give_up, results_are_noted, two_tabs
+from tests.support.paying import paid_in_vain, results_are_noted, two_tabs
 from tests.support.shop_env import FETCH, REFUND, Buying, Shop, buying, open_shop
 from webapp.payments.refunds import NoRefunds
 from webapp.settings.settings import BadSettings, read_settings
 from webapp.sweeper import fall_due
 
 LISTED = "GET /stripe/v1/refunds"
-
-
-async def paid_in_vain(shop: Shop, buy: Buying) -> None:
-    """The client goes away, and then the person pays."""
-    await give_up(shop, buy)
-    await buy.person.pay(buy.link)
-    await shop.tell_all()
-    assert await shop.ledger() == ["open"]
 
 
 # By itself.
@@ -178,8 +170,7 @@ async def test_what_a_dead_call_had_in_hand_is_given_back_after_its_lease(shop: 
 
     shop.body = never
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
+        await buy.pay()
         await eventually(lambda: shop.bodies)
         await shop.restart()
     shop.clock.tick(days=7)
@@ -334,9 +325,7 @@ async def test_a_tool_that_could_not_give_it_back_does_not_use_it_either(shop: S
     shop.body = refund
     async with buying(shop) as buy:
         shop.line.broken.append("/refunds")
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
-        assert "could not give the money back" in await buy.result()
+        assert "could not give the money back" in await buy.paid()
         assert await shop.ledger() == ["refunding"]
         await soon(runs_are_delivered(shop))
         await buy.is_asked_again()
@@ -358,9 +347,7 @@ async def test_a_tool_that_gave_it_back_and_failed_is_paid_anew_by_the_next_call
 
     shop.body = refund
     async with buying(shop) as buy:
-        await buy.person.pay(buy.link)
-        await shop.tell_all()
-        assert "report" in await buy.result()
+        assert "report" in await buy.paid()
         assert await shop.ledger() == ["refunded"]
         await soon(runs_are_delivered(shop))
         assert await buy.is_asked_again() != buy.link

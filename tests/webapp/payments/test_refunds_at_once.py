@@ -44,12 +44,9 @@ async def payment_env(there: LemonSqueezy, store: Interrupted) -> AsyncIterator[
 
 @pytest.fixture
 async def payment(payment_env: PaymentEnv) -> Payment:
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     await ordered(payment_env, asked, "111")
-    found = await payment_env.paid(asked)
-    assert found is not None
-    return found
+    return await payment_env.receipt(asked)
 
 
 @asynccontextmanager

@@ -113,8 +113,7 @@ async def test_whoever_takes_the_money_is_asked(
     # finding: M3
     provider = played()
     async with selling(seller(), provider, is_unreached=True) as payment_env:
-        asked = await payment_env.asked()
-        await payment_env.go_on(asked)
+        asked = await payment_env.begun()
         pay(provider)
         payment_env.clock.tick(seconds=2)
         await fall_due(payment_env.service)

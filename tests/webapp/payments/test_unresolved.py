@@ -16,7 +16,7 @@ from flows.errors import Expired, Failed, StoreUnavailable
 from flows.payments.mollie.gateway import mollie
 from flows.payments.receipt import ReceiptStatus
 from flows.payments.session import terms_of
-from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
+from flows.payments.unresolved import UnresolvedStatus
 from flows.question import asking
 from flows.requests import PaymentRequest
 from tests.support.acme import (
@@ -36,15 +36,6 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
-
-
-async def unresolved(payment_env: PaymentEnv) -> list[UnresolvedPayment]:
-    rows = payment_env.service.elicitations.rows
-    return [
-        await rows.open(record, UnresolvedPayment)
-        for record in await payment_env.store.list("loose end")
-    ]
-
 
 # One bad row.
 
@@ -135,7 +126,7 @@ async def test_the_hundred_and_first_of_one_owner_holds_up_the_same_too(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await left_by(payment_env, acme, state="pending")
-    (loose,) = await unresolved(payment_env)
+    (loose,) = await payment_env.unresolved()
     for number in range(100):  # each before it in the store
         another = replace(
             loose, id=f"{loose.owner}-{number:023}", what=f"Report {number}", version=0
@@ -165,15 +156,14 @@ async def test_a_page_that_stays_open_after_its_time_is_asked_about_until_it_is_
 ) -> None:
     provider = Mollie()
     async with selling(mollie("test_abc"), provider) as payment_env:
-        asked = await payment_env.asked()
-        await payment_env.go_on(asked)
+        asked = await payment_env.begun()
         provider.payments["tr_1"]["isCancelable"] = False
         await payment_env.sweep(minutes=31)
         for _ in range(3):
             await payment_env.sweep(days=1)
             now = await payment_env.now(asked)
             assert (now.status, now.is_open_there) == (Status.EXPIRED, False)
-            assert [loose.status for loose in await unresolved(payment_env)] == [
+            assert [loose.status for loose in await payment_env.unresolved()] == [
                 UnresolvedStatus.WAITING
             ]
         provider.payments["tr_1"]["status"] = end
@@ -182,7 +172,7 @@ async def test_a_page_that_stays_open_after_its_time_is_asked_about_until_it_is_
         calls = len(provider.calls)
         await payment_env.sweep(days=2)
         assert len(provider.calls) == calls
-        assert [loose.status for loose in await unresolved(payment_env)] == [UnresolvedStatus.OVER]
+        assert [loose.status for loose in await payment_env.unresolved()] == [UnresolvedStatus.OVER]
 
 
 # Whoever has paid, while another page of the same question is not over.
@@ -237,7 +227,7 @@ async def test_whoever_has_paid_is_not_held_back_by_another_page_that_is_not_ove
         }
         waiting = [
             one.session
-            for one in await unresolved(payment_env)
+            for one in await payment_env.unresolved()
             if one.status is UnresolvedStatus.WAITING
         ]
         assert waiting == ["co-2"]
@@ -282,7 +272,7 @@ async def test_a_loose_end_whose_question_is_gone_is_given_up_and_somebody_has_t
     calls = len(acme.calls)
     assert await fall_due(payment_env.service) == 1
     assert len(acme.calls) == calls
-    assert [loose.status for loose in await unresolved(payment_env)] == [
+    assert [loose.status for loose in await payment_env.unresolved()] == [
         UnresolvedStatus.UNANSWERED
     ]
     await nobody_is_asked_again(payment_env, acme)
@@ -342,6 +332,6 @@ async def test_a_loose_end_that_is_erased_meanwhile_does_not_come_back(
             acme.meanwhile = lambda: store.erase(owner=asked.owner)
         payment_env.clock.tick(hours=2)
         assert await fall_due(payment_env.service) == 1
-        assert await unresolved(payment_env) == []
+        assert await payment_env.unresolved() == []
         assert not [text for text in caplog.messages if text.startswith("sweeper.")]
         await nobody_is_asked_again(payment_env, acme)

@@ -30,11 +30,6 @@ SAID = {"received": "hint"}
 
 
 @pytest.fixture
-def at_mollie() -> Mollie:
-    return Mollie()
-
-
-@pytest.fixture
 async def payment_env(at_mollie: Mollie) -> AsyncIterator[PaymentEnv]:
     async with selling(MOLLIE_SELLER, at_mollie) as payment_env:
         yield payment_env
@@ -43,8 +38,7 @@ async def payment_env(at_mollie: Mollie) -> AsyncIterator[PaymentEnv]:
 async def test_a_hint_about_nothing_of_ours_is_answered_counted_and_asks_nobody(
     payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     before = [*at_mollie.calls]
     for body, query in (
         (b"id=tr_1", "elicitation=nobody"),
@@ -87,8 +81,7 @@ async def test_a_hint_by_one_provider_about_anothers_payment_asks_nobody() -> No
 async def test_a_provider_that_is_down_sends_its_hint_again_and_is_paid_once(
     payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     query = at_mollie.query("tr_1")
     at_mollie.payments["tr_1"]["status"] = "paid"
     at_mollie.is_down = True
@@ -119,8 +112,7 @@ class Slow(PayPal):
 async def test_two_hints_at_once_take_the_money_once() -> None:
     provider = Slow()
     async with selling(paypal("an-id", "a-secret", is_live=False), provider) as payment_env:
-        asked = await payment_env.asked()
-        await payment_env.go_on(asked)
+        asked = await payment_env.begun()
         provider.approve("O1")
         body = approved(asked, "O1")
         async with asyncio.TaskGroup() as group:
@@ -146,8 +138,7 @@ class Taken(PayPal):
 async def test_what_another_process_has_just_taken_is_one_payment() -> None:
     provider = Taken()
     async with selling(paypal("an-id", "a-secret", is_live=False), provider) as payment_env:
-        asked = await payment_env.asked()
-        await payment_env.go_on(asked)
+        asked = await payment_env.begun()
         provider.approve("O1")
         assert (await payment_env.post(approved(asked, "O1"))).status_code == 200
         # The second is told ORDER_ALREADY_CAPTURED, and the order tells what became of it.
@@ -160,8 +151,7 @@ async def test_what_another_process_has_just_taken_is_one_payment() -> None:
 async def test_an_operator_reads_what_was_said_of_nothing_of_ours(
     payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    await payment_env.begun()
     for number in range(3):
         await payment_env.post(b"id=tr_1", query=f"elicitation=nobody{number}")
     at_mollie.payments["tr_1"].update(status="paid", amount={"currency": "EUR", "value": "0.09"})
@@ -178,8 +168,7 @@ async def test_an_operator_reads_what_was_said_of_nothing_of_ours(
 async def test_a_flood_of_hints_is_held_back_by_its_address_alone(
     payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
-    asked = await payment_env.asked()
-    await payment_env.go_on(asked)
+    asked = await payment_env.begun()
     at_mollie.payments["tr_1"]["status"] = "paid"
     query = at_mollie.query("tr_1")
     for _ in range(HINTS_AT_ONCE):
@@ -257,8 +246,7 @@ async def certified(signed: Signed) -> AsyncIterator[PaymentEnv]:
 async def test_what_a_certificate_of_paypals_has_signed_makes_us_ask(
     certified: PaymentEnv, signed: Signed
 ) -> None:
-    asked = await certified.asked()
-    await certified.go_on(asked)
+    asked = await certified.begun()
     signed.provider.approve("O1")
     body = approved(asked, "O1")
     for _ in range(2):
@@ -271,8 +259,7 @@ async def test_what_a_certificate_of_paypals_has_signed_makes_us_ask(
 async def test_what_no_certificate_has_signed_is_refused_and_nobody_is_asked(
     certified: PaymentEnv, signed: Signed
 ) -> None:
-    asked = await certified.asked()
-    await certified.go_on(asked)
+    asked = await certified.begun()
     signed.provider.approve("O1")
     body = approved(asked, "O1")
     before = [*signed.provider.calls]

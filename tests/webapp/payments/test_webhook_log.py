@@ -103,8 +103,7 @@ async def test_the_events_of_a_transfer_in_any_order_come_to_the_same_end(
 ) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
-        there = await buy.person.go_on(buy.link)
-        await buy.person.press_there(there, "bank")
+        there = await buy.press("bank")
         await buy.person.press_there(there, "arrive")
         payment_intent = json.loads(shop.post[-1])["data"]["object"]["payment_intent"]
         await shop.give_back_there(payment_intent, amount="300")

@@ -6,40 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from flows.crypto.vault import Locker, Ring, Row
+from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable, Unreadable
 from tests.support.clock import Clock
+from tests.support.rotation import Interrupted, local
 from tests.support.service_env import asked, process
 from webapp.cli.keys import Keys, rotate
 from webapp.cli.resealing import HEARD_AFTER, is_under_way
 from webapp.elicitations.watcher import listen
 from webapp.records.owners import DATA_KEY, SERVICE, pages, unwrapped
 from webapp.records.rows import KINDS
+from webapp.records.seal import Locker, Row
 from webapp.settings.key_file import KeyFile
 from webapp.stores import Record, Store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 
 OLD, NEW = (f"{word} secret of thirty-two bytes or so".encode() for word in ("1", "2"))
-
-
-class Interrupted(MemoryStore):
-    """Takes so many more writes, and then none."""
-
-    left = 1000
-
-    async def write(self, *records: Record) -> tuple[Record, ...]:
-        if self.left == 0:
-            raise StoreUnavailable("the disk is full")
-        self.left -= 1
-        return await super().write(*records)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> KeyFile:
-    file = KeyFile(tmp_path / "key")
-    file.ring()
-    return file
 
 
 @pytest.fixture
@@ -49,10 +32,6 @@ async def openings(tmp_path: Path) -> AsyncIterator[Sequence[Store]]:
     yield stores
     for store in stores:
         await store.aclose()
-
-
-def local(store: Store, file: KeyFile) -> Keys:
-    return Keys(ring=file.ring(), store=store, place="the store", file=file)
 
 
 async def after_leak(store: Store, file: KeyFile, clock: Clock) -> str:

@@ -14,28 +14,16 @@ from flows.crypto.tokens import Claims, Purpose, Tokens
 from flows.crypto.vault import Ring, fingerprint_of, wrapped_under
 from flows.errors import StoreUnavailable, Unreadable
 from tests.support.clock import Clock
+from tests.support.rotation import Interrupted, local
 from tests.support.service_env import asked, process
 from webapp.cli.keys import Keys, list_keys, retire, rotate
 from webapp.command import CommandRefused
 from webapp.records.owners import SERVICE, count_wrapped, must_open_all, open_owners, rewrap
-from webapp.settings.key_file import KeyFile
 from webapp.stores import Record, Store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 
 OLD, NEW, NEWER = (f"{word} secret of thirty-two bytes or so".encode() for word in ("1", "2", "3"))
-
-
-class Interrupted(MemoryStore):
-    """Takes so many more writes, and then none."""
-
-    left = 1000
-
-    async def write(self, *records: Record) -> tuple[Record, ...]:
-        if self.left == 0:
-            raise StoreUnavailable("the disk is full")
-        self.left -= 1
-        return await super().write(*records)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -47,17 +35,6 @@ async def store(request, tmp_path: Path) -> AsyncIterator[Store]:
         store = await SqliteStore.open(tmp_path / "elicit.db")
     yield store
     await store.aclose()
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> KeyFile:
-    file = KeyFile(tmp_path / "key")
-    file.ring()
-    return file
-
-
-def local(store: Store, file: KeyFile) -> Keys:
-    return Keys(ring=file.ring(), store=store, place="the store", file=file)
 
 
 def deployed(store: Store, *secrets: bytes) -> Keys:
@@ -286,7 +263,7 @@ async def test_the_list_names_what_each_secret_wraps_and_what_is_missing(store, 
     await rotate(local(store, file), now=clock())
     stranger = await open_owners(store=MemoryStore(), ring=Ring([OLD]))
     await stranger.locker("x")
-    foreign = await stranger._store.read("x", "data key", "x")
+    foreign = await stranger.store.read("x", "data key", "x")
     assert foreign is not None
     await store.write(replace(foreign, version=0))
     assert await list_keys(local(store, file)) == [
