@@ -22,8 +22,6 @@ from webapp.identity.pairing import Pairing
 from webapp.identity.sessions import LOCAL_ISSUER, BrowserSession, Sessions
 from webapp.records.owners import Owners
 
-# What nobody in particular may be asked for: no account is kept, no secret typed for nobody.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
@@ -287,13 +285,13 @@ class Identity:
                 "issuer).",
             )
         owner = self._owners.tag(issuer=subject.issuer, subject=subject.subject)
+        known = Caller(owner=owner, client=subject.client_id)
         if subject.issuer == self._rules.issuer:
-            return Caller(owner=owner, client=subject.client_id)
+            return known
         if self._rules.binds_by_code:
-            return Caller(owner=owner, client=subject.client_id, by_code=True)
-        return Caller(
-            owner=owner,
-            client=subject.client_id,
+            return replace(known, by_code=True)
+        return replace(
+            known,
             refusal=(
                 "Nobody can be asked: the caller is known by an access token of "
                 f"{subject.issuer}, but people cannot sign in there on this server's pages, so a "

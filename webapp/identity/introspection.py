@@ -119,12 +119,12 @@ class Introspection:
 
     async def _in_turn(self, key: bytes, token: str, sender: str) -> _Said:
         if key in self._good:
-            return await self._counted(key, token, sender)
+            return await self._ask(key, token, sender)
         async with self._turns:
             if not self._refusals.wait(sender):
-                return await self._counted(key, token, sender)
+                return await self._ask(key, token, sender)
         async with self._line(sender), self._turns:
-            return await self._counted(key, token, sender)
+            return await self._ask(key, token, sender)
 
     @asynccontextmanager
     async def _line(self, sender: str) -> AsyncGenerator[None]:
@@ -140,13 +140,7 @@ class Introspection:
             if not line.length:
                 del self._lines[sender]
 
-    async def _counted(self, key: bytes, token: str, sender: str) -> _Said:
-        said = await self._ask(key, token)
-        if isinstance(said, _Refused):
-            self._refusals.allow(sender)
-        return said
-
-    async def _ask(self, key: bytes, token: str) -> _Said:
+    async def _ask(self, key: bytes, token: str, sender: str) -> _Said:
         metadata, label = await self._issuer.metadata(), self._client.provider.label
         if metadata.introspect is None:
             raise BadBearer("opaque", expected="a JWT, as the issuer has no introspection")
@@ -167,6 +161,7 @@ class Introspection:
         except BadBearer as error:
             refused = _Refused(reason=error.reason, expected=error.expected, came=error.came)
             self._refused[key] = (self._ticks(), refused)
+            self._refusals.allow(sender)
             return refused
         self._good[key] = (self._ticks(), verified)
         return verified

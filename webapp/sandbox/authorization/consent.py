@@ -1,5 +1,6 @@
 """The consent page: who asks, for what, which made-up person says so, and their yes or no."""
 
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,40 +26,32 @@ from webapp.sandbox.settings import Sandbox
 _NOT_COMPLETE = "This form is not complete"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Consent:
     """The authorisation endpoint of one authorisation server."""
 
-    def __init__(
-        self,
-        *,
-        sandbox: Sandbox,
-        habits: AuthorizationHabits,
-        grants: AuthorizationGrants,
-        faults: Faults,
-        pages: SandboxPages,
-    ) -> None:
-        self._sandbox = sandbox
-        self._habits = habits
-        self._grants = grants
-        self._faults = faults
-        self._pages = pages
+    sandbox: Sandbox
+    habits: AuthorizationHabits
+    grants: AuthorizationGrants
+    faults: Faults
+    pages: SandboxPages
 
     def ask(self, request: AnyRequest) -> Response[Any]:
         """Show the page; nothing is kept of the request."""
         asked = self._read(request)
         if not isinstance(asked, AuthorizationRequest):
             return asked
-        here, words = self._here(request), self._habits.scopes
+        here, words = self._here(request), self.habits.scopes
         values = {
-            "provider": self._habits.name,
-            "client": self._sandbox.client_id,
+            "provider": self.habits.name,
+            "client": self.sandbox.client_id,
             "place": urlsplit(asked.way.redirect_uri).netloc,
             "scopes": [(scope, words.get(scope, "")) for scope in asked.scopes],
             "user_scopes": [(scope, words.get(scope, "")) for scope in asked.user_scopes],
             "people": PEOPLE,
             "action": here,
         }
-        return self._pages.form("consent.html", values, request=request, subject=here)
+        return self.pages.form("consent.html", values, request=request, subject=here)
 
     def decide(self, request: AnyRequest, body: bytes) -> Response[Any]:
         """Send the browser back with a code or with the person's no."""
@@ -69,9 +62,9 @@ class Consent:
             form = Parameters(body)
             decision, login, csrf = (form.get(name) for name in ("decision", "person", "csrf"))
         except ValueError:
-            return self._pages.trouble(_NOT_COMPLETE, "It came in a strange shape.")
-        if not self._pages.is_ours(csrf, request=request, subject=self._here(request)):
-            return self._pages.trouble(
+            return self.pages.trouble(_NOT_COMPLETE, "It came in a strange shape.")
+        if not self.pages.is_ours(csrf, request=request, subject=self._here(request)):
+            return self.pages.trouble(
                 "This form is not from here",
                 "It did not come from our page in this browser, or your browser keeps no cookies.",
                 status=HTTPStatus.FORBIDDEN,
@@ -81,30 +74,30 @@ class Consent:
             description = "The person said no."
             return self._send_back(asked.way, error="access_denied", error_description=description)
         if decision != "approve" or person is None:
-            return self._pages.trouble(_NOT_COMPLETE, "Choose a person and press a button.")
-        return self._send_back(asked.way, code=self._grants.issue_code(asked, person=person))
+            return self.pages.trouble(_NOT_COMPLETE, "Choose a person and press a button.")
+        return self._send_back(asked.way, code=self.grants.issue_code(asked, person=person))
 
     def _read(self, request: AnyRequest) -> AuthorizationRequest | Response[Any]:
         """What is asked for, or the answer to whoever cannot ask so."""
         query = _query(request)
         try:
-            return read_request(query, sandbox=self._sandbox, habits=self._habits)
+            return read_request(query, sandbox=self.sandbox, habits=self.habits)
         except NotRedirected as err:
-            return self._pages.trouble("We can't ask you this", str(err))
+            return self.pages.trouble("We can't ask you this", str(err))
         except SentBack as err:
             return self._send_back(err.way, error=err.error, error_description=err.description)
 
     def _send_back(self, way: RequestWay, **parameters: str) -> Response[Any]:
-        fault = self._faults.take(REDIRECT_FAULTS)
+        fault = self.faults.take(REDIRECT_FAULTS)
         if fault is PlayedFault.DROP_ISS:
             way = way.said_by(None)
         elif fault is PlayedFault.WRONG_ISS:
-            way = way.said_by(f"{self._sandbox.url}/somebody-else")
+            way = way.said_by(f"{self.sandbox.url}/somebody-else")
         headers = {**NO_STORE, "location": way.back(**parameters)}
         return Response(None, status_code=HTTPStatus.SEE_OTHER, headers=headers)
 
     def _here(self, request: AnyRequest) -> str:
-        return f"{self._habits.authorize}?{_query(request)}"
+        return f"{self.habits.authorize}?{_query(request)}"
 
 
 def _query(request: AnyRequest) -> str:

@@ -1,12 +1,14 @@
 """The token endpoint: a code or a refresh token for new tokens, in the reply each habit has."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
-from litestar import MediaType, Request, Response
+from litestar import MediaType, Response
 
+from webapp.http.parts import AnyRequest
 from webapp.sandbox.authorization.client import require_client
 from webapp.sandbox.authorization.faults import TOKEN_FAULTS, Faults, PlayedFault
 from webapp.sandbox.authorization.granted import (
@@ -26,29 +28,21 @@ _HUGE_TOKEN_BYTES = 100_000
 _TEAM = {"id": "T0SANDBOX", "name": "Sandbox workspace"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxTokens:
     """The token and revocation endpoints of one authorisation server."""
 
-    def __init__(
-        self,
-        *,
-        sandbox: Sandbox,
-        habits: AuthorizationHabits,
-        grants: AuthorizationGrants,
-        identity: SandboxIdentity,
-        faults: Faults,
-    ) -> None:
-        self._sandbox = sandbox
-        self._habits = habits
-        self._grants = grants
-        self._identity = identity
-        self._faults = faults
+    sandbox: Sandbox
+    habits: AuthorizationHabits
+    grants: AuthorizationGrants
+    identity: SandboxIdentity
+    faults: Faults
 
-    async def give(self, request: Request[Any, Any, Any], body: bytes) -> Response[Any]:
+    async def give(self, request: AnyRequest, body: bytes) -> Response[Any]:
         """Answer the token endpoint, or misbehave as planned."""
-        fault = self._faults.take(TOKEN_FAULTS)
+        fault = self.faults.take(TOKEN_FAULTS)
         if fault is PlayedFault.SLOW:
-            await self._faults.hold(request.receive)
+            await self.faults.hold(request.receive)
         elif fault is not None:
             return _misbehave(fault)
         wants_json = "json" in request.headers.get("accept", "")
@@ -59,17 +53,17 @@ class SandboxTokens:
             return self._refuse(refused, wants_json=wants_json)
         return self._answer(reply, wants_json=wants_json)
 
-    def revoke(self, request: Request[Any, Any, Any], body: bytes) -> Response[Any]:
+    def revoke(self, request: AnyRequest, body: bytes) -> Response[Any]:
         """RFC 7009: a token that is not known is no error."""
         try:
             form = self._form(request, body)
             token = _required(form, "token")
         except GrantRefused as refused:
             return self._refuse(refused, wants_json=True)
-        self._grants.revoke(token)
+        self.grants.revoke(token)
         return Response(None, status_code=HTTPStatus.OK, headers=NO_STORE)
 
-    def _form(self, request: Request[Any, Any, Any], body: bytes) -> Parameters:
+    def _form(self, request: AnyRequest, body: bytes) -> Parameters:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != "application/x-www-form-urlencoded":
             raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "A form is expected.")
@@ -80,28 +74,27 @@ class SandboxTokens:
             raise GrantRefused(PlayedRefusal.INVALID_REQUEST, str(err)) from err
         except ValueError as err:
             raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "This is no form.") from err
-        require_client(request.headers, form, sandbox=self._sandbox)
+        require_client(request.headers, form, sandbox=self.sandbox)
         return form
 
     def _exchange(self, form: Parameters) -> dict[str, Any]:
-        otherwise = "" if self._habits.needs_types else "authorization_code"
+        otherwise = "" if self.habits.needs_types else "authorization_code"
         match form.get("grant_type") or otherwise:
             case "authorization_code":
-                issued = self._grants.redeem(
+                issued = self.grants.redeem(
                     _required(form, "code"),
                     redirect_uri=form.get("redirect_uri"),
                     verifier=form.get("code_verifier") or "",
                 )
-                return self._slack_reply(issued) if self._habits.says_ok else self._reply(issued[0])
+                return self._slack_reply(issued) if self.habits.says_ok else self._reply(issued[0])
             case "refresh_token":
                 text = form.get("scope")
-                one = self._grants.refresh(
+                one = self.grants.refresh(
                     _required(form, "refresh_token"),
                     scopes=tuple(text.split()) if text else None,
                 )
-                return (
-                    {"ok": True, **self._reply(one)} if self._habits.says_ok else self._reply(one)
-                )
+                says_ok = {"ok": True} if self.habits.says_ok else {}
+                return {**says_ok, **self._reply(one)}
             case "":
                 raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The grant_type is missing.")
             case _:
@@ -112,15 +105,15 @@ class SandboxTokens:
     def _reply(self, issued: Issued) -> dict[str, Any]:
         reply: dict[str, Any] = {
             "access_token": issued.access_token,
-            "token_type": "user" if issued.family.is_for_person else self._habits.token_type,
+            "token_type": "user" if issued.family.is_for_person else self.habits.token_type,
             "expires_in": int(ACCESS_LIFE.total_seconds()),
             "refresh_token": issued.refresh_token,
-            "scope": self._habits.separator.join(issued.family.access_scopes),
+            "scope": self.habits.separator.join(issued.family.access_scopes),
         }
-        if self._habits.answers_form_encoded:
+        if self.habits.answers_form_encoded:
             reply["refresh_token_expires_in"] = _REFRESH_LIFE_SECONDS
-        if self._habits.is_openid and "openid" in issued.family.access_scopes:
-            reply["id_token"] = self._identity.id_token(issued)
+        if self.habits.is_openid and "openid" in issued.family.access_scopes:
+            reply["id_token"] = self.identity.id_token(issued)
         return reply
 
     def _slack_reply(self, issued: list[Issued]) -> dict[str, Any]:
@@ -141,11 +134,11 @@ class SandboxTokens:
         return reply
 
     def _refuse(self, refused: GrantRefused, *, wants_json: bool) -> Response[Any]:
-        name = self._habits.error_names[refused.refusal]
-        if self._habits.says_ok:
+        name = self.habits.error_names[refused.refusal]
+        if self.habits.says_ok:
             return self._answer({"ok": False, "error": name}, wants_json=True)
         reply = {"error": name, "error_description": refused.description}
-        if self._habits.fails_with_200:
+        if self.habits.fails_with_200:
             return self._answer(reply, wants_json=wants_json)
         if refused.refusal is PlayedRefusal.INVALID_CLIENT:
             headers = {**NO_STORE, "www-authenticate": 'Basic realm="sandbox"'}
@@ -153,7 +146,7 @@ class SandboxTokens:
         return Response(reply, status_code=HTTPStatus.BAD_REQUEST, headers=NO_STORE)
 
     def _answer(self, reply: Mapping[str, Any], *, wants_json: bool) -> Response[Any]:
-        if self._habits.answers_form_encoded and not wants_json:
+        if self.habits.answers_form_encoded and not wants_json:
             return Response(
                 urlencode(reply),
                 status_code=HTTPStatus.OK,

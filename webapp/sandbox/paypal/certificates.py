@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import (
     AuthorityKeyIdentifier,
     BasicConstraints,
-    Certificate,
     CertificateBuilder,
     DNSName,
     ExtendedKeyUsage,
@@ -78,35 +77,35 @@ class CertificateAuthority:
     def issued(self) -> "IssuedCertificates":
         its_own = ec.generate_private_key(ec.SECP256R1())
         here = Name([NameAttribute(NameOID.ORGANIZATION_NAME, self.scheme.authority)])
+        name = self.scheme.certificate_name
         identifier = SubjectKeyIdentifier.from_public_key(its_own.public_key())
         issuer = AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
         root = (
-            self._builder(here)
-            .subject_name(here)
-            .public_key(its_own.public_key())
+            self._builder(here, its_own.public_key(), subject=here)
             .add_extension(BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_signs_certificates(), critical=True)
             .add_extension(identifier, critical=False)
-            .sign(its_own, SHA256())
         )
-        name = self.scheme.certificate_name
+        common = Name([NameAttribute(NameOID.COMMON_NAME, name)])
         signer = (
-            self._builder(here)
-            .subject_name(Name([NameAttribute(NameOID.COMMON_NAME, name)]))
-            .public_key(self.key.public_key())
+            self._builder(here, self.key.public_key(), subject=common)
             .add_extension(BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(SubjectAlternativeName([DNSName(name)]), critical=False)
             .add_extension(ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(issuer, critical=False)
-            .sign(its_own, SHA256())
         )
-        return IssuedCertificates(root=_pem(root), certificate=_pem(signer))
+        pems = [each.sign(its_own, SHA256()).public_bytes(Encoding.PEM) for each in (root, signer)]
+        return IssuedCertificates(root=pems[0], certificate=pems[1])
 
-    def _builder(self, issuer: Name) -> CertificateBuilder:
+    def _builder(
+        self, issuer: Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey, *, subject: Name
+    ) -> CertificateBuilder:
         now = self._clock()
         return (
             CertificateBuilder()
             .issuer_name(issuer)
+            .subject_name(subject)
+            .public_key(key)
             .serial_number(random_serial_number())
             .not_valid_before(now - _SINCE)
             .not_valid_after(now + _LIFE)
@@ -125,7 +124,3 @@ def _signs_certificates() -> KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _pem(certificate: Certificate) -> bytes:
-    return certificate.public_bytes(Encoding.PEM)
