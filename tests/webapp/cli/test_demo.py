@@ -108,10 +108,11 @@ async def test_a_tool_that_is_not_there_is_answered_with_those_that_are(tmp_path
 
 async def test_the_server_going_away_is_said_in_a_sentence(tmp_path):
     async with serving(home=tmp_path) as server:
-        demo = await waiting_demo(server.url, home=tmp_path)
+        demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
+        await said_until("left)", demo)
         server.process.terminate()
         await ended(server.process)
-        end = await ended(demo.process)
+        end = await ended(demo)
     assert end.status == 1
     assert end.err.startswith("elicit: ")
     assert "Traceback" not in end.err
