@@ -1,31 +1,40 @@
-"""Runs `elicit` as a process: with a home of its own, and an end in every case.
+"""Runs `elicit`, mostly as a process: with a home of its own, and an end in every case.
 
 `-P` leaves the working directory off Python's path, as the installed command does.
 """
 
 import asyncio
 import contextlib
+import io
+import logging
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 from tests.support import processes
 from tests.support.leaks import EARS
 from tests.support.processes import DEADLINE_SECONDS, Ended, ended, error_of
+from webapp.cli.main import main
 
 __all__ = [
     "COMMAND",
     "HOUSE",
     "Ended",
     "Server",
+    "WaitingDemo",
+    "called",
     "ended",
     "environment_of",
+    "log_as_before",
     "run",
+    "said_until",
     "serving",
     "start",
+    "waiting_demo",
 ]
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -74,6 +83,75 @@ async def run(
     return await ended(process)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingDemo:
+    """A demo that waits for its person, at the link that it printed."""
+
+    link: str
+    said: str
+    process: Process
+
+
+async def waiting_demo(
+    url: str, *arguments: str, tool: str = "sign_guest_book", home: Path
+) -> WaitingDemo:
+    # `true` is a browser that opens nothing: the test is the person.
+    process = await start(
+        *("demo", "--tool", tool, "--url", url, *arguments), home=home, extra={"BROWSER": "true"}
+    )
+    said = await said_until("left)", process)
+    link = next(word for word in said.split() if word.startswith(f"{url}/e/"))
+    return WaitingDemo(link=link, said=said, process=process)
+
+
+async def called(
+    *arguments: str, home: Path, cwd: Path | None = None, extra: Mapping[str, str] | None = None
+) -> Ended:
+    """The same within this process, which costs a tenth: for what neither serves nor reads."""
+    out, err = io.StringIO(), io.StringIO()
+    modules, path = set(sys.modules), sys.path[:]
+    with (
+        mock.patch.dict(os.environ, environment_of(home, extra), clear=True),
+        contextlib.chdir(cwd or home),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        log_as_before(),
+    ):
+        try:
+            # In a thread, as a command runs a loop of its own.
+            status = await asyncio.to_thread(_status_of, arguments)
+        finally:
+            sys.path[:] = path
+            for name in set(sys.modules) - modules:
+                if str(getattr(sys.modules[name], "__file__", "")).startswith(str(home)):
+                    del sys.modules[name]
+    EARS.hear(f"standard error of elicit {arguments[0]}", err.getvalue())
+    return Ended(status=status, out=out.getvalue(), err=err.getvalue())
+
+
+@contextlib.contextmanager
+def log_as_before() -> Iterator[None]:
+    """A command redirects the log, which tests listen to."""
+    loggers = [logging.getLogger(name) for name in ("webapp", "flows", "fastmcp", None)]
+    before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
+    try:
+        yield
+    finally:
+        for each, (handlers, level, propagate) in zip(loggers, before, strict=True):
+            for handler in {*each.handlers}.difference(handlers):
+                handler.close()
+            each.handlers[:] = handlers
+            each.setLevel(level)
+            each.propagate = propagate
+
+
+def _status_of(arguments: Sequence[str]) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0
+
+
 @contextlib.asynccontextmanager
 async def serving(
     *arguments: str,
@@ -86,7 +164,7 @@ async def serving(
     """`elicit serve` on a free port, ready; `pairs`: it prints what a client is paired with."""
     process = await start("serve", *arguments, "--port", str(port), home=home, cwd=cwd, extra=extra)
     try:
-        said = await _said(process)
+        said = await said_until("stop", process)
         if not pairs:
             EARS.hear("standard output of elicit serve", said)
         url = next(line.split()[1] for line in said.splitlines() if "address" in line)
@@ -97,13 +175,14 @@ async def serving(
             EARS.hear("standard output of elicit serve", (await ended(process)).out)
 
 
-async def _said(process: Process) -> str:
+async def said_until(words: str, process: Process) -> str:
+    """What it says until it has said these words."""
     assert process.stdout is not None
     said = ""
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while "stop" not in said:
+        while words not in said:
             line = (await process.stdout.readline()).decode()
             if not line:
-                raise AssertionError(f"it ended before it was ready:\n{error_of(process)}")
+                raise AssertionError(f"it ended before it said {words!r}:\n{error_of(process)}")
             said += line
     return said

@@ -73,7 +73,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         description="Print a new secret for ELICIT_SECRET. With one that is in use already: "
         "elicit keys rotate says in which order it is replaced.",
     )
-    new.set_defaults(run=lambda _: tell(new_secret().decode()))
+    new.set_defaults(run=_new)
     rotating = commands.add_parser(
         "rotate",
         help="replace the secret, while processes serve",
@@ -269,6 +269,10 @@ async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
                 f"{address} is gone, or away (a disk, another place), and may need "
                 f"{found.hex()}. If it is lost, take it out of {file.notes}"
             )
+
+
+def _new(_: argparse.Namespace) -> None:
+    tell(new_secret().decode())
 
 
 def _run(work: Callable[..., Awaitable[list[str]]], options: argparse.Namespace) -> None:

@@ -66,8 +66,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    source, target = _put_away()
     settings = _local_settings(port=options.port)
+    source, target = _put_away()
     server = load(options.server)
     quieten(log=settings.log)
     place = place_of(options.server)

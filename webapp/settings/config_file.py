@@ -14,58 +14,16 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
-import msgspec
-
 from flows.errors import InvalidQuestion
-from flows.oauth.provider import NAME, OUR_PARAMETERS, PersonProbe, Provider, Revocation
+from flows.oauth.provider import OUR_PARAMETERS, PersonProbe, Provider, Revocation
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from webapp.settings.payment_providers import read_merchant_accounts
+from webapp.settings.toml_tables import TABLE, TYPES, converted, keys_of, tables_in
 
-_TEXT, _TEXTS, _FLAG = "a text", "a list of texts", "true or false"
-_TABLE, _LISTS = "a table of texts", "a table of lists of texts"
 _PLACE = "a text, or a table of texts"
-_TYPES: Mapping[str, Any] = {
-    _TEXT: str,
-    _TEXTS: tuple[str, ...],
-    _FLAG: bool,
-    _TABLE: dict[str, str],
-    _LISTS: dict[str, tuple[str, ...]],
-    _PLACE: str | dict[str, str],
-}
-_KEYS: Mapping[str, str] = {
-    "account_hint": _TEXT,
-    "always": _TEXTS,
-    "api": _TEXT,
-    "api_hosts": _TEXTS,
-    "authorize": _TEXT,
-    "body": _TEXT,
-    "client_auth": _TEXT,
-    "covers": _LISTS,
-    "device": _TEXT,
-    "extra": _TABLE,
-    "has_scopes": _FLAG,
-    "headers": _TABLE,
-    "issuer": _TEXT,
-    "label": _TEXT,
-    "lasting": _TABLE,
-    "manage": _TEXT,
-    "person": _TABLE,
-    "refresh": _TEXT,
-    "replies": _TEXT,
-    "reply_scope_separator": _TEXT,
-    "revoke": _PLACE,
-    "rotates": _FLAG,
-    "scope_parameter": _TEXT,
-    "scope_separator": _TEXT,
-    "scope_words": _TABLE,
-    "sends_issuer": _FLAG,
-    "switch": _TABLE,
-    "token": _TEXT,
-    "token_path": _TEXTS,
-    "troubles": _TABLE,
-    "unmentioned": _TEXTS,
-}
+_TYPES: Mapping[str, Any] = {**TYPES, _PLACE: str | dict[str, str]}
+_KEYS = keys_of(Provider, person=TABLE, revoke=_PLACE, discovers=None, sandbox=None)
 _PAIRS = ("extra", "headers", "lasting", "switch")  # kept in their order
 _PERSON_KEYS = frozenset(PersonProbe.__dataclass_fields__)
 _REVOCATION_KEYS = frozenset(Revocation.__dataclass_fields__)
@@ -157,31 +115,17 @@ def _tables(found: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[
 
 
 def _providers(tables: Mapping[str, Any], problems: list[str]) -> Mapping[str, Provider]:
-    providers: dict[str, Provider] = {}
-    for name, table in tables.items():
-        place = f"providers.{name}"
-        if not NAME.fullmatch(name):
-            problems.append(f"{place}: a name is 1 to 32 of a-z, 0-9 and _, a letter first.")
-        elif name in PROVIDERS:
-            problems.append(f"{place}: this name is built in; choose another one.")
-        elif not isinstance(table, dict):
-            problems.append(f"{place}: it is a table, [{place}].")
-        else:
-            provider = _provider(name, cast("dict[str, Any]", table), problems)
-            if provider is not None:
-                providers[name] = provider
-    return providers
+    found = tables_in(tables, kind="providers", built_in=PROVIDERS, problems=problems)
+    read = {name: _provider(name, table, problems) for name, table in found}
+    return {name: provider for name, provider in read.items() if provider is not None}
 
 
 def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provider | None:
     place = f"providers.{name}"
     faults = [*_key_faults(name, table)]
-    read = {key: table[key] for key in table if key in _KEYS}
-    for key, value in read.items():
-        try:
-            read[key] = msgspec.convert(value, _TYPES[_KEYS[key]])
-        except msgspec.ValidationError:
-            faults.append(f"{key}: it is {_KEYS[key]}.")
+    known = {key: table[key] for key in table if key in _KEYS}
+    # What is of another type is looked at further, too.
+    read = {**known, **converted(known, _KEYS, faults, types=_TYPES)}
     if "person" in read and not any(fault.startswith("person:") for fault in faults):
         faults += _person_faults(read["person"])
     if isinstance(read.get("revoke"), dict):
@@ -260,7 +204,7 @@ def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
         if key == "client_id":
             yield f"client_id: it does not stand here; set ELICIT_{name.upper()}_CLIENT_ID."
         elif key not in _KEYS and not _SECRETS.search(key.lower()):
-            yield f"{key}: unknown; the keys are {', '.join(_KEYS)}."
+            yield f"{key}: unknown; the keys are {', '.join(sorted(_KEYS))}."
     if "issuer" not in table and not {"authorize", "token"} & set(table):
         yield "issuer: needed, or else authorize and token."
     if "api" not in table and {"authorize", "token"} & set(table):

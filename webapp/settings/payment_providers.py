@@ -14,37 +14,32 @@ from typing import Annotated, Any, Final, cast
 import msgspec
 
 from flows.errors import InvalidQuestion
-from flows.oauth.provider import NAME
 from flows.payments.declared.declaration import LIFE_AT_MOST, ProviderDeclaration
 from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
 from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.registry import BUILT_IN, SCHEMES
 from flows.payments.session import SessionStatus
+from webapp.settings.payments import OF_ACCOUNTS, OF_DECLARED
+from webapp.settings.toml_tables import TEXT, TYPES, converted, keys_of, tables_in
 
 # Of every provider: ELICIT_{NAME}_ and one of these, so nothing that one needs is called so.
 SETTINGS: Final = frozenset(
-    {"key", "webhook_secret", "live", "checkout_origins", "client_id", "client_secret"}
+    row.name.removeprefix("ELICIT_{NAME}_").lower() for row in (*OF_ACCOUNTS, *OF_DECLARED)
 )
 
 _READINGS: Final = {"created": OURS_OPENED, "fetched": OURS, "told": OURS_TOLD}
 _MINUTES_AT_MOST = LIFE_AT_MOST // timedelta(minutes=1)
 _INTEGERS = range(-(2**63), 2**64)  # what can be written as JSON
 _CARRIERS = frozenset({"authorization", "proxy-authorization", "cookie"})
-_TEXT, _TEXTS, _FLAG = "a text", "a list of texts", "true or false"
-_TABLE, _ANY = "a table of texts", "a table of what JSON can say"
-_NUMBER, _MINUTES = "a whole number", f"a whole number, 1 to {_MINUTES_AT_MOST}"
+_ANY, _MINUTES = "a table of what JSON can say", f"a whole number, 1 to {_MINUTES_AT_MOST}"
 _SECONDS = "a list of seconds, each a whole number, 1 at least"
 _REFUNDS = "a table of pending or succeeded"
 _NEWS = "a table of open, lost, won, gone or returned"
 _STATES = f"a table of {', '.join(SessionStatus)}"
 _LIVE, _UNIT = "a table of true or false", "minor or decimal"
 _TYPES: Mapping[str, Any] = {
-    _TEXT: str,
-    _TEXTS: tuple[str, ...],
-    _FLAG: bool,
-    _TABLE: dict[str, str],
+    **TYPES,
     _ANY: dict[str, Any],
-    _NUMBER: int,
     _MINUTES: int,
     _SECONDS: tuple[Annotated[int, msgspec.Meta(ge=1, le=86_400)], ...],
     _REFUNDS: dict[str, RefundStatus],
@@ -53,51 +48,26 @@ _TYPES: Mapping[str, Any] = {
     _LIVE: dict[str, bool],
     _UNIT: str,
 }
-_KEYS: Mapping[str, str] = {
-    "label": _TEXT,
-    "api": _TEXT,
-    "checkout_origins": _TEXTS,
-    "test_api": _TEXT,
-    "test_checkout_origins": _TEXTS,
-    "headers": _TABLE,
-    "needs": _TEXTS,
-    "account": _TEXT,
-    "currencies": _TEXTS,
-    "unit_digits": _NUMBER,
-    "text_minor": _FLAG,
-    "what_at_most": _NUMBER,
-    "minutes": _MINUTES,
-    "create": _TEXT,
-    "create_body": _ANY,
-    "idempotency": _TEXT,
-    "fetch": _TEXT,
-    "pace": _SECONDS,
-    "close": _TEXT,
-    "close_body": _ANY,
-    "refund": _TEXT,
-    "refund_body": _ANY,
-    "refund_id": _TEXT,
-    "refund_states": _REFUNDS,
-    "trouble": _TEXT,
-    "manage": _TEXT,
-    "scheme": _TEXT,
-    "event_id": _TEXT,
-    "event_type": _TEXT,
-    "events": _TEXTS,
-    "settles": _FLAG,
-    "news": _NEWS,
-}
+_KEYS = keys_of(
+    ProviderDeclaration,
+    **dict.fromkeys(("create_body", "close_body", "refund_body"), _ANY),
+    minutes=_MINUTES,  # of its life
+    pace=_SECONDS,
+    refund_states=_REFUNDS,
+    scheme=TEXT,
+    news=_NEWS,
+)
 _CAN_BE_NONE = frozenset(
     {"idempotency", "fetch", "close", "refund", "trouble", "manage", "event_id", "account"}
 )
 _READING_KEYS: Mapping[str, str] = {
-    **dict.fromkeys(Reading.__dataclass_fields__, _TEXT),
+    **dict.fromkeys(Reading.__dataclass_fields__, TEXT),
     "states": _STATES,
     "live": _LIVE,
     "unit": _UNIT,
 }
 _ALWAYS_READ = frozenset({"session", "states", "unit"})
-_HOLDING_KEYS: Mapping[str, str] = dict.fromkeys(Holding.__dataclass_fields__, _TEXT)
+_HOLDING_KEYS: Mapping[str, str] = dict.fromkeys(Holding.__dataclass_fields__, TEXT)
 KEYS: Final = (*_KEYS, *_READINGS, "holding")
 
 
@@ -106,23 +76,15 @@ def read_merchant_accounts(
 ) -> Mapping[str, ProviderDeclaration]:
     """The sellers that the tables declare, by name; what is wrong is added to the problems."""
     sellers: dict[str, ProviderDeclaration] = {}
-    for name, table in tables.items():
-        place = f"sellers.{name}"
-        if not NAME.fullmatch(name):
-            problems.append(f"{place}: a name is 1 to 32 of a-z, 0-9 and _, a letter first.")
-        elif name in BUILT_IN:
-            problems.append(f"{place}: this name is built in; choose another one.")
-        elif not isinstance(table, dict):
-            problems.append(f"{place}: it is a table, [{place}].")
-        else:
-            faults: list[str] = []
-            values = _values(cast("dict[str, Any]", table), faults)
-            if not faults:
-                try:
-                    sellers[name] = ProviderDeclaration(name=name, **_labelled(name, values))
-                except InvalidQuestion as error:
-                    faults += map(_without_value, str(error).splitlines())
-            problems += [f"{place}.{fault}" for fault in dict.fromkeys(faults)]
+    for name, table in tables_in(tables, kind="sellers", built_in=BUILT_IN, problems=problems):
+        faults: list[str] = []
+        values = _values(table, faults)
+        if not faults:
+            try:
+                sellers[name] = ProviderDeclaration(name=name, **_labelled(name, values))
+            except InvalidQuestion as error:
+                faults += map(_without_value, str(error).splitlines())
+        problems += [f"sellers.{name}.{fault}" for fault in dict.fromkeys(faults)]
     return sellers
 
 
@@ -159,15 +121,10 @@ def _converted(
     given: Mapping[str, object], keys: Mapping[str, str], faults: list[str]
 ) -> dict[str, Any]:
     """What is of its type, `false` left out where that says that there is none."""
-    values: dict[str, Any] = {}
-    for key, value in given.items():
-        if value is False and (key in _CAN_BE_NONE or keys is not _KEYS):
-            continue
-        try:
-            values[key] = msgspec.convert(value, _TYPES[keys[key]])
-        except msgspec.ValidationError:
-            faults.append(f"{key}: it is {keys[key]}.")
-    return values
+    can_be_none = _CAN_BE_NONE if keys is _KEYS else keys
+    left_out = {key for key in can_be_none if given.get(key) is False}
+    said = {key: value for key, value in given.items() if key not in left_out}
+    return converted(said, keys, faults, types=_TYPES)
 
 
 def _settle_types(values: dict[str, Any], faults: list[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.cli import run, serving
+from tests.support.cli import called, serving
 from tests.support.contender import record
 from webapp.stores.sqlite import SqliteStore
 
@@ -36,34 +36,34 @@ async def test_a_backup_beside_a_server_has_all_and_is_put_back_with_its_key(
     home.mkdir()
     async with serving(home=home) as server, httpx.AsyncClient(base_url=server.url) as anybody:
         await put(home, "a-1")
-        made = await run("backup", str(copy), home=home)
+        made = await called("backup", str(copy), home=home)
         assert made.status == 0, made.err
-        refused = await run("restore", str(copy), home=home)
+        refused = await called("restore", str(copy), home=home)
         assert (refused.status, "is open: stop every server" in refused.err) == (1, True)
         assert (await anybody.get("/ready")).status_code == 200
     key = copy.with_name("copy.db.key")
     assert all(stat.S_IMODE(each.stat().st_mode) == 0o600 for each in (copy, key))
     await put(home, "a-2")
-    again = await run("backup", str(copy), home=home)
+    again = await called("backup", str(copy), home=home)
     assert (again.status, "is there already" in again.err) == (1, True)
-    back = await run("restore", str(copy), home=home)
+    back = await called("restore", str(copy), home=home)
     assert back.status == 0, back.err
     assert "is kept as" in back.out
     assert await ids(home) == ["a-1"]
     shutil.rmtree(folder_of(home))
-    assert (await run("restore", str(copy), home=home)).status == 0
+    assert (await called("restore", str(copy), home=home)).status == 0
     assert await ids(home) == ["a-1"]
     assert (folder_of(home) / "key").read_bytes() == key.read_bytes()
-    assert (await run("doctor", home=home)).status == 0
+    assert (await called("doctor", home=home)).status == 0
 
 
 async def test_a_backup_whose_key_is_another_is_not_put_back(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for home in (one, other):
         home.mkdir()
-        assert (await run("payments", "list", home=home)).status == 0
-    assert (await run("backup", str(tmp_path / "copy.db"), home=one)).status == 0
-    refused = await run("restore", str(tmp_path / "copy.db"), home=other)
+        assert (await called("payments", "list", home=home)).status == 0
+    assert (await called("backup", str(tmp_path / "copy.db"), home=one)).status == 0
+    refused = await called("restore", str(tmp_path / "copy.db"), home=other)
     assert (refused.status, "is another key" in refused.err) == (1, True)
 
 
@@ -71,8 +71,8 @@ async def test_without_a_key_file_it_is_said_loudly_that_the_secret_is_not_in_it
     tmp_path: Path,
 ) -> None:
     extra = {"ELICIT_SECRET": "a" * 32}
-    assert (await run("payments", "list", home=tmp_path, extra=extra)).status == 0
-    made = await run("backup", str(tmp_path / "copy.db"), home=tmp_path, extra=extra)
+    assert (await called("payments", "list", home=tmp_path, extra=extra)).status == 0
+    made = await called("backup", str(tmp_path / "copy.db"), home=tmp_path, extra=extra)
     assert "THE SECRET IS NOT IN IT" in made.out
     assert not (tmp_path / "copy.db.key").exists()
 
@@ -81,21 +81,21 @@ async def test_what_is_damaged_is_named_and_no_list_says_that_nothing_is_there(
     tmp_path: Path,
 ) -> None:
     # finding: R7
-    assert (await run("payments", "list", home=tmp_path)).status == 0
+    assert (await called("payments", "list", home=tmp_path)).status == 0
     file = folder_of(tmp_path) / "elicit.db"
     content = file.read_bytes()
     file.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
-    listed = await run("payments", "list", home=tmp_path)
+    listed = await called("payments", "list", home=tmp_path)
     assert (listed.status, listed.out) == (1, "")
     assert "is damaged" in listed.err
-    told = await run("doctor", home=tmp_path)
+    told = await called("doctor", home=tmp_path)
     assert told.status == 1
     assert "NO  The store cannot be opened" in told.out
     assert "elicit restore" in told.out
 
 
 async def test_the_doctor_names_what_others_may_open(tmp_path: Path) -> None:
-    assert (await run("payments", "list", home=tmp_path)).status == 0
+    assert (await called("payments", "list", home=tmp_path)).status == 0
     (folder_of(tmp_path) / "key").chmod(0o644)
-    told = await run("doctor", home=tmp_path)
+    told = await called("doctor", home=tmp_path)
     assert (told.status, "chmod 600" in told.out) == (1, True)

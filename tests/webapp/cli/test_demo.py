@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.support.cli import ended, run, serving, start
+from tests.support.cli import called, ended, said_until, serving, start, waiting_demo
 from tests.support.serving import bound
 from tests.support.serving import serving as serving_app
 from webapp.demo.client import ANSWERS, EXPECTED, MAIN_TOOLS
@@ -19,7 +19,7 @@ TOOLS = tuple(EXPECTED)
 
 async def test_the_walk_is_right_on_both_revisions_from_anywhere(tmp_path):
     async with serving(home=tmp_path) as server:
-        end = await run(
+        end = await called(
             "demo", "--no-browser", "--url", server.url, home=tmp_path, cwd=tmp_path.root
         )
     assert (end.status, end.err) == (0, "")
@@ -37,17 +37,12 @@ async def test_a_person_is_led_through_an_account_a_payment_and_a_secret(tmp_pat
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
         sandbox = (await browser.get(f"{server.url}/health")).json()["sandbox"]
         demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
-        assert demo.stdout is not None
         said = ""
-        async with asyncio.timeout(300):
-            for _ in MAIN_TOOLS:
-                link = ""
-                while not link:
-                    line = (await demo.stdout.readline()).decode()
-                    said += line
-                    link = line.strip() if f"{server.url}/e/" in line else ""
-                await walk(browser, link, answers=ANSWERS, also=[sandbox], say=lambda _: None)
-            end = await ended(demo)
+        for _ in MAIN_TOOLS:
+            said += await said_until(f"{server.url}/e/", demo)
+            link = said.split()[-1]
+            await walk(browser, link, answers=ANSWERS, also=[sandbox], say=lambda _: None)
+        end = await ended(demo)
     assert (end.status, end.err) == (0, "")
     said += end.out
     assert "octocat has 3 repositories" in said
@@ -55,45 +50,26 @@ async def test_a_person_is_led_through_an_account_a_payment_and_a_secret(tmp_pat
     assert "a key of 20 letters" in said
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28", "auto"])
-async def test_a_person_is_waited_for_and_the_result_is_printed(tmp_path, mode):
+async def test_a_person_is_waited_for_and_the_result_is_printed(tmp_path):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
-        # `true` is a browser that opens nothing: the test is the person.
-        demo = await start(
-            *("demo", "--mode", mode, "--tool", "sign_guest_book", "--url", server.url),
-            home=tmp_path,
-            extra={"BROWSER": "true"},
-        )
-        assert demo.stdout is not None
-        said = ""
-        async with asyncio.timeout(300):
-            while "Waiting for you to open the link" not in said:
-                said += (await demo.stdout.readline()).decode()
-        link = next(word for word in said.split() if word.startswith(f"{server.url}/e/"))
-        await walk(browser, link, answers={"name": "Eve", "line": "Hi!"}, say=lambda _: None)
-        end = await ended(demo)
-    assert (end.status, end.err) == (0, "")
-    assert "The tool says: Eve wrote: Hi!" in end.out
-    assert "left)" in said
+        for mode in ("legacy", "2026-07-28", "auto"):
+            demo = await waiting_demo(server.url, "--mode", mode, home=tmp_path)
+            assert "Waiting for you to open the link" in demo.said
+            answers = {"name": "Eve", "line": f"Hi from {mode}!"}
+            await walk(browser, demo.link, answers=answers, say=lambda _: None)
+            end = await ended(demo.process)
+            assert (end.status, end.err) == (0, "")
+            assert f"The tool says: Eve wrote: Hi from {mode}!" in end.out
 
 
 async def test_a_no_on_the_page_ends_the_demo_with_the_tools_words(tmp_path):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
-        demo = await start(
-            *("demo", "--tool", "sign_guest_book", "--url", server.url),
-            home=tmp_path,
-            extra={"BROWSER": "true"},
-        )
-        assert demo.stdout is not None
-        said = ""
-        async with asyncio.timeout(300):
-            while "left)" not in said:
-                said += (await demo.stdout.readline()).decode()
-        link = next(word for word in said.split() if word.startswith(f"{server.url}/e/"))
+        demo = await waiting_demo(server.url, home=tmp_path)
+        link = demo.link
         page = Page((await browser.get(link)).text)
         decline = page.forms[-1]
         await browser.post(f"{link}/decline", data=decline.fields)
-        end = await ended(demo)
+        end = await ended(demo.process)
     assert end.status == 1
     assert "The tool failed: The person declined: 'Please sign our guest book.'." in end.out
 
@@ -101,7 +77,7 @@ async def test_a_no_on_the_page_ends_the_demo_with_the_tools_words(tmp_path):
 async def test_a_server_that_is_not_there_is_named_with_the_way_to_start_one(tmp_path):
     with bound("127.0.0.1") as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        end = await run("demo", "--url", url, home=tmp_path)
+        end = await called("demo", "--url", url, home=tmp_path)
     assert end.status == 1
     assert (
         end.err == f"elicit: No server answers at {url}. Start one in another terminal: make run\n"
@@ -114,14 +90,14 @@ async def test_a_server_of_another_kind_is_told_apart(tmp_path):
         await send({"type": "http.response.body", "body": b"short and stout"})
 
     async with serving_app(teapot) as url:
-        end = await run("demo", "--url", url, home=tmp_path)
+        end = await called("demo", "--url", url, home=tmp_path)
     assert end.status == 1
     assert "not as `elicit serve` does" in end.err
 
 
 async def test_a_tool_that_is_not_there_is_answered_with_those_that_are(tmp_path):
     async with serving(home=tmp_path) as server:
-        end = await run("demo", "--tool", "fly", "--url", server.url, home=tmp_path)
+        end = await called("demo", "--tool", "fly", "--url", server.url, home=tmp_path)
     assert end.status == 1
     assert end.err == (
         f"elicit: The server at {server.url} has no tool 'fly'. "
@@ -133,10 +109,7 @@ async def test_a_tool_that_is_not_there_is_answered_with_those_that_are(tmp_path
 async def test_the_server_going_away_is_said_in_a_sentence(tmp_path):
     async with serving(home=tmp_path) as server:
         demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
-        assert demo.stdout is not None
-        async with asyncio.timeout(300):
-            while b"left)" not in await demo.stdout.readline():
-                pass
+        await said_until("left)", demo)
         server.process.terminate()
         await ended(server.process)
         end = await ended(demo)
@@ -158,17 +131,8 @@ async def test_the_walker_fills_in_no_form_of_another_place():
 
 async def test_the_demos_forms_can_only_be_finished_by_the_browser_that_was_sent(tmp_path):
     async with serving(home=tmp_path) as server:
-        demo = await start(
-            *("demo", "--tool", "sign_guest_book", "--url", server.url),
-            home=tmp_path,
-            extra={"BROWSER": "true"},
-        )
-        assert demo.stdout is not None
-        said = ""
-        async with asyncio.timeout(300):
-            while "left)" not in said:
-                said += (await demo.stdout.readline()).decode()
-        link = next(word for word in said.split() if word.startswith(f"{server.url}/e/"))
+        demo = await waiting_demo(server.url, home=tmp_path)
+        link = demo.link
         fields = {"name": "Mallory", "line": "Hi!"}
         async with httpx.AsyncClient() as person, httpx.AsyncClient() as stranger:
             start_page = Page((await person.get(link)).text)
@@ -183,7 +147,7 @@ async def test_the_demos_forms_can_only_be_finished_by_the_browser_that_was_sent
             unknown = await person.post(f"{server.url}{path}?elicitation=x", data=fields)
             done = await person.post(service, data={**fields, "name": "Eve"})
             again = await person.post(service, data=fields)
-        end = await ended(demo)
+        end = await ended(demo.process)
     assert [
         answer.status_code for answer in (refused, from_elsewhere, empty, unknown, done, again)
     ] == [403, 403, 422, 404, 200, 200]

@@ -1,9 +1,7 @@
 """`elicit keys`: the key file, and rotation beside a server that runs."""
 
-import asyncio
 import os
 import stat
-from asyncio.subprocess import Process
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urljoin
@@ -13,7 +11,7 @@ import pytest
 
 from flows.crypto.vault import fingerprint_of
 from flows.errors import WeakSecret
-from tests.support.cli import Ended, ended, run, serving, start
+from tests.support.cli import Ended, called, ended, serving, waiting_demo
 from webapp.demo.walker import Page, walk
 from webapp.settings.key_file import KeyFile, SecretSetting
 
@@ -99,7 +97,7 @@ def test_what_runs_goes_on_whatever_becomes_of_the_file(
 
 async def test_without_a_secret_nothing_is_made(tmp_path):
     for command in (("list",), ("rotate",), ("rotate", "--after-leak"), ("retire", "00000000")):
-        end = await run("keys", *command, home=tmp_path)
+        end = await called("keys", *command, home=tmp_path)
         assert (end.status, end.out) == (1, "")
         assert end.err.startswith("elicit: There is no secret yet, neither in ELICIT_SECRET nor")
     assert list(tmp_path.iterdir()) == []
@@ -107,33 +105,35 @@ async def test_without_a_secret_nothing_is_made(tmp_path):
 
 async def test_a_server_that_runs_breaks_no_link_when_its_key_is_rotated(tmp_path, file):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
-        before, link = await _waiting(server.url, tool="sign_guest_book", home=tmp_path)
+        before = await waiting_demo(server.url, home=tmp_path)
+        link = before.link
         # The form is open in the browser, and is sent after the rotation.
         (form, *_) = Page((await browser.get(link)).text).forms
-        end = await run("keys", "rotate", home=tmp_path)
+        end = await called("keys", "rotate", home=tmp_path)
         assert (end.status, end.err) == (0, "")
         assert "is new, and the newest in" in end.out
         new, old = file.ring().fingerprints
         assert new.hex() in end.out
-        after, its_link = await _waiting(server.url, tool="use_key", home=tmp_path)
+        after = await waiting_demo(server.url, tool="use_key", home=tmp_path)
+        its_link = after.link
         assert (await browser.get(its_link)).status_code == 200
         sent = await browser.post(urljoin(link, form.action), data=form.fields)
         assert sent.status_code == 303
         await walk(browser, link, answers=ANSWERS, say=lambda _: None)
-        assert "Eve wrote: Hi!" in (await ended(before)).out
-        after.kill()
-        await after.wait()
+        assert "Eve wrote: Hi!" in (await ended(before.process)).out
+        after.process.kill()
+        await after.process.wait()
     async with serving(home=tmp_path, port=_port(server.url)), httpx.AsyncClient() as browser:
         for address in (link, its_link):
             assert (await browser.get(address)).status_code == 200
-    end = await run("keys", "list", home=tmp_path)
+    end = await called("keys", "list", home=tmp_path)
     counted = {line.split()[0]: line.split()[2] for line in end.out.splitlines()[2:]}
     assert list(counted) == [new.hex(), old.hex()]
     assert counted[old.hex()] == "0"
-    end = await run("keys", "retire", old.hex(), home=tmp_path)
+    end = await called("keys", "retire", old.hex(), home=tmp_path)
     assert end.status == 1
     assert "may live until" in end.err
-    end = await run("keys", "retire", old.hex(), "--anyway", home=tmp_path)
+    end = await called("keys", "retire", old.hex(), "--anyway", home=tmp_path)
     assert (end.status, end.err) == (0, "")
     async with serving(home=tmp_path, port=_port(server.url)), httpx.AsyncClient() as browser:
         assert (await browser.get(its_link)).status_code == 200
@@ -142,7 +142,7 @@ async def test_a_server_that_runs_breaks_no_link_when_its_key_is_rotated(tmp_pat
 
 async def test_with_secrets_of_the_environment_the_store_is_wrapped_under_the_first(tmp_path):
     async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
-        end = await run("keys", "rotate", home=tmp_path, extra=SECRETS)
+        end = await called("keys", "rotate", home=tmp_path, extra=SECRETS)
         assert end.status == 1
         assert "has ever had" in end.err
         assert "Traceback" not in end.err
@@ -164,7 +164,7 @@ async def test_a_store_of_another_secret_is_refused_and_the_file_stays(tmp_path,
     async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
         pass
     written(file, NEW)
-    end = await run("keys", "rotate", home=tmp_path)
+    end = await called("keys", "rotate", home=tmp_path)
     assert end.status == 1
     assert "was made under another secret" in end.err
     assert file.path.read_bytes() == NEW
@@ -176,17 +176,17 @@ async def test_a_secret_is_kept_while_any_store_that_was_served_with_it_needs_it
         async with serving(home=tmp_path, extra=store):
             pass
     (old,) = file.ring().fingerprints
-    assert (await run("keys", "rotate", home=tmp_path, extra=one)).status == 0
+    assert (await called("keys", "rotate", home=tmp_path, extra=one)).status == 0
     retiring = ("keys", "retire", old.hex(), "--anyway")
-    end = await run(*retiring, home=tmp_path, extra=one)
+    end = await called(*retiring, home=tmp_path, extra=one)
     assert (end.status, end.out) == (1, "")
     assert f"still wraps 2 keys of sqlite:///{tmp_path}/other.db" in end.err
     async with serving(home=tmp_path, extra=other):
         pass
-    end = await run("keys", "rotate", home=tmp_path, extra=other)
+    end = await called("keys", "rotate", home=tmp_path, extra=other)
     assert "was not finished; it is now: 2 keys of" in end.out
     assert len(file.read()) == 2
-    end = await run(*retiring, home=tmp_path, extra=one)
+    end = await called(*retiring, home=tmp_path, extra=one)
     assert (end.status, end.err) == (0, "")
     assert "is gone" not in end.out
     assert old not in file.ring().fingerprints
@@ -197,7 +197,7 @@ async def test_a_secret_is_kept_while_any_store_that_was_served_with_it_needs_it
 
 async def test_a_key_that_others_can_read_is_refused_in_a_sentence(tmp_path, file):
     written(file, NEW).path.chmod(0o644)
-    end = await run("keys", "rotate", home=tmp_path)
+    end = await called("keys", "rotate", home=tmp_path)
     assert end.status == 2
     assert "chmod 600" in end.err
     assert NEW.decode() not in end.err
@@ -212,7 +212,7 @@ def test_a_secret_that_ceased_is_dated_with_its_zone(file: KeyFile) -> None:
 
 
 async def _keys(*arguments: str, home: Path) -> Ended:
-    end = await run("keys", *arguments, home=home, extra=SECRETS)
+    end = await called("keys", *arguments, home=home, extra=SECRETS)
     assert (end.status, end.err) == (0, "")
     return end
 
@@ -221,43 +221,28 @@ def _port(url: str) -> int:
     return int(url.rpartition(":")[2])
 
 
-async def _waiting(url: str, *, tool: str, home: Path) -> tuple[Process, str]:
-    """A demo that waits for its person, and the link that it printed."""
-    demo = await start(
-        *("demo", "--tool", tool, "--url", url), home=home, extra={"BROWSER": "true"}
-    )
-    assert demo.stdout is not None
-    said = ""
-    async with asyncio.timeout(300):
-        while "Waiting for you to open the link" not in said:
-            line = await demo.stdout.readline()
-            assert line, f"the demo ended before it waited:\n{(await ended(demo)).err}"
-            said += line.decode()
-    return demo, next(word for word in said.split() if word.startswith(f"{url}/e/"))
-
-
 async def test_no_key_is_made_beside_a_store_that_only_another_one_opens(tmp_path, file):
     # finding: R8
     async with serving(home=tmp_path):
         pass
     secret = file.path.read_bytes()
     file.path.unlink()
-    for command in (("payments", "list"), ("serve",)):
-        refused = await run(*command, home=tmp_path)
+    for command in (("payments", "list"), ("serve", "--port", "0")):
+        refused = await called(*command, home=tmp_path)
         assert refused.status == 2
         assert "elicit.db holds what only its secrets open" in refused.err
         assert not file.path.exists()
     elsewhere = {"ELICIT_STORE": f"sqlite:///{tmp_path / 'another.db'}"}
-    refused = await run("payments", "list", home=tmp_path, extra=elsewhere)
+    refused = await called("payments", "list", home=tmp_path, extra=elsewhere)
     assert f"take it out of {file.notes}" in refused.err
     assert not file.path.exists()
     written(file, secret)
-    assert (await run("payments", "list", home=tmp_path)).status == 0
+    assert (await called("payments", "list", home=tmp_path)).status == 0
 
 
 async def test_an_empty_store_may_have_a_new_key(tmp_path, file):
     (file.path.parent / "elicit.db").touch(mode=0o600)
-    assert (await run("payments", "list", home=tmp_path)).status == 0
+    assert (await called("payments", "list", home=tmp_path)).status == 0
     assert file.path.exists()
 
 
@@ -267,6 +252,6 @@ async def test_a_pipe_in_place_of_the_key_is_refused_and_not_waited_for(tmp_path
     if name == "key.stores":
         written(file, OLD)
     os.mkfifo(file.path.with_name(name), 0o600)
-    refused = await run("payments", "list", home=tmp_path)
+    refused = await called("payments", "list", home=tmp_path)
     assert refused.status in (1, 2)
     assert f"{name} is no file" in refused.err

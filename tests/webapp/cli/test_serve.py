@@ -17,7 +17,7 @@ from mcp_types import (
     ElicitResult,
 )
 
-from tests.support.cli import HOUSE, ended, run, serving
+from tests.support.cli import HOUSE, called, ended, run, serving
 from tests.support.serving import bound
 from webapp.demo.client import text_of
 from webapp.demo.walker import walk
@@ -65,7 +65,7 @@ async def test_every_bad_setting_is_named_at_once(tmp_path):
         "ELICIT_PROXIES": "somewhere",
         "ELICIT_TEMPLATES": "/no/such/folder",
     }
-    end = await run("serve", "--port", "0", "--host", "0.0.0.0", home=tmp_path, extra=extra)
+    end = await called("serve", "--port", "0", "--host", "0.0.0.0", home=tmp_path, extra=extra)
     assert end.status == 2
     assert {line.split(":")[1].strip() for line in end.err.splitlines()} == {
         *extra,
@@ -75,7 +75,7 @@ async def test_every_bad_setting_is_named_at_once(tmp_path):
 
 
 async def test_a_store_that_cannot_be_is_refused_in_a_sentence(tmp_path):
-    end = await run(
+    end = await called(
         "serve", "--port", "0", home=tmp_path, extra={"ELICIT_STORE": "postgres://u:p@db/x"}
     )
     assert end.status == 2
@@ -86,7 +86,7 @@ async def test_a_store_that_cannot_be_is_refused_in_a_sentence(tmp_path):
 async def test_a_store_made_under_another_secret_is_refused_in_a_sentence(tmp_path):
     async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
         pass
-    end = await run("serve", "--port", "0", home=tmp_path, extra={"ELICIT_SECRET": "b" * 32})
+    end = await called("serve", "--port", "0", home=tmp_path, extra={"ELICIT_SECRET": "b" * 32})
     assert end.status == 1
     assert "was made under another secret" in end.err
     assert "Traceback" not in end.err
@@ -107,7 +107,7 @@ async def test_a_port_that_is_taken_is_named_in_one_sentence(tmp_path):
     with bound("127.0.0.1") as holder:
         holder.listen()
         port = holder.getsockname()[1]
-        end = await run("serve", "--port", str(port), home=tmp_path)
+        end = await called("serve", "--port", str(port), home=tmp_path)
     assert end.status == 1
     assert end.err == (
         f"elicit: Port {port} of 127.0.0.1 is taken by another program; "
@@ -116,7 +116,7 @@ async def test_a_port_that_is_taken_is_named_in_one_sentence(tmp_path):
 
 
 async def test_an_address_of_another_machine_is_refused_in_a_sentence(tmp_path):
-    end = await run(
+    end = await called(
         "serve", "--port", "0", "--host", "192.0.2.1", home=tmp_path,
         extra={
             "ELICIT_EXPOSE": "1",
@@ -145,7 +145,7 @@ async def test_a_server_that_cannot_be_found_is_named_in_a_sentence(tmp_path, na
     author(tmp_path)
     author(tmp_path, imports="import surely_not_installed", name="lacking.py")
     author(tmp_path, imports="1 / 0", name="broken.py")
-    end = await run("serve", name, "--port", "0", home=tmp_path)
+    end = await called("serve", name, "--port", "0", home=tmp_path)
     assert end.status == 1
     assert says in end.err
     assert ("Traceback" in end.err) == name.startswith("broken")
@@ -158,7 +158,9 @@ async def test_a_server_that_cannot_be_found_is_named_in_a_sentence(tmp_path, na
 async def test_a_server_without_a_name_is_refused_in_a_sentence(tmp_path, command, kind, made_in):
     (tmp_path / "tools.py").write_text(f"from {made_in} import {kind}\nmcp = {kind}()\n")
     port = ("--port", "0") if command == "serve" else ()
-    end = await run(command, "tools:mcp", *port, home=tmp_path)
+    # `stdio` puts the stdin and stdout of its process away.
+    runs = called if command == "serve" else run
+    end = await runs(command, "tools:mcp", *port, home=tmp_path)
     assert end.status == 1
     assert end.err.startswith("elicit: The server has no name of its own")
     assert f'{kind}(name="...")' in end.err
@@ -176,7 +178,7 @@ async def test_folders_of_the_author_named_like_ours_do_no_harm(tmp_path):
 async def test_what_stands_behind_a_package_of_ours_is_told_apart(tmp_path):
     author(tmp_path / "webapp", name="models.py")
     author(tmp_path, imports="import webapp.models")
-    end = await run("serve", "my_tools:mcp", "--port", "0", home=tmp_path)
+    end = await called("serve", "my_tools:mcp", "--port", "0", home=tmp_path)
     assert end.status == 1
     assert "my_tools imports 'webapp.models', which is not there." in end.err
     assert "Your webapp stands behind an installed package of the same name" in end.err
@@ -184,7 +186,7 @@ async def test_what_stands_behind_a_package_of_ours_is_told_apart(tmp_path):
 
 async def test_a_file_named_like_an_installed_package_is_told_apart(tmp_path):
     author(tmp_path, name="mcp.py")
-    end = await run("serve", "mcp:server_of_mine", "--port", "0", home=tmp_path)
+    end = await called("serve", "mcp:server_of_mine", "--port", "0", home=tmp_path)
     assert end.status == 1
     assert "Your mcp.py stands behind an installed package of the same name" in end.err
 

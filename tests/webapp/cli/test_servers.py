@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import run, serving
+from tests.support.cli import called, run, serving
 from tests.support.mcp_server import soon
 from webapp.cli.servers import must_be_known
 from webapp.connecting import connect, utc_now
@@ -32,8 +32,8 @@ async def test_another_server_of_the_same_name_is_not_served_until_the_operator_
         async with serving("tools:mcp", "--port", "0", home=tmp_path, cwd=mine):
             pass
     refusals = [
-        await run(*command, home=tmp_path, cwd=other)
-        for command in (("stdio", "tools:mcp"), ("serve", "tools:mcp", "--port", "0"))
+        await run("stdio", "tools:mcp", home=tmp_path, cwd=other),
+        await called("serve", "tools:mcp", "--port", "0", home=tmp_path, cwd=other),
     ]
     for refused in refusals:
         assert refused.status == 1
@@ -41,9 +41,9 @@ async def test_another_server_of_the_same_name_is_not_served_until_the_operator_
         assert "is not given to it" in refused.err
     (line,) = [line for line in refusals[0].err.splitlines() if "elicit servers accept" in line]
     accept = shlex.split(line.partition("nothing is lost: elicit ")[2])
-    listed = await run("servers", "list", home=tmp_path)
+    listed = await called("servers", "list", home=tmp_path)
     assert f"shop  from {mine}/tools.py:mcp, since " in listed.out
-    accepted = await run(*accept, home=tmp_path)
+    accepted = await called(*accept, home=tmp_path)
     assert (accepted.status, accepted.err) == (0, "")
     async with serving("tools:mcp", "--port", "0", home=tmp_path, cwd=other):
         pass
@@ -68,10 +68,10 @@ def test_what_is_installed_stays_where_it_is_under_another_python(
 
 async def test_a_name_that_nobody_served_is_not_accepted(tmp_path: Path) -> None:
     # finding: S12
-    refused = await run("servers", "accept", "shop", "/tools.py:mcp", home=tmp_path)
+    refused = await called("servers", "accept", "shop", "/tools.py:mcp", home=tmp_path)
     assert refused.status == 1
     assert "No server is named shop" in refused.err
-    assert (await run("servers", "list", home=tmp_path)).out == "No server was served.\n"
+    assert (await called("servers", "list", home=tmp_path)).out == "No server was served.\n"
 
 
 async def test_of_two_that_start_at_once_one_is_written_down(tmp_path: Path) -> None:

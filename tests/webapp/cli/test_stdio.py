@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult
 
-from tests.support.cli import run
+from tests.support.cli import called, run
 from tests.support.desktop import PATIENCE_SECONDS, Desktop
 from tests.support.processes import ended
 from tests.support.serving import bound, serving
@@ -168,17 +168,23 @@ async def test_a_server_of_another_store_is_another_program(desktop):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "extra", "says"),
+    ("arguments", "extra", "says", "runs"),
     [
-        (("--port", "0"), {}, "another port for each process"),
-        (("--host", "0.0.0.0"), {}, "unrecognized arguments: --host"),
-        ((), {"ELICIT_URL": "https://example.org", "ELICIT_SECRET": "s" * 32}, "ELICIT_URL: "),
-        ((), {"ELICIT_SECRET": "short"}, "ELICIT_SECRET: "),
-        ((), {"ELICIT_STORE": "postgres://"}, "ELICIT_STORE: "),
+        (("--port", "0"), {}, "another port for each process", called),
+        (("--host", "0.0.0.0"), {}, "unrecognized arguments: --host", called),
+        (
+            (),
+            {"ELICIT_URL": "https://example.org", "ELICIT_SECRET": "s" * 32},
+            "ELICIT_URL: ",
+            called,
+        ),
+        ((), {"ELICIT_SECRET": "short"}, "ELICIT_SECRET: ", called),
+        # From here on stdin and stdout are put away, so these are a process's own.
+        ((), {"ELICIT_STORE": "postgres://"}, "ELICIT_STORE: ", run),
     ],
 )
-async def test_what_cannot_be_is_refused_in_a_sentence(desktop, arguments, extra, says):
-    end = await run(
+async def test_what_cannot_be_is_refused_in_a_sentence(desktop, arguments, extra, says, runs):
+    end = await runs(
         *desktop.arguments, *arguments, home=desktop.home, extra={**desktop.extra, **extra}
     )
     assert (end.status, end.out) == (2, "")

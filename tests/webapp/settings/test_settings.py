@@ -12,6 +12,7 @@ import pytest
 
 from flows.kinds.gate import GatePolicy
 from flows.payments.stripe.account import StripeAccount
+from tests.support.settings import PUBLIC, SECRET, problems_in, variables_in
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
 from webapp.sandbox.settings import new_sandbox
@@ -23,20 +24,7 @@ from webapp.settings.settings import (
     with_sandbox,
 )
 
-SECRET = "a secret of at least thirty-two bytes"
 OTHER = "another secret of thirty-two bytes or more"
-PUBLIC = {"ELICIT_URL": "https://elicit.example", "ELICIT_SECRET": SECRET}
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> dict[str, str]:
-    return {"HOME": str(tmp_path)}
-
-
-def problems(environment: Mapping[str, str], **more: object) -> list[str]:
-    with pytest.raises(BadSettings) as refused:
-        read_settings(environment, **more)  # type: ignore[arg-type]  # host or port
-    return refused.value.problems
 
 
 def key_file(home: Mapping[str, str]) -> Path:
@@ -83,30 +71,25 @@ def test_two_users_have_two_keys(tmp_path: Path) -> None:
 def test_a_key_file_that_others_can_read_is_refused(home: dict[str, str], mode: int) -> None:
     read_settings(home)
     key_file(home).chmod(mode)
-    (problem,) = problems(home)
+    (problem,) = problems_in(home)
     assert problem.startswith("ELICIT_SECRET:")
     assert "chmod 600" in problem
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"short\n"])
-def test_a_key_file_that_was_cut_off_is_refused_and_not_used(
+def test_a_key_file_that_was_cut_off_is_named_and_not_used(
     home: dict[str, str], content: bytes
 ) -> None:
     read_settings(home)
     key_file(home).write_bytes(content)
-    (problem,) = problems(home)
+    (problem,) = problems_in(home)
     assert problem.startswith("ELICIT_SECRET:")
-
-
-def test_a_key_file_that_was_cut_off_is_named(home: dict[str, str]) -> None:
-    read_settings(home)
-    key_file(home).write_bytes(b"")
-    assert str(key_file(home)) in problems(home)[0]
+    assert str(key_file(home)) in problem
 
 
 def test_a_data_folder_that_cannot_be_made_is_a_problem_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    (problem,) = problems({"XDG_DATA_HOME": str(tmp_path / "file")})
+    (problem,) = problems_in({"XDG_DATA_HOME": str(tmp_path / "file")})
     assert problem.startswith("ELICIT_SECRET:")
 
 
@@ -135,7 +118,7 @@ def test_a_ring_of_secrets_is_newest_first(home: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("secret", ["short", "x" * 31, f"{SECRET},short", f"{SECRET},"])
 def test_a_weak_secret_is_refused_without_being_shown(home: dict[str, str], secret: str) -> None:
-    (problem,) = problems({**home, "ELICIT_SECRET": secret})
+    (problem,) = problems_in({**home, "ELICIT_SECRET": secret})
     assert problem.startswith("ELICIT_SECRET:")
     assert "elicit keys new" in problem
     assert "short" not in problem
@@ -155,7 +138,7 @@ def test_nothing_printed_of_settings_shows_a_secret(home: dict[str, str]) -> Non
 
 
 def test_a_public_address_needs_a_secret_of_its_own(home: dict[str, str]) -> None:
-    (problem,) = problems({**home, "ELICIT_URL": "https://elicit.example"})
+    (problem,) = problems_in({**home, "ELICIT_URL": "https://elicit.example"})
     assert problem.startswith("ELICIT_SECRET:")
     assert not key_file(home).exists()
     settings = read_settings({**home, **PUBLIC})
@@ -165,7 +148,7 @@ def test_a_public_address_needs_a_secret_of_its_own(home: dict[str, str]) -> Non
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "elicit.example", ""])
 def test_to_serve_beyond_this_machine_is_a_choice(home: dict[str, str], host: str) -> None:
     environment = {**home, **PUBLIC}
-    (problem,) = problems(environment, host=host)
+    (problem,) = problems_in(environment, host=host)
     assert problem.startswith("ELICIT_EXPOSE:")
     assert (
         read_settings({**environment, "ELICIT_EXPOSE": "1"}, host=host).url == PUBLIC["ELICIT_URL"]
@@ -175,12 +158,12 @@ def test_to_serve_beyond_this_machine_is_a_choice(home: dict[str, str], host: st
 @pytest.mark.parametrize("value", ["", "0", "true", "yes", "2"])
 def test_the_choice_is_said_in_one_way_only(home: dict[str, str], value: str) -> None:
     environment = {**home, **PUBLIC, "ELICIT_EXPOSE": value}
-    assert len(problems(environment, host="0.0.0.0")) == 1
+    assert len(problems_in(environment, host="0.0.0.0")) == 1
 
 
 def test_a_server_for_others_must_know_its_address(home: dict[str, str]) -> None:
     environment = {**home, "ELICIT_EXPOSE": "1", "ELICIT_SECRET": SECRET}
-    (problem,) = problems(environment, host="0.0.0.0")
+    (problem,) = problems_in(environment, host="0.0.0.0")
     assert problem.startswith("ELICIT_URL: needed")
 
 
@@ -201,15 +184,15 @@ def test_a_server_for_others_must_know_its_address(home: dict[str, str]) -> None
 def test_a_wrong_address_is_a_problem_that_names_its_variable(
     home: dict[str, str], url: str
 ) -> None:
-    found = problems({**home, "ELICIT_URL": url, "ELICIT_SECRET": SECRET})
-    assert [problem.partition(":")[0] for problem in found] == ["ELICIT_URL"]
+    found = problems_in({**home, "ELICIT_URL": url, "ELICIT_SECRET": SECRET})
+    assert variables_in(found) == ["ELICIT_URL"]
 
 
 @pytest.mark.parametrize("url", ["https://[bad", "https://[::1", "https://a]b"])
 def test_an_address_that_cannot_even_be_split_is_a_problem_like_any_other(
     home: dict[str, str], url: str
 ) -> None:
-    found = problems({**home, "ELICIT_URL": url, "ELICIT_SECRET": SECRET})
+    found = problems_in({**home, "ELICIT_URL": url, "ELICIT_SECRET": SECRET})
     assert found[0].startswith("ELICIT_URL:")
 
 
@@ -220,7 +203,7 @@ def test_a_slash_at_the_end_does_no_harm(home: dict[str, str]) -> None:
 
 
 def test_every_problem_is_reported_at_once(home: dict[str, str]) -> None:
-    found = problems(
+    found = problems_in(
         {
             **home,
             "ELICIT_URL": "https://elicit.example/path",
@@ -231,7 +214,7 @@ def test_every_problem_is_reported_at_once(home: dict[str, str]) -> None:
         },
         host="0.0.0.0",
     )
-    assert sorted(problem.partition(":")[0] for problem in found) == [
+    assert sorted(variables_in(found)) == [
         "ELICIT_EXPOSE",
         "ELICIT_ORIGINS",
         "ELICIT_ORIGINS",
@@ -288,35 +271,22 @@ def test_the_registration_at_a_provider_is_read_by_its_name(tmp_path: Path) -> N
         ("ELICIT_STRIPE_WEBHOOK_SECRET", "ELICIT_STRIPE_KEY"),
     ],
 )
-def test_half_a_registration_is_named(tmp_path: Path, given: str, missing: str) -> None:
-    with pytest.raises(BadSettings) as error:
-        read_settings({"HOME": str(tmp_path), given: "sk_test_1"})
-    assert error.value.problems == [f"{missing}: not set, and the other one is."]
+def test_half_a_registration_is_named(home: dict[str, str], given: str, missing: str) -> None:
+    assert problems_in({**home, given: "sk_test_1"}) == [
+        f"{missing}: not set, and the other one is."
+    ]
 
 
-def test_a_key_that_is_none_of_stripes_is_refused_without_being_repeated(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings) as error:
-        read_settings(
-            {
-                "HOME": str(tmp_path),
-                "ELICIT_STRIPE_KEY": "pk_live_1234",
-                "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_1",
-            }
-        )
-    (problem,) = error.value.problems
-    assert problem.startswith("ELICIT_STRIPE_KEY: ")
-    assert "1234" not in problem
+def test_a_key_that_is_none_of_stripes_is_refused_without_being_repeated(
+    home: dict[str, str],
+) -> None:
+    given = {"ELICIT_STRIPE_KEY": "pk_live_hunter2", "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_1"}
+    assert variables_in(problems_in({**home, **given})) == ["ELICIT_STRIPE_KEY"]
 
 
-def test_several_webhook_secrets_are_read_while_one_replaces_another(tmp_path: Path) -> None:
-    settings = read_settings(
-        {
-            "HOME": str(tmp_path),
-            "ELICIT_STRIPE_KEY": "sk_test_1",
-            "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_new,whsec_old",
-        }
-    )
-    seller = settings.sellers["stripe"]
+def test_several_webhook_secrets_are_read_while_one_replaces_another(home: dict[str, str]) -> None:
+    signs = {"ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_new,whsec_old"}
+    seller = read_settings({**home, "ELICIT_STRIPE_KEY": "sk_test_1", **signs}).sellers["stripe"]
     assert isinstance(seller, StripeAccount)
     assert seller.webhook_secrets == ("whsec_new", "whsec_old")
     assert not seller.is_live
@@ -340,9 +310,7 @@ def test_a_file_in_the_working_directory_declares_nothing(
 def test_what_is_wrong_with_the_declarations_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('[providers.github]\nissuer = "https://evil.example"\n')
-    with pytest.raises(BadSettings) as error:
-        read_settings({"HOME": str(tmp_path), "ELICIT_CONFIG": str(file)})
-    (problem,) = error.value.problems
+    (problem,) = problems_in({"HOME": str(tmp_path), "ELICIT_CONFIG": str(file)})
     assert problem.startswith(f"ELICIT_CONFIG: {file}: providers.github: this name is built in")
 
 
@@ -373,13 +341,7 @@ def test_the_sandbox_plays_only_what_is_not_configured(tmp_path: Path) -> None:
 
 def test_a_server_that_others_reach_has_no_sandbox(tmp_path: Path) -> None:
     sandbox = new_sandbox(url="http://127.0.0.1:8766", serves="http://127.0.0.1:8765")
-    settings = read_settings(
-        {
-            "HOME": str(tmp_path),
-            "ELICIT_URL": "https://tools.example",
-            "ELICIT_SECRET": SECRET,
-        }
-    )
+    settings = read_settings({"HOME": str(tmp_path), **PUBLIC})
     with pytest.raises(ValueError, match="on this machine only"):
         with_sandbox(settings, sandbox)
 
@@ -402,8 +364,7 @@ def test_the_operator_says_which_tools_wait_for_an_approval(
 
 
 def test_a_gate_is_not_off_and_on(home: dict[str, str]) -> None:
-    with pytest.raises(BadSettings, match="ELICIT_GATE"):
-        read_settings({**home, "ELICIT_GATE": "off,delete_*"})
+    assert variables_in(problems_in({**home, "ELICIT_GATE": "off,delete_*"})) == ["ELICIT_GATE"]
 
 
 def test_how_long_a_request_may_take_and_how_many_connect_are_settings() -> None:
@@ -459,7 +420,7 @@ def test_a_setting_that_there_is_not_is_refused_with_the_nearest(
     home: dict[str, str], wrong: str, right: str
 ) -> None:
     # finding: A3
-    assert problems({**home, wrong: "off"}) == [f"{wrong}: there is no such setting; {right}."]
+    assert problems_in({**home, wrong: "off"}) == [f"{wrong}: there is no such setting; {right}."]
 
 
 def test_what_declared_and_an_authors_own_providers_need_is_known(
@@ -475,7 +436,7 @@ def test_every_setting_that_the_readme_names_is_known(home: dict[str, str]) -> N
     # finding: A3
     readme = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
     named = set(re.findall(r"\bELICIT_[A-Z0-9_]*[A-Z0-9]\b(?![{_])", readme))
-    said = problems({**home, **dict.fromkeys(named, "x"), "ELICIT_NO_SUCH_THING": "1"})
+    said = problems_in({**home, **dict.fromkeys(named, "x"), "ELICIT_NO_SUCH_THING": "1"})
     unknown = [each for each in said if "there is no such setting" in each]
     assert [each for each in unknown if "NO_SUCH_THING" not in each] == []
 
@@ -498,4 +459,4 @@ def test_how_the_log_is_written_is_set_and_what_is_wrong_is_named(home: dict[str
     assert read == LogSettings(level=logging.INFO, is_json=True)
     assert read_settings(home).log == LogSettings()
     named = {"ELICIT_LOG": "xml", "ELICIT_LOG_LEVEL": "loud"}
-    assert [each.split(":")[0] for each in problems({**home, **named})] == [*named]
+    assert variables_in(problems_in({**home, **named})) == [*named]

@@ -1,0 +1,10 @@
+"""A home of its own, with nothing in it."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path)}

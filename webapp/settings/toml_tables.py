@@ -1,0 +1,71 @@
+"""Tables of `elicit.toml`: which keys one may have, and what each of them is, in words.
+
+A key is a field of the declaration that it reaches, and is what the type of that field says.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from types import NoneType
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from flows.oauth.provider import NAME
+
+TEXT, TEXTS, FLAG = "a text", "a list of texts", "true or false"
+TABLE, LISTS, NUMBER = "a table of texts", "a table of lists of texts", "a whole number"
+TYPES: Mapping[str, Any] = {
+    TEXT: str,
+    TEXTS: tuple[str, ...],
+    FLAG: bool,
+    TABLE: dict[str, str],
+    LISTS: dict[str, tuple[str, ...]],
+    NUMBER: int,
+}
+_WORDS: Mapping[Any, str] = {
+    **{of_type: words for words, of_type in TYPES.items()},
+    tuple[tuple[str, str], ...]: TABLE,
+    Mapping[str, str]: TABLE,
+    Mapping[str, tuple[str, ...]]: LISTS,
+}
+
+
+def keys_of(declaration: type, **more: str | None) -> Mapping[str, str]:
+    """The fields, each with what it is; `more` has those that are something else, or None."""
+    keys: dict[str, str | None] = {"name": None}
+    for name, hint in get_type_hints(declaration).items():
+        (needed,) = {*get_args(hint)} - {NoneType} if NoneType in get_args(hint) else (hint,)
+        keys.setdefault(name, TEXT if get_origin(needed) is Literal else _WORDS.get(needed))
+    return {name: words for name, words in {**keys, **more}.items() if words is not None}
+
+
+def tables_in(
+    tables: Mapping[str, Any], *, kind: str, built_in: Collection[str], problems: list[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Those of [kind.NAME] that have a name of their own."""
+    for name, table in tables.items():
+        place = f"{kind}.{name}"
+        if not NAME.fullmatch(name):
+            problems.append(f"{place}: a name is 1 to 32 of a-z, 0-9 and _, a letter first.")
+        elif name in built_in:
+            problems.append(f"{place}: this name is built in; choose another one.")
+        elif not isinstance(table, dict):
+            problems.append(f"{place}: it is a table, [{place}].")
+        else:
+            yield name, cast("dict[str, Any]", table)
+
+
+def converted(
+    given: Mapping[str, Any],
+    keys: Mapping[str, str],
+    faults: list[str],
+    *,
+    types: Mapping[str, Any] = TYPES,
+) -> dict[str, Any]:
+    """What is of its type."""
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        try:
+            values[key] = msgspec.convert(value, types[keys[key]])
+        except msgspec.ValidationError:
+            faults.append(f"{key}: it is {keys[key]}.")
+    return values
