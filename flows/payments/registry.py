@@ -52,7 +52,8 @@ class Gateways:
     """The gateways of this server, each asked about what was asked for it.
 
     It implements flows.elicitation.flow.Flow. Raises NotConfigured for one that is gone from the
-    settings. `signing` are those whose webhooks prove themselves, `hinting` those whose only hint.
+    settings. `signing` are those whose webhooks prove themselves, `unsigned` those whose webhooks
+    only say what to ask about.
     """
 
     def __init__(self, sellers: Mapping[str, MerchantAccount]) -> None:
@@ -63,7 +64,7 @@ class Gateways:
             for name, one in self._gateways.items()
             if isinstance(one, Signs) and one.webhook_secrets
         }
-        self.hinting = {
+        self.unsigned = {
             name: one for name, one in self._gateways.items() if isinstance(one, NoticesOnly)
         }
 
