@@ -154,7 +154,9 @@ def refunds_in(
 ) -> Sequence[ProviderRefund]:
     """All refunds of the payment, those that we asked for first. Raises Failed."""
     listed = decode(reply, _List, seller=seller, doing=GIVING_BACK, code_of=field_in)
-    return sorted(listed.embedded.refunds, key=lambda one: one.receipt != payment.id)
+    found = listed.embedded.refunds
+    ours = [one for one in found if one.receipt == payment.id]
+    return [*ours, *(one for one in found if one not in ours)]
 
 
 def read_refund(
