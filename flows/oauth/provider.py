@@ -7,11 +7,12 @@ what renews it and gives it back, to the addresses declared here.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 
+from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.origin import is_origin, origin_of
 
@@ -309,6 +310,36 @@ class Client:
     client_id: str
     client_secret: str = field(repr=False)
     is_operators: bool = field(default=True, compare=False)
+
+
+_NOT_KEPT = frozenset({"sandbox"})
+_HINTS = {name: hint for name, hint in get_type_hints(Provider).items() if name not in _NOT_KEPT}
+
+
+def as_data(provider: Provider) -> Json:
+    """A declaration as data, what of it is not left out: kept with what depends on it.
+
+    What could go wrong: a tool's code declares a provider, and only the process that ran the tool
+    knows it; another one could then neither finish what was begun there nor give back what was
+    granted. There is no secret in a declaration.
+    """
+    data: dict[str, Json] = {}
+    for each in fields(provider):
+        value = getattr(provider, each.name)
+        default = each.default if each.default is not MISSING else None
+        if each.name not in _NOT_KEPT and value not in (default, (), {}):
+            data[each.name] = msgspec.to_builtins(value)
+    return data
+
+
+def provider_in(data: Json) -> Provider:
+    """Raises InvalidQuestion or msgspec.ValidationError for what declares none."""
+    known: dict[str, Any] = {
+        name: msgspec.convert(value, _HINTS[name])
+        for name, value in (data.items() if isinstance(data, Mapping) else ())
+        if name in _HINTS
+    }
+    return Provider(**known)
 
 
 def _fault_of(address: str) -> str | None:

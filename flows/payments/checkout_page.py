@@ -36,7 +36,7 @@ def asking(body: object, *, until: datetime) -> StoredCheckout:
 
 
 def ways_back(trip: RedirectContext) -> tuple[str, str]:
-    """Where a person comes back to, and where one does who has called it off."""
+    """Where a person comes back to, and where one does who has cancelled."""
     back = f"{trip.return_url}?{urlencode({'state': trip.state})}"
     return back, f"{back}&cancelled=1"
 

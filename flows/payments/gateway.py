@@ -2,9 +2,8 @@
 
 What could go wrong: each provider counts, names and signs otherwise, and a check that one of them
 lacks is the one that is exploited. So a gateway only translates: what it found is a Session in
-neutral words, and one function here holds that against what was asked. A hint that nobody signed
-is another type than a notice that somebody did: it names a session to ask about and settles
-nothing.
+neutral words, and one function here holds that against what was asked. A notice that nobody signed
+is another type than one that somebody did: it names a session to ask about and settles nothing.
 """
 
 from collections.abc import Sequence
@@ -217,7 +216,7 @@ class NoticesOnly(Gateway, Protocol):
 
 @runtime_checkable
 class Traces(NoticesOnly, Protocol):
-    """A gateway whose hints may name no more than a payment, of which its provider tells more."""
+    """A gateway whose notices may name no more than a payment, of which its provider tells more."""
 
     def trace(self, payment: str) -> Talk[str | None]:
         """The elicitation that a payment was begun for; None: something else. Raises Failed."""
@@ -233,9 +232,9 @@ class Traces(NoticesOnly, Protocol):
 
 @runtime_checkable
 class Certifies(NoticesOnly, Protocol):
-    """A gateway whose hints are signed with a certificate, for one of our webhooks there.
+    """A gateway whose notices are signed with a certificate, for one of our webhooks there.
 
-    Without `webhook_ids` they are hints like any other's.
+    Without `webhook_ids` they are unsigned like any other's.
     """
 
     @property

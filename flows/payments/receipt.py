@@ -333,7 +333,7 @@ class Receipt:
     No dataclass: what serialises those finds no members, and not the way back to the ledger.
     """
 
-    __slots__ = ("_reach", "id", "is_test", "paid_at", "price", "provider", "status", "what")
+    __slots__ = ("_resources", "id", "is_test", "paid_at", "price", "provider", "status", "what")
 
     def __init__(self, payment: Payment, *, resources: Resources) -> None:
         self.id = payment.id
@@ -343,7 +343,7 @@ class Receipt:
         self.paid_at = payment.paid_at
         self.is_test = not payment.is_live
         self.status = payment.status
-        self._reach = resources
+        self._resources = resources
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Receipt) and (self.id, self.status) == (other.id, other.status)
@@ -357,12 +357,12 @@ class Receipt:
     async def spend(self) -> None:
         """Use it up, before something that cannot be taken back. Raises NotPossible."""
         with telling():
-            await self._reach.spend(self.id)
+            await self._resources.spend(self.id)
 
     async def refund(self, *, reason: str | None = None) -> Refund:
         """Give the money back. Raises NotPossible once it is spent, Failed if it did not work."""
         with telling():
-            return refund_of(await self._reach.refund(self.id, reason=reason))
+            return refund_of(await self._resources.refund(self.id, reason=reason))
 
 
 class _Refund(Struct, frozen=True, kw_only=True):

@@ -53,7 +53,8 @@ class Gateways:
 
     It implements flows.elicitation.flow.Flow. Raises NotConfigured for one that is gone from the
     settings. `signers` can sign their webhooks, `signing` are those of them that are set up for it,
-    and the webhooks of `hinting` only hint. `giving_back` are those that can be asked for a refund.
+    and the webhooks of those `unsigned` only say what to ask about. `refundable` are those that
+    can be asked for a refund.
     """
 
     def __init__(self, sellers: Mapping[str, MerchantAccount]) -> None:
@@ -61,10 +62,10 @@ class Gateways:
         # Told apart here once: what a protocol is asked at every webhook takes its time.
         self.signers = {name: one for name, one in self._gateways.items() if isinstance(one, Signs)}
         self.signing = {name: one for name, one in self.signers.items() if one.webhook_secrets}
-        self.hinting = {
+        self.unsigned = {
             name: one for name, one in self._gateways.items() if isinstance(one, NoticesOnly)
         }
-        self.giving_back = frozenset(
+        self.refundable = frozenset(
             name
             for name, one in self._gateways.items()
             if not isinstance(one, DeclaredGateway) or one.seller.declaration.refund is not None

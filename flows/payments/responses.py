@@ -93,6 +93,16 @@ def minor_units(value: str, currency: str) -> int:
     return units
 
 
+def json_request(
+    method: str, url: str, *, headers: dict[str, str], body: str | None
+) -> httpx.Request:
+    """The body is JSON as it was stored, byte for byte."""
+    if body is not None:
+        headers.setdefault("Content-Type", "application/json")
+    content = None if body is None else body.encode()
+    return httpx.Request(method, url, headers=headers, content=content)
+
+
 def decode(
     reply: httpx.Response,
     shape: type[T],

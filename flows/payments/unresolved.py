@@ -1,4 +1,4 @@
-"""A loose end: a payment page that was left, and of which it is not known what became of it.
+"""An unresolved payment: a page that was left, and nobody knows what became of it.
 
 What could go wrong: money that arrives when nobody asks any more, or that is not what was asked
 for, and that nobody hears of. So its provider is asked again, later each time, until it has said
@@ -84,39 +84,44 @@ class UnresolvedPayment(Struct, frozen=True, kw_only=True):
         return self.found_at + RECEIPT_KEPT if ended is None else ended + KEPT
 
 
-def ask_again(loose: UnresolvedPayment, now: datetime) -> UnresolvedPayment:
+def ask_again(unresolved: UnresolvedPayment, now: datetime) -> UnresolvedPayment:
     """It has not said its last word: it is asked later, or never again."""
-    if loose.status is not UnresolvedStatus.WAITING:
-        return loose
-    if loose.look_at is not None and now < loose.look_at:
-        return loose  # somebody else asked meanwhile: its own turns stay as they are
-    if now >= loose.until:
-        return give_up(loose)
-    pause = min(ASK_AGAIN_AFTER * 2 ** min(loose.tries, TRIES_THAT_COUNT), ASK_AGAIN_AT_MOST)
-    return replace(loose, look_at=min(now + pause, loose.until), tries=loose.tries + 1)
+    if unresolved.status is not UnresolvedStatus.WAITING:
+        return unresolved
+    if unresolved.look_at is not None and now < unresolved.look_at:
+        return unresolved  # somebody else asked meanwhile: its own turns stay as they are
+    if now >= unresolved.until:
+        return give_up(unresolved)
+    pause = min(ASK_AGAIN_AFTER * 2 ** min(unresolved.tries, TRIES_THAT_COUNT), ASK_AGAIN_AT_MOST)
+    return replace(
+        unresolved, look_at=min(now + pause, unresolved.until), tries=unresolved.tries + 1
+    )
 
 
-def give_up(loose: UnresolvedPayment) -> UnresolvedPayment:
+def give_up(unresolved: UnresolvedPayment) -> UnresolvedPayment:
     """Nobody can be asked any more."""
-    if loose.status is not UnresolvedStatus.WAITING:
-        return loose
-    return replace(loose, status=UnresolvedStatus.UNANSWERED, look_at=None)
+    if unresolved.status is not UnresolvedStatus.WAITING:
+        return unresolved
+    return replace(unresolved, status=UnresolvedStatus.UNANSWERED, look_at=None)
 
 
 def paid_otherwise(
-    loose: UnresolvedPayment, *, amount: int | None, currency: str | None, is_live: bool
+    unresolved: UnresolvedPayment, *, amount: int | None, currency: str | None, is_live: bool
 ) -> UnresolvedPayment:
     """What came is not what was asked for; who has looked already need not look again."""
-    told = replace(loose, paid=amount, paid_currency=currency, paid_live=is_live)
-    if loose.status is UnresolvedStatus.DONE and told == loose:
-        return loose
+    told = replace(unresolved, paid=amount, paid_currency=currency, paid_live=is_live)
+    if unresolved.status is UnresolvedStatus.DONE and told == unresolved:
+        return unresolved
     return replace(told, status=UnresolvedStatus.OTHERWISE, look_at=None, ended_at=None)
 
 
 def end(
-    loose: UnresolvedPayment, now: datetime, *, status: UnresolvedStatus = UnresolvedStatus.OVER
+    unresolved: UnresolvedPayment,
+    now: datetime,
+    *,
+    status: UnresolvedStatus = UnresolvedStatus.OVER,
 ) -> UnresolvedPayment:
     """The provider has said its last word, or somebody has looked."""
-    if loose.ended_at is not None:
-        return loose
-    return replace(loose, status=status, look_at=None, ended_at=now)
+    if unresolved.ended_at is not None:
+        return unresolved
+    return replace(unresolved, status=status, look_at=None, ended_at=now)

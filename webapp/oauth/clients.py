@@ -12,8 +12,7 @@ import msgspec
 
 from flows.elicitation.states import Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
-from flows.oauth.provider import Client, Provider
-from flows.oauth.provider_data import as_data, provider_in
+from flows.oauth.provider import Client, Provider, as_data, provider_in
 
 
 class Clients:

@@ -36,13 +36,13 @@ class Ledger:
         *,
         places: Mapping[str, str],
         refund_unused: timedelta | None,
-        giving_back: Collection[str],
+        refundable: Collection[str],
     ) -> None:
         self._elicitations = elicitations
         self._ids = elicitations.rows.ids
         self._places = places
         self._refund_unused = refund_unused
-        self.unused = dict.fromkeys(giving_back, refund_unused)  # by the seller's name
+        self.unused = dict.fromkeys(refundable, refund_unused)  # by the seller's name
 
     async def read(self, owner: str, id: str) -> Payment | None:
         return await self._elicitations.read(Payment, owner=owner, id=id)

@@ -66,7 +66,7 @@ class Payments:
             elicitations,
             places={s.name: s.api for s in sellers.values()},
             refund_unused=refund_unused,
-            giving_back=self.flow.giving_back,
+            refundable=self.flow.refundable,
         )
         self.loose_ends = UnresolvedPayments(elicitations)
         self.verification = Verification(

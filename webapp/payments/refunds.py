@@ -189,7 +189,7 @@ class Refunds:
             )
         if payment.payment_intent is None:
             return f"{seller.label} has not said which payment it was."
-        if payment.seller in self._flow.giving_back:
+        if payment.seller in self._flow.refundable:
             return None
         by_hand = ""
         if isinstance(seller, DeclaredAccount) and seller.declaration.manage is not None:

@@ -43,12 +43,12 @@ async def hooked(
 ) -> ASGIResponse:
     """An event of a payment provider, or a hint that there is something to ask it about."""
     gateways = service.kinds.payments.flow
-    signing, hinting = gateways.signing.get(seller), gateways.hinting.get(seller)
+    signing, unsigned = gateways.signing.get(seller), gateways.unsigned.get(seller)
     try:
         if signing is not None:
             return await _signed(signing, body, headers=_headers(request), service=service)
-        if hinting is not None:
-            return await _hinted(hinting, body, request=request, service=service)
+        if unsigned is not None:
+            return await _hinted(unsigned, body, request=request, service=service)
     except StoreUnavailable as error:
         _log.warning("webhook.not_kept", extra={"seller": seller, "why": error.why})
         raise ServiceUnavailableException from error

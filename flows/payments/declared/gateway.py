@@ -30,7 +30,7 @@ from flows.payments.declared.templates import Values, fill, fill_path, fill_text
 from flows.payments.gateway import Notice, ProviderSession, payment_of, terms_for
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund, RefundStatus
-from flows.payments.responses import GIVING_BACK, learned, unreadable, written
+from flows.payments.responses import GIVING_BACK, json_request, learned, unreadable, written
 from flows.payments.session import Malformed, SessionStatus, StoredCheckout, kept_of, terms_of
 from flows.webhooks.signatures import Delivery, Scheme
 
@@ -123,7 +123,7 @@ class DeclaredGateway:
         if self._declared.refund is None:
             by_hand = f" Do it by hand at {self._declared.manage}." if self._declared.manage else ""
             raise Failed(f"{self.seller.label} gives nothing back when asked by us.{by_hand}")
-        given, left = yield from self._revoked(payment, theirs)
+        given, left = yield from self._refunded_so_far(payment, theirs)
         whole = payment.amount if up_to is None else up_to
         if given >= whole:
             price = Money.from_minor_units(whole, payment.currency)
@@ -172,7 +172,7 @@ class DeclaredGateway:
         }
         return asking(fill(self._declared.create_body, values), until=expires_at)
 
-    def _revoked(self, payment: Payment, theirs: str) -> Talk[tuple[int, int | None]]:
+    def _refunded_so_far(self, payment: Payment, theirs: str) -> Talk[tuple[int, int | None]]:
         """How much is gone back by now, as the provider says, where it can be asked; see Holding.
 
         A provider that takes no key would otherwise give back twice what it was asked twice.
@@ -246,13 +246,10 @@ class DeclaredGateway:
         method, _, path = call.partition(" ")
         known = {**self.seller.own, "secret": self.seller.secret}
         headers = {name: fill_text(value, known) for name, value in self._declared.headers}
-        if body is not None:
-            headers.setdefault("Content-Type", "application/json")
         if key is not None and self._declared.idempotency is not None:
             headers[self._declared.idempotency] = _keys(key)["digest"]
-        content = None if body is None else body.encode()
         url = self.seller.api + fill_path(path, values)
-        return httpx.Request(method, url, headers=headers, content=content)
+        return json_request(method, url, headers=headers, body=body)
 
 
 def _keys(key: str) -> dict[str, str]:

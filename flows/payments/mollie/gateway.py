@@ -47,6 +47,7 @@ from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import (
     ProviderRefund,
     as_one,
+    json_request,
     learned,
     problem,
     refund_that_stands,
@@ -241,12 +242,9 @@ class MollieGateway:
         self, method: str, path: str, *, body: str | None = None, key: str | None = None
     ) -> httpx.Request:
         headers = {"Authorization": f"Bearer {self.seller.key}"}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
         if key is not None:
             headers["Idempotency-Key"] = key
-        content = None if body is None else body.encode()
-        return httpx.Request(method, self.seller.api + path, headers=headers, content=content)
+        return json_request(method, self.seller.api + path, headers=headers, body=body)
 
 
 def _path(payment: str) -> str:

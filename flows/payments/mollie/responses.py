@@ -17,8 +17,7 @@ from msgspec import Meta, Struct, field
 
 from flows.elicitation.states import Json
 from flows.errors import Unverified
-from flows.payments.gateway import MerchantAccount as Seller
-from flows.payments.gateway import ProviderSession, UnsignedNotice
+from flows.payments.gateway import MerchantAccount, ProviderSession, UnsignedNotice
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import (
@@ -108,12 +107,12 @@ class _Error(Struct, frozen=True, kw_only=True):
     field: str | None = None
 
 
-def payment_in(reply: httpx.Response, seller: Seller, *, doing: str) -> MolliePayment:
+def payment_in(reply: httpx.Response, seller: MerchantAccount, *, doing: str) -> MolliePayment:
     """Raises Failed."""
     return decode(reply, MolliePayment, seller=seller, doing=doing, code_of=field_in)
 
 
-def same_payment(payment: str, reply: httpx.Response, seller: Seller) -> MolliePayment:
+def same_payment(payment: str, reply: httpx.Response, seller: MerchantAccount) -> MolliePayment:
     """The payment that was asked for, and no other. Raises Failed."""
     found = payment_in(reply, seller, doing=ASKING)
     if found.id != payment:
@@ -121,7 +120,7 @@ def same_payment(payment: str, reply: httpx.Response, seller: Seller) -> MollieP
     return found
 
 
-def session_of(payment: MolliePayment, seller: Seller) -> ProviderSession:
+def session_of(payment: MolliePayment, seller: MerchantAccount) -> ProviderSession:
     """Raises Failed."""
     state = _STATES.get(payment.status)
     none = _Amount(currency=payment.amount.currency, value="0")
@@ -150,13 +149,19 @@ def session_of(payment: MolliePayment, seller: Seller) -> ProviderSession:
     )
 
 
-def refunds_in(reply: httpx.Response, payment: Payment, seller: Seller) -> Sequence[ProviderRefund]:
+def refunds_in(
+    reply: httpx.Response, payment: Payment, seller: MerchantAccount
+) -> Sequence[ProviderRefund]:
     """All refunds of the payment, those that we asked for first. Raises Failed."""
     listed = decode(reply, _List, seller=seller, doing=GIVING_BACK, code_of=field_in)
-    return sorted(listed.embedded.refunds, key=lambda one: one.receipt != payment.id)
+    found = listed.embedded.refunds
+    ours = [one for one in found if one.receipt == payment.id]
+    return [*ours, *(one for one in found if one not in ours)]
 
 
-def read_refund(reply: httpx.Response, payment: Payment, seller: Seller, *, at_most: int) -> Refund:
+def read_refund(
+    reply: httpx.Response, payment: Payment, seller: MerchantAccount, *, at_most: int
+) -> Refund:
     """Raises Failed, also where the provider tried in vain."""
     found = decode(reply, _Refund, seller=seller, doing=GIVING_BACK, code_of=field_in)
     return refund_made(found, payment, seller, at_most=at_most)

@@ -55,6 +55,7 @@ from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import (
     ProviderRefund,
     as_one,
+    json_request,
     learned,
     problem,
     refund_that_stands,
@@ -299,12 +300,9 @@ class PayPalGateway:
         self, method: str, path: str, *, body: str | None, key: str | None
     ) -> httpx.Request:
         headers = {"Authorization": f"Bearer {self._bearer}", "Prefer": "return=representation"}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
         if key is not None:
             headers["PayPal-Request-Id"] = key
-        content = None if body is None else body.encode()
-        return httpx.Request(method, self.seller.api + path, headers=headers, content=content)
+        return json_request(method, self.seller.api + path, headers=headers, body=body)
 
 
 def _token_request(seller: PayPalAccount) -> httpx.Request:

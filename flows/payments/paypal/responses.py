@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from flows.elicitation.states import Elicitation
-from flows.payments.gateway import MerchantAccount as Seller
-from flows.payments.gateway import ProviderSession, UnsignedNotice
+from flows.payments.gateway import MerchantAccount, ProviderSession, UnsignedNotice
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import (
@@ -31,7 +30,7 @@ from flows.payments.session import Id, Malformed, SessionStatus, kept_of, terms_
 
 TAKEN = frozenset({"COMPLETED", "PARTIALLY_REFUNDED", "REFUNDED", "REVERSED"})
 CAN_BE_PAID = frozenset({"CREATED", "SAVED", "APPROVED", "PAYER_ACTION_REQUIRED"})
-HINTING_EVENTS = frozenset(
+EVENTS_TO_ASK_ABOUT = frozenset(
     {
         "CHECKOUT.ORDER.APPROVED",
         "CHECKOUT.ORDER.COMPLETED",
@@ -160,7 +159,7 @@ class _Event(_Envelope, frozen=True, kw_only=True):
     resource: _Resource
 
 
-def token_in(reply: httpx.Response, seller: Seller) -> str:
+def token_in(reply: httpx.Response, seller: MerchantAccount) -> str:
     """Raises Failed."""
     doing = "let this server in"
     token = decode(reply, _Token, seller=seller, doing=doing, code_of=issue_in).access_token
@@ -169,12 +168,12 @@ def token_in(reply: httpx.Response, seller: Seller) -> str:
     return token
 
 
-def order_in(reply: httpx.Response, seller: Seller, *, doing: str) -> PayPalOrder:
+def order_in(reply: httpx.Response, seller: MerchantAccount, *, doing: str) -> PayPalOrder:
     """Raises Failed."""
     return decode(reply, PayPalOrder, seller=seller, doing=doing, code_of=issue_in)
 
 
-def same_order(order: str, reply: httpx.Response, seller: Seller) -> PayPalOrder:
+def same_order(order: str, reply: httpx.Response, seller: MerchantAccount) -> PayPalOrder:
     """The order that was asked for, and no other. Raises Failed."""
     doing = "say what became of the payment"
     found = order_in(reply, seller, doing=doing)
@@ -200,7 +199,7 @@ def has_lapsed(reply: httpx.Response, *, until: int) -> bool:
 
 
 def lapsed(
-    elicitation: Elicitation, session: str, reply: httpx.Response, seller: Seller
+    elicitation: Elicitation, session: str, reply: httpx.Response, seller: MerchantAccount
 ) -> ProviderSession | None:
     """The order that nobody paid, as it was asked for; None: the reply says something else."""
     terms = terms_of(elicitation)
@@ -219,7 +218,7 @@ def lapsed(
     return None
 
 
-def reference_in(reply: httpx.Response, payment: str, seller: Seller) -> str | None:
+def reference_in(reply: httpx.Response, payment: str, seller: MerchantAccount) -> str | None:
     """What a capture was begun for; None: nothing that is ours. Raises Failed."""
     if reply.status_code == 404:
         return None
@@ -231,7 +230,7 @@ def reference_in(reply: httpx.Response, payment: str, seller: Seller) -> str | N
     return found.custom_id if is_one else None
 
 
-def session_of(order: PayPalOrder, seller: Seller) -> ProviderSession:
+def session_of(order: PayPalOrder, seller: MerchantAccount) -> ProviderSession:
     """Which mode it is, the host tells that it came from. Raises Failed."""
     doing = "say what became of the payment"
     [unit] = order.purchase_units
@@ -261,13 +260,15 @@ def session_of(order: PayPalOrder, seller: Seller) -> ProviderSession:
     )
 
 
-def read_refund(reply: httpx.Response, payment: Payment, seller: Seller) -> Refund:
+def read_refund(reply: httpx.Response, payment: Payment, seller: MerchantAccount) -> Refund:
     """Raises Failed, also where the provider tried in vain."""
     found = decode(reply, _Refund, seller=seller, doing=GIVING_BACK, code_of=issue_in)
     return refund_made(found, payment, seller, at_most=payment.amount)
 
 
-def refunds_in(reply: httpx.Response, payment: Payment, seller: Seller) -> Sequence[ProviderRefund]:
+def refunds_in(
+    reply: httpx.Response, payment: Payment, seller: MerchantAccount
+) -> Sequence[ProviderRefund]:
     """All refunds of the payment's own order. Raises Failed."""
     order = order_in(reply, seller, doing=GIVING_BACK)
     if order.id != payment.session:
@@ -279,7 +280,7 @@ def unsigned_in(body: bytes) -> UnsignedNotice | None:
     """Which order to ask about, as anybody may say. Raises Malformed."""
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
-        if envelope.event_type not in HINTING_EVENTS:
+        if envelope.event_type not in EVENTS_TO_ASK_ABOUT:
             return None
         about = msgspec.json.decode(body, type=_Event).resource
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A seller: our registration at a payment provider, and how that provider counts money.
+"""Our merchant account at Stripe, and how Stripe counts money.
 
 What could go wrong: a hundred times the price. A few currencies are counted at the provider
 otherwise than ISO 4217 counts them, so an amount crosses here and nowhere else.

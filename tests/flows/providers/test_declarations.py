@@ -5,8 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from flows.oauth.provider import Provider
-from flows.oauth.provider_data import as_data, provider_in
+from flows.oauth.provider import Provider, as_data, provider_in
 from flows.providers import PROVIDERS, gitlab, microsoft, openid
 
 ALL = [
