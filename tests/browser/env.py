@@ -7,30 +7,19 @@ something that was typed is anywhere in it.
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeAlias, cast
+from typing import cast
 
 import httpx
-import httpx2
-from mcp import Client
-from mcp.client.session import ClientRequestContext
-from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
-from mcp_types import (
-    CallToolResult,
-    ElicitRequestParams,
-    ElicitRequestURLParams,
-    ElicitResult,
-    Implementation,
-)
 
 from flows import elicit
 from flows.crypto.vault import Ring
 from flows.elicitation.states import Elicitation
 from flows.providers import github
-from tests.browser.shop_env import Calling
+from tests.browser.shop_env import Action, Calling, calling
 from tests.crash.shop_env import no_certificates
 from tests.support.mcp_server import service_in
 from tests.support.serving import bound, serving, serving_at
@@ -44,7 +33,6 @@ from webapp.settings.settings import Settings
 from webapp.stores import open_store
 from webapp.sweeper import fall_due
 
-Action: TypeAlias = Literal["accept", "decline", "cancel"]
 SERVER = "Field notes"
 
 
@@ -137,36 +125,10 @@ class ServerEnv:
         ]
         return sorted(rows, key=lambda row: row.created_at)
 
-    @asynccontextmanager
-    async def calling(
+    def calling(
         self, tool: str, *, mode: str = "legacy", action: Action = "accept"
-    ) -> AsyncIterator[Calling]:
-        """Call the tool; what is left of the call ends with the block."""
-        call = Calling()
-
-        async def agree(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-            assert isinstance(params, ElicitRequestURLParams)
-            call.links.put_nowait(params.url)
-            return ElicitResult(action=action)
-
-        async def run() -> CallToolResult:
-            async with (
-                httpx2.AsyncClient(verify=no_certificates(), timeout=300) as http_client,
-                Client(
-                    streamable_http_client(f"{self.url}/mcp", http_client=http_client),
-                    mode=mode,
-                    elicitation_callback=agree,
-                    client_info=Implementation(name="Claude", version="1"),
-                ) as client,
-            ):
-                return await client.call_tool(tool, {})
-
-        call.task = asyncio.create_task(run())
-        try:
-            yield call
-        finally:
-            call.task.cancel()
-            await asyncio.gather(call.task, return_exceptions=True)
+    ) -> AbstractAsyncContextManager[Calling]:
+        return calling(self.url, tool, {}, mode=mode, action=action)
 
 
 @asynccontextmanager

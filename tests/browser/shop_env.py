@@ -3,10 +3,11 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from html import escape
+from typing import Literal, TypeAlias
 from urllib.parse import parse_qs, urlencode
 
 import httpx2
@@ -34,6 +35,7 @@ from webapp.http.connection import Receive, Scope, Send
 from webapp.settings.settings import Settings
 from webapp.stores import Record, Store, open_store
 
+Action: TypeAlias = Literal["accept", "decline", "cancel"]
 TIMEOUT = timedelta(minutes=5)
 
 
@@ -82,6 +84,38 @@ class Calling:
         return content.text
 
 
+@asynccontextmanager
+async def calling(
+    url: str, tool: str, arguments: dict[str, str], *, mode: str, action: Action = "accept"
+) -> AsyncIterator[Calling]:
+    """Call a tool of the server at `url`; what is left of the call ends with the block."""
+    call = Calling()
+
+    async def agree(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        assert isinstance(params, ElicitRequestURLParams)
+        call.links.put_nowait(params.url)
+        return ElicitResult(action=action)
+
+    async def run() -> CallToolResult:
+        async with (
+            httpx2.AsyncClient(verify=no_certificates(), timeout=300) as http_client,
+            Client(
+                streamable_http_client(f"{url}/mcp", http_client=http_client),
+                mode=mode,
+                elicitation_callback=agree,
+                client_info=Implementation(name="Claude", version="1"),
+            ) as client,
+        ):
+            return await client.call_tool(tool, arguments)
+
+    call.task = asyncio.create_task(run())
+    try:
+        yield call
+    finally:
+        call.task.cancel()
+        await asyncio.gather(call.task, return_exceptions=True)
+
+
 @dataclass(slots=True, kw_only=True)
 class Shop:
     """The served server; `later` moves its clock."""
@@ -96,34 +130,10 @@ class Shop:
     async def records(self) -> list[Record]:
         return list(await self.store.list("elicitation"))
 
-    @asynccontextmanager
-    async def calling(self, *, mode: str = "legacy", way: str = "till") -> AsyncIterator[Calling]:
-        """Call the tool; what is left of the call ends with the block."""
-        call = Calling()
-
-        async def agree(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-            assert isinstance(params, ElicitRequestURLParams)
-            call.links.put_nowait(params.url)
-            return ElicitResult(action="accept")
-
-        async def run() -> CallToolResult:
-            async with (
-                httpx2.AsyncClient(verify=no_certificates(), timeout=300) as http_client,
-                Client(
-                    streamable_http_client(f"{self.url}/mcp", http_client=http_client),
-                    mode=mode,
-                    elicitation_callback=agree,
-                    client_info=Implementation(name="Claude", version="1"),
-                ) as client,
-            ):
-                return await client.call_tool("book_a_table", {"way": way})
-
-        call.task = asyncio.create_task(run())
-        try:
-            yield call
-        finally:
-            call.task.cancel()
-            await asyncio.gather(call.task, return_exceptions=True)
+    def calling(
+        self, *, mode: str = "legacy", way: str = "till"
+    ) -> AbstractAsyncContextManager[Calling]:
+        return calling(self.url, "book_a_table", {"way": way}, mode=mode)
 
 
 @asynccontextmanager

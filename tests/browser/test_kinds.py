@@ -13,7 +13,16 @@ from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.browser.chrome import PHONE, press, reads
 from tests.browser.env import SERVER, ServerEnv
-from tests.browser.visits import NEW, REPOSITORIES, Way, at_sandbox, connect, meeting, opened
+from tests.browser.visits import (
+    NEW,
+    REPOSITORIES,
+    Way,
+    approve,
+    at_sandbox,
+    connect,
+    meeting,
+    opened,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -38,6 +47,11 @@ async def link_of(stage: ServerEnv) -> str:
     """The link of the latest question, for another tab."""
     latest = (await stage.elicitations())[-1]
     return stage.service.links.of(latest, now=stage.clock())
+
+
+async def pay(page: Page) -> None:
+    await press(page, "Pay with a test card")
+    await reads(page, "Paid €9.00")
 
 
 def fact(page: Page, name: str) -> Locator:
@@ -68,8 +82,7 @@ async def test_an_account_is_connected_once_and_each_further_tool_asks_once(
             await press(page, "Continue")
             await reads(page, "Connect your Sandbox GitHub account?")
             assert not call.task.done()
-            await press(page, "Approve")
-            await reads(page, "GitHub is connected")
+            await approve(page)
             await expect(page.get_by_role("main")).to_contain_text("Octo Cat")
             assert (await call.text()).startswith(REPOSITORIES)
         text = await asks_nothing(stage, "list_my_repositories", mode=way.mode)
@@ -114,8 +127,7 @@ async def test_another_account_takes_the_place_of_the_one_that_is_offered(browse
             page = await opened(call, ann)
             await press(page, "Another account")
             await page.get_by_role("radio", name="Hubot").check()
-            await press(page, "Approve")
-            await reads(page, "GitHub is connected")
+            await approve(page)
             await expect(page.get_by_role("main")).to_contain_text("Hubot")
             assert await call.text() == "Exported everything of hubot."
 
@@ -141,8 +153,7 @@ async def test_a_card_that_is_declined_and_then_one_that_is_not_pay_once(
             await press(page, "Card that is declined")
             await expect(page.get_by_role("alert")).to_contain_text("The card was declined.")
             assert not call.task.done()
-            await press(page, "Pay with a test card")
-            await reads(page, "Paid €9.00")
+            await pay(page)
             assert await call.text() == REPORT
         async with stage.calling("buy_report", mode=way.mode) as call:
             await reads(await opened(call, ann), "Pay €9.00")  # the first one is used up
@@ -222,8 +233,7 @@ async def test_what_is_paid_when_the_client_had_dismissed_it_serves_the_next_cal
         async with stage.calling("buy_report", mode=NEW.mode, action="cancel") as call:
             assert "ELICITATION_CANCELLED" in await call.text()
             page = await at_sandbox(call, ann)
-            await press(page, "Pay with a test card")
-            await reads(page, "Paid €9.00")
+            await pay(page)
             await expect(page.get_by_role("main")).to_contain_text("ask it to continue")
         assert await asks_nothing(stage, "buy_report", mode=NEW.mode) == REPORT
 
@@ -258,8 +268,7 @@ async def test_a_webhook_that_comes_after_the_person_is_back_changes_nothing(
     async with meeting(browser) as (stage, ann), stage.calling("buy_report", mode=NEW.mode) as call:
         stage.post.hold()
         page = await at_sandbox(call, ann)
-        await press(page, "Pay with a test card")
-        await reads(page, "Paid €9.00")
+        await pay(page)
         assert await call.text() == REPORT
         before = await stage.elicitations()
         assert len(await stage.post.arrive()) == 1
@@ -355,8 +364,7 @@ async def test_all_three_work_without_javascript(browser: Browser) -> None:
             page = await at_sandbox(call, ann)
             waiting = await ann.page()
             await waiting.goto(await link_of(stage))
-            await press(page, "Pay with a test card")
-            await reads(page, "Paid €9.00")
+            await pay(page)
             await waiting.get_by_role("link", name="Check now").click()
             await reads(waiting, "Paid €9.00")
             assert await call.text() == REPORT
@@ -376,14 +384,12 @@ async def test_a_double_click_does_everything_once(
         async with stage.calling("list_my_repositories", mode=NEW.mode) as call:
             page = await opened(call, ann)
             await page.get_by_role("button", name="Continue").dblclick()
-            await press(page, "Approve")
-            await reads(page, "GitHub is connected")
+            await approve(page)
             assert (await call.text()).startswith(REPOSITORIES)
         async with stage.calling("buy_report", mode=NEW.mode) as call:
             page = await opened(call, ann)
             await page.get_by_role("button", name="Continue").dblclick()
-            await press(page, "Pay with a test card")
-            await reads(page, "Paid €9.00")
+            await pay(page)
             assert await call.text() == REPORT
         async with stage.calling("use_key", mode=NEW.mode) as call:
             page = await opened(call, ann)
@@ -397,21 +403,18 @@ async def test_going_back_after_the_end_does_nothing_again(browser: Browser) -> 
     async with meeting(browser) as (stage, ann):
         async with stage.calling("list_my_repositories", mode=NEW.mode) as call:
             page = await at_sandbox(call, ann)
-            await press(page, "Approve")
-            await reads(page, "GitHub is connected")
+            await approve(page)
             await call.result()
         settled = await stage.elicitations()
         await page.go_back()
-        await press(page, "Approve")
-        await reads(page, "GitHub is connected")
+        await approve(page)
         await page.go_back()
         await page.go_back()
         await reads(page, "GitHub is connected")
         assert await stage.elicitations() == settled
         async with stage.calling("buy_report", mode=NEW.mode) as call:
             page = await at_sandbox(call, ann)
-            await press(page, "Pay with a test card")
-            await reads(page, "Paid €9.00")
+            await pay(page)
             await call.result()
         await page.go_back()
         await reads(page, "This is paid")
@@ -432,8 +435,7 @@ async def test_of_two_tabs_the_later_one_connects_and_the_other_says_so(browser:
         await press(first, "Approve")
         await expect(first.get_by_role("main")).to_contain_text("in another tab")
         assert not call.task.done()
-        await press(second, "Approve")
-        await reads(second, "GitHub is connected")
+        await approve(second)
         assert (await call.text()).startswith(REPOSITORIES)
         await first.get_by_role("link", name="See where it stands").click()
         await reads(first, "GitHub is connected")
@@ -447,8 +449,7 @@ async def test_two_tabs_lead_to_one_checkout_that_takes_money_once(browser: Brow
         await press(second, "again")
         await reads(second, "Pretend to pay")
         assert second.url == first.url
-        await press(second, "Pay with a test card")
-        await reads(second, "Paid €9.00")
+        await pay(second)
         assert await call.text() == REPORT
         await press(first, "Pay with a test card")
         await reads(first, "This is paid")

@@ -1,20 +1,47 @@
 """A person's path in Chromium, from the link to the tool's result, and where it forks."""
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from tests.browser.chrome import ARGUMENTS, DESKTOP, PHONE, Scheme, is_untroubled, reads, visitor
-from tests.browser.shop_env import TIMEOUT, open_shop
+from tests.browser.chrome import (
+    ARGUMENTS,
+    DESKTOP,
+    PHONE,
+    Scheme,
+    Visitor,
+    is_untroubled,
+    reads,
+    visitor,
+)
+from tests.browser.shop_env import TIMEOUT, Calling, Shop, open_shop
+from tests.browser.visits import opened
 from tests.crash.shop_env import no_certificates
 
 OLD, NEW = "legacy", "2026-07-28"  # as the client's `mode` names the two revisions
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@asynccontextmanager
+async def shopping(
+    browser: Browser, *, mode: str = OLD, way: str = "till", **options: Any
+) -> AsyncIterator[tuple[Shop, Calling, Visitor]]:
+    """A call and one visitor, whose browser has nothing to complain about in the end."""
+    async with (
+        open_shop() as shop,
+        shop.calling(mode=mode, way=way) as call,
+        visitor(browser, **options) as ann,
+    ):
+        yield shop, call, ann
+        assert is_untroubled(ann)
 
 
 async def go_on(page: Page) -> None:
@@ -25,6 +52,12 @@ async def go_on(page: Page) -> None:
 
 async def pay(page: Page) -> None:
     await page.get_by_role("link", name="Pay").click()
+
+
+async def pay_to_the_end(page: Page, call: Calling) -> None:
+    await pay(page)
+    await reads(page, "Done")
+    assert await call.text() == "Booked: {}"
 
 
 async def call_back(page: Page) -> None:
@@ -46,21 +79,13 @@ async def call_back(page: Page) -> None:
 async def test_a_tool_gets_its_result_when_the_person_comes_back(
     browser: Browser, mode: str, size: tuple[int, int], scheme: Scheme
 ) -> None:
-    async with (
-        open_shop() as shop,
-        shop.calling(mode=mode) as call,
-        visitor(browser, size=size, scheme=scheme) as ann,
-    ):
-        page = await ann.page()
-        await page.goto(await call.link())
+    async with shopping(browser, mode=mode, size=size, scheme=scheme) as (_, call, ann):
+        page = await opened(call, ann)
         await reads(page, "Table service asks you to open localhost")
         await expect(page.get_by_role("button", name="Decline")).to_be_in_viewport(ratio=1)
         await go_on(page)
         assert not call.task.done()
-        await pay(page)
-        await reads(page, "Done")
-        assert await call.text() == "Booked: {}"
-        assert is_untroubled(ann)
+        await pay_to_the_end(page, call)
 
 
 async def test_a_route_of_the_served_server_completes_with_the_bound_browser(
@@ -72,8 +97,7 @@ async def test_a_route_of_the_served_server_completes_with_the_bound_browser(
         visitor(browser) as ann,
         visitor(browser) as eve,
     ):
-        page = await ann.page()
-        await page.goto(await call.link())
+        page = await opened(call, ann)
         await go_on(page)
         stranger = await eve.context.request.get(page.url.replace("/till?", "/paid?"))
         assert not stranger.ok
@@ -87,14 +111,10 @@ async def test_a_route_of_the_served_server_completes_with_the_bound_browser(
 async def test_continue_works_where_the_service_leads_on_to_another_origin(
     browser: Browser,
 ) -> None:
-    async with open_shop() as shop, shop.calling(way="hop") as call, visitor(browser) as ann:
-        page = await ann.page()
-        await page.goto(await call.link())
+    async with shopping(browser, way="hop") as (_, call, ann):
+        page = await opened(call, ann)
         await go_on(page)
-        await pay(page)
-        await reads(page, "Done")
-        assert await call.text() == "Booked: {}"
-        assert is_untroubled(ann)
+        await pay_to_the_end(page, call)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +127,7 @@ async def test_continue_works_where_the_service_leads_on_to_another_origin(
 async def test_a_decline_ends_the_call_and_the_link(
     browser: Browser, mode: str, is_begun: bool
 ) -> None:
-    async with open_shop() as shop, shop.calling(mode=mode) as call, visitor(browser) as ann:
+    async with shopping(browser, mode=mode) as (_, call, ann):
         page = await ann.page()
         link = await call.link()
         await page.goto(link)
@@ -122,28 +142,22 @@ async def test_a_decline_ends_the_call_and_the_link(
         await page.goto(link)
         await reads(page, "You declined")
         await expect(page.get_by_role("button")).to_have_count(0)
-        assert is_untroubled(ann)
 
 
 async def test_back_after_continue_shows_that_it_waits_and_opens_it_again(browser: Browser) -> None:
-    async with open_shop() as shop, shop.calling() as call, visitor(browser) as ann:
-        page = await ann.page()
-        await page.goto(await call.link())
+    async with shopping(browser) as (_, call, ann):
+        page = await opened(call, ann)
         await go_on(page)
         await page.go_back()
         await reads(page, "Waiting for localhost")
         await page.get_by_role("button", name="Open localhost").click()
         await reads(page, "Till")
-        await pay(page)
-        await reads(page, "Done")
-        assert await call.text() == "Booked: {}"
-        assert is_untroubled(ann)
+        await pay_to_the_end(page, call)
 
 
 async def test_back_from_the_end_never_offers_what_is_over(browser: Browser) -> None:
-    async with open_shop() as shop, shop.calling() as call, visitor(browser) as ann:
-        page = await ann.page()
-        await page.goto(await call.link())
+    async with shopping(browser) as (_, call, ann):
+        page = await opened(call, ann)
         await go_on(page)
         await pay(page)
         await reads(page, "Done")
@@ -152,7 +166,6 @@ async def test_back_from_the_end_never_offers_what_is_over(browser: Browser) -> 
         await page.go_back()
         await reads(page, "Done")
         await expect(page.get_by_role("button")).to_have_count(0)
-        assert is_untroubled(ann)
 
 
 async def test_of_two_browsers_the_one_that_pressed_last_comes_back(browser: Browser) -> None:
@@ -170,14 +183,12 @@ async def test_of_two_browsers_the_one_that_pressed_last_comes_back(browser: Bro
         await pay(one)
         await reads(one, "This link was opened in another browser")
         assert not call.task.done()
-        await pay(two)
-        await reads(two, "Done")
-        assert await call.text() == "Booked: {}"
+        await pay_to_the_end(two, call)
         assert is_untroubled(first, second)
 
 
 async def test_the_waiting_page_moves_on_by_itself(browser: Browser) -> None:
-    async with open_shop() as shop, shop.calling(mode=NEW) as call, visitor(browser) as ann:
+    async with shopping(browser, mode=NEW) as (_, call, ann):
         payment_env, page = await ann.page(), await ann.page()
         link = await call.link()
         await payment_env.goto(link)
@@ -187,15 +198,10 @@ async def test_the_waiting_page_moves_on_by_itself(browser: Browser) -> None:
         await call_back(payment_env)
         await reads(page, "Done")
         assert await call.text() == "Booked: {'paid': 9}"
-        assert is_untroubled(ann)
 
 
 async def test_without_javascript_the_waiting_page_is_asked_by_hand(browser: Browser) -> None:
-    async with (
-        open_shop() as shop,
-        shop.calling() as call,
-        visitor(browser, java_script_enabled=False) as ann,
-    ):
+    async with shopping(browser, java_script_enabled=False) as (_, call, ann):
         payment_env, page = await ann.page(), await ann.page()
         link = await call.link()
         await payment_env.goto(link)
@@ -207,7 +213,6 @@ async def test_without_javascript_the_waiting_page_is_asked_by_hand(browser: Bro
         await page.get_by_role("link", name="Check now").click()
         await reads(page, "Done")
         assert await call.text() == "Booked: {'paid': 9}"
-        assert is_untroubled(ann)
 
 
 async def test_a_browser_that_keeps_no_cookies_is_told_so(chromium: str, tmp_path: Path) -> None:
@@ -230,19 +235,11 @@ async def test_a_browser_that_keeps_no_cookies_is_told_so(chromium: str, tmp_pat
 
 @pytest.mark.parametrize("java_script_enabled", [True, False], ids=["with js", "without js"])
 async def test_a_double_click_goes_on_once(browser: Browser, java_script_enabled: bool) -> None:
-    async with (
-        open_shop() as shop,
-        shop.calling() as call,
-        visitor(browser, java_script_enabled=java_script_enabled) as ann,
-    ):
-        page = await ann.page()
-        await page.goto(await call.link())
+    async with shopping(browser, java_script_enabled=java_script_enabled) as (_, call, ann):
+        page = await opened(call, ann)
         await page.get_by_role("button", name="Continue").dblclick()
         await reads(page, "Till")
-        await pay(page)
-        await reads(page, "Done")
-        assert await call.text() == "Booked: {}"
-        assert is_untroubled(ann)
+        await pay_to_the_end(page, call)
 
 
 async def test_a_scanner_that_opens_the_link_first_changes_nothing(browser: Browser) -> None:
@@ -259,9 +256,7 @@ async def test_a_scanner_that_opens_the_link_first_changes_nothing(browser: Brow
         page = await ann.page()
         await page.goto(link)
         await go_on(page)
-        await pay(page)
-        await reads(page, "Done")
-        assert await call.text() == "Booked: {}"
+        await pay_to_the_end(page, call)
 
 
 async def test_a_link_answers_head_as_it_answers_get() -> None:
@@ -274,7 +269,7 @@ async def test_a_link_answers_head_as_it_answers_get() -> None:
 
 
 async def test_a_link_after_its_time_says_so(browser: Browser) -> None:
-    async with open_shop() as shop, shop.calling() as call, visitor(browser) as ann:
+    async with shopping(browser) as (shop, call, ann):
         page = await ann.page()
         link = await call.link()
         await page.goto(link)
@@ -283,17 +278,15 @@ async def test_a_link_after_its_time_says_so(browser: Browser) -> None:
         await reads(page, "The time is over")
         await page.goto(link)
         await reads(page, "The time is over")
-        assert is_untroubled(ann)
 
 
 async def test_a_link_that_is_not_whole_says_so(browser: Browser) -> None:
-    async with open_shop() as shop, shop.calling() as call, visitor(browser) as ann:
+    async with shopping(browser) as (_, call, ann):
         page = await ann.page()
         response = await page.goto((await call.link())[:-3])
         assert response is not None
         assert response.status == 404
         await reads(page, "We do not know this link")
-        assert is_untroubled(ann)
 
 
 async def test_home_is_shown_to_whoever_comes(browser: Browser) -> None:

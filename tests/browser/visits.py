@@ -52,9 +52,13 @@ async def at_sandbox(call: Calling, ann: Visitor) -> Page:
     return page
 
 
+async def approve(page: Page) -> None:
+    await press(page, "Approve")
+    await reads(page, "GitHub is connected")
+
+
 async def connect(stage: ServerEnv, ann: Visitor, *, mode: str) -> None:
     async with stage.calling("list_my_repositories", mode=mode) as call:
         page = await at_sandbox(call, ann)
-        await press(page, "Approve")
-        await reads(page, "GitHub is connected")
+        await approve(page)
         assert (await call.text()).startswith(REPOSITORIES)

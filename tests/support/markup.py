@@ -38,3 +38,11 @@ class Page(HTMLParser):
 
     def text(self, tag: str = "html") -> str:
         return "".join(data for name, data in self.words if name == tag)
+
+    def said(self) -> str:
+        """The words of the page itself, as one line."""
+        return " ".join(self.text("main").split())
+
+    def actions(self) -> list[str]:
+        """Where its forms lead, in their order."""
+        return [form["action"] for form in self.named("form")]

@@ -48,18 +48,22 @@ class Site:
                 headers={"content-security-policy": POLICY},
             )
 
+    async def watch(self, page: Page) -> None:
+        """Answer what the page asks for, and keep what it complains about."""
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+        async def answer(route: Route) -> None:
+            # Playwright writes on the object whose method it is given, and this one has slots.
+            await self.answer(route)
+
+        await page.route("**/*", answer)
+
 
 @asynccontextmanager
 async def visit(browser: Browser, site: Site, **options: Any) -> AsyncIterator[Page]:
     context = await browser.new_context(**options)
     page = await context.new_page()
-    page.on("console", lambda message: site.complaints.append(message.text))
-    page.on("pageerror", lambda error: site.complaints.append(str(error)))
-
-    async def answer(route: Route) -> None:
-        # Playwright writes on the object whose method it is given, and `Site` has slots.
-        await site.answer(route)
-
-    await page.route("**/*", answer)
+    await site.watch(page)
     yield page
     await context.close()

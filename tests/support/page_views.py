@@ -1,12 +1,13 @@
 """Views of each page, with usual values and with hostile ones."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from flows.elicitation.user_code import PAGE_WORDS
 from flows.schema.schema import schema_of
+from tests.support.markup import Page
 from webapp.pages import views as module
 from webapp.pages import views_connections, views_home, views_openers, views_payments
 from webapp.pages import views_forms as views_typed
@@ -168,6 +169,16 @@ USUAL: Mapping[str, Any] = {
     ),
     "tools": (("book_a_table", "Book a table at a restaurant."), ("weather", "Tell the weather.")),
 }
+ViewT = TypeVar("ViewT", bound=View)
+Shown: TypeAlias = Callable[[View], Page]  # how a test reads a page
+
+
+def usual(view: type[ViewT], **changes: Any) -> ViewT:
+    """The view with the usual values of its fields, but for the changes."""
+    values = {**USUAL, **changes}
+    return view(**{field.name: values[field.name] for field in fields(view)})
+
+
 # Every page there is: a new one is in every test of this folder by being in the module.
 VIEWS: tuple[type[View], ...] = tuple(
     view

@@ -86,7 +86,8 @@ class Answers:
             case HTTPException(status_code=code) if code < HTTP_500_INTERNAL_SERVER_ERROR:
                 problem = f"{HTTPStatus(code).phrase}."
                 return self.page(BadRequest(server=server, problem=problem), status=code)
-        trouble = Trouble(server=server, error_id=_logged(request, error))
+            case _:
+                trouble = Trouble(server=server, error_id=_logged(request, error))
         if isinstance(error, StoreUnavailable):
             again_in = {"retry-after": str(RETRY_SECONDS)}
             return self.page(trouble, status=HTTPStatus.SERVICE_UNAVAILABLE, headers=again_in)

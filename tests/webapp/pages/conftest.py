@@ -1,17 +1,22 @@
 """One of each page: as it usually is, and with the worst that others may put into it."""
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, async_playwright
 
 from flows.elicitation.traits import PageName
+from tests.support.markup import Page
 from tests.support.page_views import (
     CODE,
     HOSTILE,
     SIGN_IN,
     USUAL,
     VIEWS,
+    Shown,
     _choice,
     _made,
     hostile_views,
@@ -245,3 +250,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def pages() -> Renderer:
     return Renderer(folders=[template_folder()])
+
+
+@pytest.fixture(scope="session")
+def shown(pages: Renderer) -> Shown:
+    return lambda view: Page(pages.render(view))
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield started
+        await started.close()

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from flows.elicitation.traits import PageName
-from tests.support.markup import Page
-from tests.support.page_views import HOSTILE, USUAL
+from tests.support.page_views import HOSTILE, USUAL, Shown, usual
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import (
     AccountName,
@@ -28,27 +27,17 @@ from webapp.pages.views import (
 
 @pytest.fixture
 def start() -> StartAccount:
-    return StartAccount(**_values(StartAccount))
+    return usual(StartAccount)
 
 
 @pytest.fixture
 def use() -> UseAccount:
-    return UseAccount(**_values(UseAccount))
+    return usual(UseAccount)
 
 
-def _values(view: type) -> dict[str, Any]:
-    return {field.name: USUAL[field.name] for field in fields(view)}
-
-
-def _said(page: Page) -> str:
-    return " ".join(page.text("main").split())
-
-
-def test_connecting_says_who_what_for_where_next_and_no(
-    start: StartAccount, pages: Renderer
-) -> None:
-    page = Page(pages.render(start))
-    said = _said(page)
+def test_connecting_says_who_what_for_where_next_and_no(start: StartAccount, shown: Shown) -> None:
+    page = shown(start)
+    said = page.said()
     assert page.text("h1") == "Connect GitHub to my tools"
     assert "my tools (tools.example.com) asks for this because you used book_a_table" in said
     assert page.text("blockquote") == start.reason
@@ -56,62 +45,62 @@ def test_connecting_says_who_what_for_where_next_and_no(
     assert "Next: https://github.com" in said
     assert "Your assistant never sees your password or the key that GitHub gives." in said
     assert "4 minutes, until 21:34 UTC" in said
-    assert [form["action"] for form in page.named("form")] == ["/e/abc/go", "/e/abc/decline"]
+    assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
     assert page.text("button") == "Continue to GitHubDecline"
 
 
 def test_a_permission_is_said_in_words_with_its_raw_name_beside(
-    start: StartAccount, pages: Renderer
+    start: StartAccount, shown: Shown
 ) -> None:
     asked = (Scope(words="Read your gists", raw="gist"), Scope(words="new:one", raw="new:one"))
-    page = Page(pages.render(replace(start, scopes=asked)))
+    page = shown(replace(start, scopes=asked))
     assert page.text("li") == "Read your gists gistnew:one"
     assert len(page.named("li")) == 2
 
 
-def test_without_permissions_only_the_person_is_told(start: StartAccount, pages: Renderer) -> None:
-    assert Page(pages.render(replace(start, scopes=()))).text("li") == "Only who you are"
+def test_without_permissions_only_the_person_is_told(start: StartAccount, shown: Shown) -> None:
+    assert shown(replace(start, scopes=())).text("li") == "Only who you are"
 
 
-def test_every_permission_is_shown_however_many(start: StartAccount, pages: Renderer) -> None:
+def test_every_permission_is_shown_however_many(start: StartAccount, shown: Shown) -> None:
     many = tuple(Scope(words=f"Do thing {n}", raw=f"t:{n}") for n in range(20))
-    words = Page(pages.render(replace(start, scopes=many))).text("li")
+    words = shown(replace(start, scopes=many)).text("li")
     assert all(f"{scope.words} {scope.raw}" in words for scope in many)
 
 
-def test_without_a_reason_nothing_is_quoted(start: StartAccount, pages: Renderer) -> None:
-    assert Page(pages.render(replace(start, reason=None))).named("blockquote") == []
+def test_without_a_reason_nothing_is_quoted(start: StartAccount, shown: Shown) -> None:
+    assert shown(replace(start, reason=None)).named("blockquote") == []
 
 
-def test_a_long_reason_is_cut_and_the_buttons_stay(start: StartAccount, pages: Renderer) -> None:
-    page = Page(pages.render(replace(start, reason="because " * 200)))
+def test_a_long_reason_is_cut_and_the_buttons_stay(start: StartAccount, shown: Shown) -> None:
+    page = shown(replace(start, reason="because " * 200))
     assert len(page.text("blockquote")) <= 500
     assert "Decline" in page.text("button")
 
 
 @pytest.mark.parametrize("view", [StartAccount, UseAccount, DoneAccount])
 def test_practice_is_said_loudly_and_the_real_thing_is_not_called_practice(
-    view: type[StartAccount] | type[UseAccount] | type[DoneAccount], pages: Renderer
+    view: type[StartAccount] | type[UseAccount] | type[DoneAccount], shown: Shown
 ) -> None:
-    practice = view(**_values(view))
-    page = Page(pages.render(practice))
+    practice = usual(view)
+    page = shown(practice)
     assert "Sandbox: this is only practice." in page.text("strong")
     assert {"class": "loud"} in page.named("p")
-    real = Page(pages.render(replace(practice, is_sandbox=False)))
+    real = shown(replace(practice, is_sandbox=False))
     assert "Sandbox" not in real.text()
 
 
 def test_another_tool_names_the_account_and_what_it_was_connected_for(
-    use: UseAccount, pages: Renderer
+    use: UseAccount, shown: Shown
 ) -> None:
-    page = Page(pages.render(replace(use, tool="export_all")))
-    said = _said(page)
+    page = shown(replace(use, tool="export_all"))
+    said = page.said()
     assert page.text("h1") == "export_all wants to use octocat"
     assert "Mona Lisa Octocat" in said
     assert "GitHub, connected for list_my_repositories and count_stars" in said
     assert "Read and write your repositories repo" in said
     assert "export_all acts as you at GitHub." in said
-    assert [form["action"] for form in page.named("form")] == [
+    assert page.actions() == [
         "/e/abc/allow",
         "/e/abc/other",
         "/e/abc/decline",
@@ -126,7 +115,7 @@ def _choice(use: UseAccount, **changes: Any) -> Choice:
 
 
 def test_several_accounts_are_a_choice_each_with_its_own_button(
-    use: UseAccount, pages: Renderer
+    use: UseAccount, shown: Shown
 ) -> None:
     other = Choice(
         person=AccountName(label="hubber"),
@@ -134,9 +123,9 @@ def test_several_accounts_are_a_choice_each_with_its_own_button(
         scopes=(Scope(words="Delete repositories", raw="delete_repo"),),
         allow_action="/e/abc/allow?account=h",
     )
-    page = Page(pages.render(replace(use, choices=(*use.choices, other))))
+    page = shown(replace(use, choices=(*use.choices, other)))
     assert page.text("h1") == "book_a_table wants to use one of your accounts at GitHub"
-    assert [form["action"] for form in page.named("form")] == [
+    assert page.actions() == [
         "/e/abc/allow",
         "/e/abc/allow?account=h",
         "/e/abc/other",
@@ -145,39 +134,35 @@ def test_several_accounts_are_a_choice_each_with_its_own_button(
     assert page.text("button") == "Allow octocatAllow hubberAnother accountDecline"
 
 
-def test_another_account_says_that_it_is_to_be_another_one(
-    use: UseAccount, pages: Renderer
-) -> None:
-    page = Page(pages.render(use))
+def test_another_account_says_that_it_is_to_be_another_one(use: UseAccount, shown: Shown) -> None:
+    page = shown(use)
     switches = [one["value"] for one in page.named("input") if one["name"] == "switch"]
     assert switches == ["1"]
     assert len([one for one in page.named("input") if one["name"] == "csrf"]) == 3
 
 
-def test_an_account_that_was_asked_for_by_name_has_no_other(
-    use: UseAccount, pages: Renderer
-) -> None:
-    page = Page(pages.render(replace(use, other_action=None)))
+def test_an_account_that_was_asked_for_by_name_has_no_other(use: UseAccount, shown: Shown) -> None:
+    page = shown(replace(use, other_action=None))
     assert page.text("button") == "AllowDecline"
 
 
-def test_another_person_than_before_is_said_loudly_with_a_way_back(pages: Renderer) -> None:
-    done = DoneAccount(**_values(DoneAccount))
-    page = Page(pages.render(replace(done, is_sandbox=False)))
+def test_another_person_than_before_is_said_loudly_with_a_way_back(shown: Shown) -> None:
+    done = usual(DoneAccount)
+    page = shown(replace(done, is_sandbox=False))
     assert page.text("strong").endswith("This is another account than before.")
-    assert "It was hubber until now." in _said(page)
-    assert [form["action"] for form in page.named("form")] == ["/e/abc/allow?account=h"]
+    assert "It was hubber until now." in page.said()
+    assert page.actions() == ["/e/abc/allow?account=h"]
     assert page.text("button") == "Use hubber again"
 
 
-def test_who_is_back_in_use_is_said_without_a_button(pages: Renderer) -> None:
-    done = DoneAccount(**_values(DoneAccount))
+def test_who_is_back_in_use_is_said_without_a_button(shown: Shown) -> None:
+    done = usual(DoneAccount)
     back = SwitchBack(former=AccountName(label="hubber"), is_done=True)
-    page = Page(pages.render(replace(done, switch_back=back)))
-    assert "hubber is in use again, from the next call on." in _said(page)
+    page = shown(replace(done, switch_back=back))
+    assert "hubber is in use again, from the next call on." in page.said()
     assert page.named("form") == []
-    lapsed = Page(pages.render(replace(done, switch_back=replace(back, is_done=False))))
-    assert "It was hubber until now." in _said(lapsed)
+    lapsed = shown(replace(done, switch_back=replace(back, is_done=False)))
+    assert "It was hubber until now." in lapsed.said()
     assert lapsed.named("form") == []
 
 
@@ -186,15 +171,15 @@ def test_who_is_back_in_use_is_said_without_a_button(pages: Renderer) -> None:
     [((), "connected"), (("a",), "connected for a"), (("a", "b", "c"), "for a, b and c")],
 )
 def test_tools_are_listed_as_one_would_say_them(
-    tools: tuple[str, ...], words: str, use: UseAccount, pages: Renderer
+    tools: tuple[str, ...], words: str, use: UseAccount, shown: Shown
 ) -> None:
-    said = _said(Page(pages.render(replace(use, choices=(_choice(use, connected_for=tools),)))))
+    said = shown(replace(use, choices=(_choice(use, connected_for=tools),))).said()
     assert f"{words} What it may do" in said
 
 
-def test_done_says_as_whom_and_where_to_go(pages: Renderer) -> None:
-    page = Page(pages.render(DoneAccount(**_values(DoneAccount))))
-    said = _said(page)
+def test_done_says_as_whom_and_where_to_go(shown: Shown) -> None:
+    page = shown(usual(DoneAccount))
+    said = page.said()
     assert page.text("h1") == "GitHub is connected"
     assert "Connected as M Mona Lisa Octocat" in said
     assert "octocat" in said
@@ -214,24 +199,24 @@ def test_done_says_as_whom_and_where_to_go(pages: Renderer) -> None:
     ],
 )
 def test_a_person_is_a_letter_and_never_a_picture(
-    person: AccountName, letter: str | None, pages: Renderer
+    person: AccountName, letter: str | None, shown: Shown
 ) -> None:
-    view = replace(DoneAccount(**_values(DoneAccount)), person=person)
-    page = Page(pages.render(view))
-    shown = [span for span in page.named("span") if span.get("class") == "letter"]
-    assert bool(shown) == (letter is not None)
-    assert all(span["aria-hidden"] == "true" for span in shown)
+    view = replace(usual(DoneAccount), person=person)
+    page = shown(view)
+    letters = [span for span in page.named("span") if span.get("class") == "letter"]
+    assert bool(letters) == (letter is not None)
+    assert all(span["aria-hidden"] == "true" for span in letters)
     if letter:
-        assert f"Connected as {letter} " in _said(page)
+        assert f"Connected as {letter} " in page.said()
     assert page.named("img") == []
     assert "picture" not in {field.name for field in fields(AccountName)}
 
 
-def test_finishing_says_what_is_waited_for_and_works_by_hand(pages: Renderer) -> None:
-    page = Page(pages.render(Finishing(**_values(Finishing))))
+def test_finishing_says_what_is_waited_for_and_works_by_hand(shown: Shown) -> None:
+    page = shown(usual(Finishing))
     (live,) = [element for element in page.named("p") if "data-live" in element]
     assert page.text("h1") == "Finishing…"
-    assert "The answer of GitHub" in _said(page)
+    assert "The answer of GitHub" in page.said()
     assert [e["data-left"] for e in page.named("span") if "data-left" in e] == ["270"]
     assert (live["aria-live"], live["data-live"]) == ("polite", "/e/abc/live")
     assert (live["data-here"], live["data-status"]) == ("/e/abc", "opened")
@@ -239,15 +224,15 @@ def test_finishing_says_what_is_waited_for_and_works_by_hand(pages: Renderer) ->
     assert page.named("form") == []
 
 
-def test_a_no_at_the_provider_names_it_and_nothing_was_shared(pages: Renderer) -> None:
+def test_a_no_at_the_provider_names_it_and_nothing_was_shared(shown: Shown) -> None:
     view = Ended(server="my tools", ending="denied", kind="account", provider="GitHub")
-    page = Page(pages.render(view))
+    page = shown(view)
     assert page.text("h1") == "You said no at GitHub"
     assert "Nothing was shared with your assistant." in page.text("p")
     assert "charge" not in page.text()
 
 
-def test_a_broken_exchange_offers_a_new_try_and_names_where_to_clean_up(pages: Renderer) -> None:
+def test_a_broken_exchange_offers_a_new_try_and_names_where_to_clean_up(shown: Shown) -> None:
     view = Ended(
         server="my tools",
         ending="failed",
@@ -257,39 +242,39 @@ def test_a_broken_exchange_offers_a_new_try_and_names_where_to_clean_up(pages: R
         again_action="/e/abc",
         csrf="c5f1",
     )
-    page = Page(pages.render(view))
-    said = _said(page)
-    assert [form["action"] for form in page.named("form")] == ["/e/abc"]
+    page = shown(view)
+    said = page.said()
+    assert page.actions() == ["/e/abc"]
     assert page.text("button") == "Try again"
     assert "If GitHub shows my tools among your connected apps" in said
     assert "(https://github.com/settings/applications), remove it there." in said
     assert page.named("a") == []
-    unknown = Page(pages.render(replace(view, remove_at=None, again_action=None, csrf=None)))
-    assert "among your connected apps, remove it there." in _said(unknown)
+    unknown = shown(replace(view, remove_at=None, again_action=None, csrf=None))
+    assert "among your connected apps, remove it there." in unknown.said()
     assert unknown.named("form") == []
-    assert "ask your assistant for the same thing" in _said(unknown)
+    assert "ask your assistant for the same thing" in unknown.said()
 
 
-def test_an_answer_that_came_before_leads_to_where_it_stands(pages: Renderer) -> None:
+def test_an_answer_that_came_before_leads_to_where_it_stands(shown: Shown) -> None:
     view = Used(server="my tools", provider="GitHub", here_url="/e/abc")
-    page = Page(pages.render(view))
-    assert "The answer of GitHub that it carries came here before" in _said(page)
+    page = shown(view)
+    assert "The answer of GitHub that it carries came here before" in page.said()
     assert [link["href"] for link in page.named("a")] == ["/e/abc"]
 
 
-def test_a_silent_provider_is_named_with_a_way_on_and_a_number(pages: Renderer) -> None:
+def test_a_silent_provider_is_named_with_a_way_on_and_a_number(shown: Shown) -> None:
     view = ProviderTrouble(
         server="my tools", provider="GitHub", error_id="7f3a", again_action="/e/abc", csrf="c5f1"
     )
-    page = Page(pages.render(view))
+    page = shown(view)
     assert page.text("h1") == "GitHub did not answer"
-    assert "nothing is lost" in _said(page)
+    assert "nothing is lost" in page.said()
     assert "7f3a" in page.text("code")
-    assert [form["action"] for form in page.named("form")] == ["/e/abc"]
-    by_link = Page(pages.render(replace(view, again_action=None, again_url="/e/abc")))
+    assert page.actions() == ["/e/abc"]
+    by_link = shown(replace(view, again_action=None, again_url="/e/abc"))
     assert (len(by_link.named("form")), len(by_link.named("a"))) == (0, 1)
-    nowhere = Page(pages.render(replace(view, again_action=None)))
-    assert "it gives you a new link" in _said(nowhere)
+    nowhere = shown(replace(view, again_action=None))
+    assert "it gives you a new link" in nowhere.said()
 
 
 @pytest.mark.parametrize(
@@ -301,21 +286,21 @@ def test_a_silent_provider_is_named_with_a_way_on_and_a_number(pages: Renderer) 
     ],
 )
 def test_what_came_late_is_kept_in_the_words_of_its_kind(
-    kind: PageName, words: str, pages: Renderer
+    kind: PageName, words: str, shown: Shown
 ) -> None:
-    said = _said(Page(pages.render(Late(server="my tools", kind=kind))))
+    said = shown(Late(server="my tools", kind=kind)).said()
     assert "Ask it to continue: nothing is lost" in said
     assert words in said
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_strangers_names_leave_the_buttons_and_our_words(
-    text: str, start: StartAccount, use: UseAccount, pages: Renderer
+    text: str, start: StartAccount, use: UseAccount, shown: Shown
 ) -> None:
     named: dict[str, Any] = {"server": text, "tool": text, "provider": text}
-    connecting = Page(pages.render(replace(start, **named, scopes=(Scope(words=text, raw=text),))))
+    connecting = shown(replace(start, **named, scopes=(Scope(words=text, raw=text),)))
     choice = _choice(use, person=AccountName(label=text, name=text))
-    allowing = Page(pages.render(replace(use, **named, choices=(choice,))))
+    allowing = shown(replace(use, **named, choices=(choice,)))
     for page, button in ((connecting, "Continue to "), (allowing, "Allow")):
         assert page.named("a") == page.named("img") == []
         assert len(page.text("h1")) < 200
@@ -326,35 +311,35 @@ def test_a_strangers_names_leave_the_buttons_and_our_words(
 def test_the_words_of_a_button_are_one_element(pages: Renderer) -> None:
     """Its parts would be laid out side by side, without the spaces between them."""
     for view in (DoneAccount, UseAccount, StartAccount):
-        html = pages.render(view(**{f.name: USUAL[f.name] for f in fields(view)}))
+        html = pages.render(usual(view))
         for words in re.findall(r"<button[^>]*>(.*?)</button>", html, re.DOTALL):
             parts = re.sub(r"<span>.*</span>", "", words.strip(), flags=re.DOTALL)
             assert "<" not in parts, words
 
 
 def test_each_account_says_all_that_whoever_is_given_it_may_do(
-    use: UseAccount, pages: Renderer
+    use: UseAccount, shown: Shown
 ) -> None:
     other = _choice(use, scopes=(Scope(words="Delete repositories", raw="delete_repo"),))
-    said = _said(Page(pages.render(replace(use, choices=(*use.choices, other)))))
+    said = shown(replace(use, choices=(*use.choices, other))).said()
     assert "Read and write your repositories repo" in said
     assert "Delete repositories delete_repo" in said
 
 
-def test_who_is_connected_is_said_also_when_it_was_late(pages: Renderer) -> None:
+def test_who_is_connected_is_said_also_when_it_was_late(shown: Shown) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(DoneAccount)}
-    page = Page(pages.render(DoneAccount(**{**usual, "is_late": True})))
+    page = shown(DoneAccount(**{**usual, "is_late": True}))
     assert page.text("h1") == "It worked, and it is kept"
     for words in ("Mona Lisa Octocat", "another account than before", "Use hubber again"):
-        assert words in _said(page)
+        assert words in page.said()
 
 
-def test_what_was_not_granted_is_said(pages: Renderer) -> None:
+def test_what_was_not_granted_is_said(shown: Shown) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(DoneAccount)}
-    assert "Make gists gist" in _said(Page(pages.render(DoneAccount(**usual))))
+    assert "Make gists gist" in shown(DoneAccount(**usual)).said()
 
 
-def test_the_account_that_is_wanted_is_named(pages: Renderer) -> None:
+def test_the_account_that_is_wanted_is_named(shown: Shown) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(StartAccount)}
-    page = Page(pages.render(StartAccount(**{**usual, "account": "octocat"})))
-    assert "octocat, and no other" in _said(page)
+    page = shown(StartAccount(**{**usual, "account": "octocat"}))
+    assert "octocat, and no other" in page.said()

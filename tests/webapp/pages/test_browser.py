@@ -4,25 +4,23 @@ Requests are answered inside the browser's own driver, so nothing here opens a p
 """
 
 import re
-from collections.abc import AsyncIterator
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
-import pytest_asyncio
-from playwright.async_api import Browser, Route, async_playwright, expect
+from playwright.async_api import Browser, Route, expect
 
 from tests.support.page_site import ORIGIN, Site, visit
-from tests.support.page_views import HOSTILE, USUAL, hostile_views
+from tests.support.page_views import HOSTILE, USUAL, hostile_views, usual
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import Done, StartAccount, StartPayment, StartUrl, View, Waiting
 from webapp.pages.views_connections import ConnectionsPage
 from webapp.pages.views_home import Home
 from webapp.sandbox.authorization.people import PEOPLE
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PHONE, DESKTOP = (390, 844), (1280, 800)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -34,21 +32,6 @@ LOOK = """() => ({
         return [box.width, box.height];
     }),
 })"""
-
-
-def usual(view: type[View], **others: Any) -> View:
-    values = {**USUAL, **others}
-    return view(**{field.name: values[field.name] for field in fields(view)})
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser(chromium: str) -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        started = await playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield started
-        await started.close()
 
 
 async def test_a_page_fits_and_can_be_pressed(

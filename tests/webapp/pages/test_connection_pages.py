@@ -2,12 +2,11 @@
 
 from collections import Counter
 from dataclasses import fields, replace
-from typing import Any
 
 import pytest
 
 from tests.support.markup import Page
-from tests.support.page_views import NOW, SIGN_IN, USUAL
+from tests.support.page_views import NOW, SIGN_IN, Shown, usual
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import AccountName, Scope
 from webapp.pages.views_connections import (
@@ -24,7 +23,7 @@ AWAY = {"href": APPS, "rel": "noopener noreferrer", "translate": "no"}
 
 @pytest.fixture
 def overview() -> ConnectionsPage:
-    return ConnectionsPage(**_values(ConnectionsPage))
+    return usual(ConnectionsPage)
 
 
 @pytest.fixture
@@ -34,11 +33,7 @@ def one(overview: ConnectionsPage) -> Connected:
 
 @pytest.fixture
 def gone() -> Disconnected:
-    return Disconnected(**_values(Disconnected))
-
-
-def _values(view: type) -> dict[str, Any]:
-    return {field.name: USUAL[field.name] for field in fields(view)}
+    return usual(Disconnected)
 
 
 def _with(
@@ -47,19 +42,11 @@ def _with(
     return replace(overview, groups=(AccountGroup(name=name, connected=connected),))
 
 
-def _said(page: Page) -> str:
-    return " ".join(page.text("main").split())
-
-
-def _actions(page: Page) -> list[str]:
-    return [form["action"] for form in page.named("form")]
-
-
 def test_it_says_who_looks_what_each_may_do_and_who_used_it(
-    overview: ConnectionsPage, pages: Renderer
+    overview: ConnectionsPage, shown: Shown
 ) -> None:
-    page = Page(pages.render(overview))
-    said = _said(page)
+    page = shown(overview)
+    said = page.said()
     assert page.text("h1") == "Connected accounts"
     assert "Signed in as Mona Lisa Octocat." in said
     assert page.text("h2") == "GitHub"
@@ -69,7 +56,7 @@ def test_it_says_who_looks_what_each_may_do_and_who_used_it(
         page.text("main").replace("list_my_repositories", "list_my_repositories ").split()
     )
     assert "Has not used it" in said
-    assert _actions(page) == [
+    assert page.actions() == [
         "/signout",
         "/connections/x1/unshare?tool=list_my_repositories",
         "/connections/x1/unshare?tool=count_stars",
@@ -89,26 +76,26 @@ def test_a_picture_is_our_own_and_lies_over_the_letter(
 
 
 def test_every_button_says_by_itself_what_it_is_about(
-    overview: ConnectionsPage, pages: Renderer
+    overview: ConnectionsPage, shown: Shown
 ) -> None:
-    button = Page(pages.render(overview)).text("button")
+    button = shown(overview).text("button")
     assert "Stop sharing with count_stars" in button
     assert "Disconnect octocat at GitHub" in button
 
 
 def test_whoever_uses_this_computer_has_nothing_to_sign_out_of(
-    overview: ConnectionsPage, pages: Renderer
+    overview: ConnectionsPage, shown: Shown
 ) -> None:
     here = replace(overview, viewer="you, on this computer", sign_out_csrf=None)
-    page = Page(pages.render(here))
-    assert "Shown to you, on this computer." in _said(page)
-    assert _actions(page)[0] == "/signin"
+    page = shown(here)
+    assert "Shown to you, on this computer." in page.said()
+    assert page.actions()[0] == "/signin"
     assert "/signout" not in page.html
-    assert "/signin" not in Page(pages.render(replace(here, sign_in=None))).html
+    assert "/signin" not in shown(replace(here, sign_in=None)).html
 
 
 def test_the_one_in_use_is_marked_in_words_and_another_can_take_its_place(
-    overview: ConnectionsPage, one: Connected, pages: Renderer
+    overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     used = replace(one, is_in_use=True)
     other = replace(
@@ -119,49 +106,47 @@ def test_the_one_in_use_is_marked_in_words_and_another_can_take_its_place(
         is_another_in_use=True,
         switch_action="/connections/x2/switch",
     )
-    page = Page(pages.render(_with(overview, used, other)))
+    page = shown(_with(overview, used, other))
     assert page.text("h2") == "GitHub In useGitHub"
-    assert "Not in use: a tool gets it only if it asks for this very account." in _said(page)
-    assert "/connections/x2/switch" in _actions(page)
+    assert "Not in use: a tool gets it only if it asks for this very account." in page.said()
+    assert "/connections/x2/switch" in page.actions()
     assert "Use hubot" in page.text("button")
     assert "Use octocat" not in page.text("button")
-    assert "n use" not in _said(Page(pages.render(overview)))
+    assert "n use" not in shown(overview).said()
 
 
 def test_one_that_works_no_more_leaves_nothing_to_do(
-    overview: ConnectionsPage, one: Connected, pages: Renderer
+    overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
-    over = _said(Page(pages.render(_with(overview, replace(one, standing="over")))))
+    over = shown(_with(overview, replace(one, standing="over"))).said()
     assert "It works no more." in over
     assert "the next time a tool needs it, you are asked to connect it again" in over
-    unused = _said(Page(pages.render(_with(overview, replace(one, standing="unused")))))
+    unused = shown(_with(overview, replace(one, standing="unused"))).said()
     assert "No tool can use it." in unused
 
 
 def test_it_can_be_connected_again_where_we_are_known(
-    overview: ConnectionsPage, one: Connected, pages: Renderer
+    overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     action = "/connections/x1/reconnect"
-    page = Page(pages.render(_with(overview, replace(one, reconnect_action=action))))
-    assert action in _actions(page)
+    page = shown(_with(overview, replace(one, reconnect_action=action)))
+    assert action in page.actions()
     assert "Reconnect octocat at GitHub" in page.text("button")
-    assert "econnect octocat at" not in Page(pages.render(overview)).text("button").replace(
-        "Disconnect", ""
-    )
+    assert "econnect octocat at" not in shown(overview).text("button").replace("Disconnect", "")
     over = replace(one, standing="over", reconnect_action=action)
-    said = _said(Page(pages.render(_with(overview, over))))
+    said = shown(_with(overview, over)).said()
     assert "Reconnect it here, or do nothing: the next time a tool needs it, you are asked" in said
 
 
 def test_the_only_one_that_is_not_in_use_is_said_to_be_asked_about(
-    overview: ConnectionsPage, one: Connected, pages: Renderer
+    overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
-    said = _said(Page(pages.render(_with(overview, replace(one, is_in_use=False)))))
+    said = shown(_with(overview, replace(one, is_in_use=False))).said()
     assert "Not in use, and no other is: a tool that needs one asks you first" in said
 
 
-def test_practice_is_marked(overview: ConnectionsPage, one: Connected, pages: Renderer) -> None:
-    page = Page(pages.render(_with(overview, replace(one, is_sandbox=True))))
+def test_practice_is_marked(overview: ConnectionsPage, one: Connected, shown: Shown) -> None:
+    page = shown(_with(overview, replace(one, is_sandbox=True)))
     assert page.text("h2") == "GitHub Sandbox"
 
 
@@ -178,33 +163,33 @@ def test_what_it_may_do_is_said_also_where_there_are_no_words_for_it(
     words: str,
     overview: ConnectionsPage,
     one: Connected,
-    pages: Renderer,
+    shown: Shown,
 ) -> None:
-    page = Page(pages.render(_with(overview, replace(one, scopes=scopes))))
-    assert words in _said(page)
+    page = shown(_with(overview, replace(one, scopes=scopes)))
+    assert words in page.said()
 
 
 def test_an_account_that_is_shared_with_no_tool_says_what_comes_next(
-    overview: ConnectionsPage, one: Connected, pages: Renderer
+    overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
-    page = Page(pages.render(_with(overview, replace(one, shared=()))))
-    assert "None at the moment: the next one that needs it asks you." in _said(page)
+    page = shown(_with(overview, replace(one, shared=())))
+    assert "None at the moment: the next one that needs it asks you." in page.said()
 
 
 def test_servers_are_named_where_it_is_not_this_one_alone(
-    overview: ConnectionsPage, one: Connected, pages: Renderer
+    overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
-    assert "For " not in Page(pages.render(overview)).text("h2")
+    assert "For " not in shown(overview).text("h2")
     other = _with(overview, one, name="other tools")
-    assert Page(pages.render(other)).text("h2") == "For other tools"
+    assert shown(other).text("h2") == "For other tools"
     both = replace(overview, groups=(*overview.groups, *other.groups))
-    assert Page(pages.render(both)).text("h2") == "For my toolsFor other tools"
+    assert shown(both).text("h2") == "For my toolsFor other tools"
 
 
 def test_each_part_of_the_page_has_its_own_name(
-    overview: ConnectionsPage, one: Connected, pages: Renderer
+    overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
-    page = Page(pages.render(_with(overview, one, replace(one, id="x2"), replace(one, id="x3"))))
+    page = shown(_with(overview, one, replace(one, id="x2"), replace(one, id="x3")))
     ids = Counter(found["id"] for _, found in page.elements if "id" in found)
     named = {found["aria-labelledby"] for _, found in page.elements if "aria-labelledby" in found}
     assert set(ids.values()) == {1}
@@ -213,13 +198,13 @@ def test_each_part_of_the_page_has_its_own_name(
 
 
 def test_where_to_remove_it_by_hand_is_a_whole_address_and_the_only_way_out(
-    overview: ConnectionsPage, one: Connected, gone: Disconnected, pages: Renderer
+    overview: ConnectionsPage, one: Connected, gone: Disconnected, shown: Shown
 ) -> None:
     for view in (
         _with(overview, replace(one, manage=APPS)),
         replace(gone, revoked=False, manage=APPS),
     ):
-        page = Page(pages.render(view))
+        page = shown(view)
         away = [link for link in page.named("a") if not link["href"].startswith("/")]
         assert away == [AWAY]
         assert APPS in page.text("a")
@@ -228,10 +213,10 @@ def test_where_to_remove_it_by_hand_is_a_whole_address_and_the_only_way_out(
 
 
 def test_with_nothing_connected_it_says_how_that_comes(
-    overview: ConnectionsPage, pages: Renderer
+    overview: ConnectionsPage, shown: Shown
 ) -> None:
-    page = Page(pages.render(replace(overview, groups=())))
-    assert "Nothing is connected." in _said(page)
+    page = shown(replace(overview, groups=()))
+    assert "Nothing is connected." in page.said()
     assert [link["href"] for link in page.named("a")] == ["/"]
 
 
@@ -244,10 +229,10 @@ def test_with_nothing_connected_it_says_how_that_comes(
     ],
 )
 def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
-    revoked: bool | None, words: str, gone: Disconnected, pages: Renderer
+    revoked: bool | None, words: str, gone: Disconnected, shown: Shown
 ) -> None:
-    page = Page(pages.render(replace(gone, revoked=revoked, manage=None)))
-    said = _said(page)
+    page = shown(replace(gone, revoked=revoked, manage=None))
+    said = page.said()
     assert page.text("h1") == "GitHub is disconnected"
     assert words in said
     assert "What my tools kept of octocat is wiped. Tools that need it ask you again." in said
@@ -255,44 +240,42 @@ def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
     assert page.named("form") == []
 
 
-def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(pages: Renderer) -> None:
+def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(shown: Shown) -> None:
     told = {field.name for field in fields(Closed)}
     assert told == {"server", "of", "why", "sign_in", "by_code"}
     asked = Closed(server="my tools", of="connections", why="", sign_in=SIGN_IN)
-    page = Page(pages.render(asked))
+    page = shown(asked)
     assert page.text("h1") == "Sign in to see your accounts"
-    assert _actions(page) == ["/signin"]
-    assert "shows each person only what they connected themselves" in _said(page)
-    here = Page(pages.render(replace(asked, why="Open it over there.", sign_in=None)))
+    assert page.actions() == ["/signin"]
+    assert "shows each person only what they connected themselves" in page.said()
+    here = shown(replace(asked, why="Open it over there.", sign_in=None))
     assert here.text("h1") == "Connected accounts"
     assert here.named("form") == []
-    assert "Open it over there." in _said(here)
-    assert "letters" not in _said(here)
+    assert "Open it over there." in here.said()
+    assert "letters" not in here.said()
 
 
-def test_what_was_connected_by_letters_is_said_to_be_listed_nowhere(pages: Renderer) -> None:
+def test_what_was_connected_by_letters_is_said_to_be_listed_nowhere(shown: Shown) -> None:
     view = Closed(server="my tools", of="connections", why="", by_code=True)
-    said = _said(Page(pages.render(view)))
+    said = shown(view).said()
     assert "That is listed nowhere here" in said
     assert "To end it, remove the connection at the site where the account is." in said
 
 
-def test_time_is_told_from_when_the_page_was_made(
-    overview: ConnectionsPage, pages: Renderer
-) -> None:
-    page = Page(pages.render(replace(overview, now=NOW.replace(year=NOW.year + 1))))
-    assert "Connected 368 days ago" in _said(page)
+def test_time_is_told_from_when_the_page_was_made(overview: ConnectionsPage, shown: Shown) -> None:
+    page = shown(replace(overview, now=NOW.replace(year=NOW.year + 1)))
+    assert "Connected 368 days ago" in page.said()
 
 
 def test_it_says_that_an_account_is_for_every_assistant_or_for_which(
-    overview: ConnectionsPage, one: Connected, pages: Renderer
+    overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     # finding: S11
-    said = _said(Page(pages.render(overview)))
+    said = shown(overview).said()
     assert "Every assistant of yours that uses the server: the account is yours" in said
     assert "Claude as it calls itself https://app.example by its sign-in" in said
     assert "Only the ticked for octocat" in said
     assert "All my assistants" not in said
-    kept = _said(Page(pages.render(_with(overview, replace(one, is_kept_to_some=True)))))
+    kept = shown(_with(overview, replace(one, is_kept_to_some=True))).said()
     assert "Only those that are ticked. Any other asks you first." in kept
     assert "All my assistants may use octocat" in kept

@@ -1,11 +1,10 @@
 """The page on which a person approves a call: what a yes widens, it says, and never by itself."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 
-from tests.support.markup import Page
-from tests.support.page_views import USUAL
+from tests.support.page_views import Shown, usual
 from webapp.pages.builder_forms import arguments_of
 from webapp.pages.renderer import Renderer
 from webapp.pages.views_forms import StartConfirm
@@ -13,55 +12,49 @@ from webapp.pages.views_forms import StartConfirm
 
 @pytest.fixture
 def view() -> StartConfirm:
-    return StartConfirm(**{field.name: USUAL[field.name] for field in fields(StartConfirm)})
-
-
-def said(pages: Renderer, view: StartConfirm) -> str:
-    return " ".join(Page(pages.render(view)).text("main").split())
+    return usual(StartConfirm)
 
 
 def test_it_says_that_nothing_has_run_and_how_long_a_yes_holds(
-    pages: Renderer, view: StartConfirm
+    shown: Shown, view: StartConfirm
 ) -> None:
     # parity: T1
-    words = said(pages, view)
+    words = shown(view).said()
     assert "book_a_table has not started." in words
     assert "again without asking if this assistant calls it the same way within 15 minutes" in words
-    assert "<bdi>guests</bdi></dt><dd><bdi>4</bdi>" in pages.render(view)
+    assert "<bdi>guests</bdi></dt><dd><bdi>4</bdi>" in shown(view).html
 
 
-def test_it_widens_nothing_unless_it_is_ticked(pages: Renderer, view: StartConfirm) -> None:
-    html = pages.render(view)
+def test_it_widens_nothing_unless_it_is_ticked(shown: Shown, view: StartConfirm) -> None:
+    html = shown(view).html
     assert html.count('type="checkbox"') == 2
     assert "checked" not in html
-    words = said(pages, view)
+    words = shown(view).said()
     assert "Approve it for my other assistants too" in words
     assert "Do not ask again for this tool, for one hour" in words
     assert "whatever it is called with" in words
 
 
 def test_it_names_the_assistant_that_a_yes_is_for_and_says_how_that_is_known(
-    pages: Renderer, view: StartConfirm
+    shown: Shown, view: StartConfirm
 ) -> None:
     # finding: S11
-    words = said(pages, view)
+    words = shown(view).said()
     proven = "Claude (https://assistant.example/client), and no other unless you tick it."
     assert f"Which assistant{proven} Its sign-in proves which one it is." in words
-    by_name = said(pages, replace(view, client_id=None))
+    by_name = shown(replace(view, client_id=None)).said()
     assert "Which assistantClaude, and no other unless you tick it." in by_name
     assert "That is what it calls itself, and nothing here proves it." in by_name
-    nameless = said(pages, replace(view, client_id=None, client=None))
+    nameless = shown(replace(view, client_id=None, client=None)).said()
     assert "Which assistantan assistant without a name, and no other" in nameless
-    assert "Which assistant" not in said(pages, replace(view, can_be_kept=False))
+    assert "Which assistant" not in shown(replace(view, can_be_kept=False)).said()
 
 
-def test_where_nothing_is_kept_there_is_nothing_to_tick(
-    pages: Renderer, view: StartConfirm
-) -> None:
+def test_where_nothing_is_kept_there_is_nothing_to_tick(shown: Shown, view: StartConfirm) -> None:
     once = replace(view, can_be_kept=False)
     for asked in (once, replace(once, is_gate=False)):
-        assert "checkbox" not in pages.render(asked)
-        assert "15 minutes" not in said(pages, asked)
+        assert "checkbox" not in shown(asked).html
+        assert "15 minutes" not in shown(asked).said()
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,17 @@
 """The pages on which it is told who somebody is: how to go on, and what never to do."""
 
-from collections.abc import AsyncIterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import pytest_asyncio
-from playwright.async_api import Browser, async_playwright, expect
+from playwright.async_api import Browser, expect
 
 from flows.elicitation.traits import PageName
 from flows.elicitation.user_code import PAGE_WORDS
 from tests.support.markup import Page
 from tests.support.page_site import ORIGIN, Site, visit
-from tests.support.page_views import CODE, HOSTILE, SIGN_IN, USUAL
+from tests.support.page_views import CODE, HOSTILE, SIGN_IN, Shown, usual
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import Done, View
 from webapp.pages.views_openers import (
@@ -44,11 +42,7 @@ def before() -> BeforeOpener:
 
 @pytest.fixture
 def code() -> CodePage:
-    return CodePage(**{field.name: USUAL[field.name] for field in fields(CodePage)})
-
-
-def _said(page: Page) -> str:
-    return " ".join(page.text("main").split())
+    return usual(CodePage)
 
 
 def _sent(page: Page) -> dict[str, str]:
@@ -59,9 +53,9 @@ def _actions(page: Page) -> list[tuple[str, str]]:
     return [(form["method"], form["action"]) for form in page.named("form")]
 
 
-def test_signing_in_says_who_asks_why_and_where_next(before: BeforeOpener, pages: Renderer) -> None:
-    page = Page(pages.render(replace(before, sign_in=SIGN_IN)))
-    said = _said(page)
+def test_signing_in_says_who_asks_why_and_where_next(before: BeforeOpener, shown: Shown) -> None:
+    page = shown(replace(before, sign_in=SIGN_IN))
+    said = page.said()
     assert page.text("h1") == "Sign in to see it"
     assert "my tools wants you to connect an account." in said
     assert "so that nobody else can use this link" in said
@@ -74,10 +68,10 @@ def test_signing_in_says_who_asks_why_and_where_next(before: BeforeOpener, pages
 
 
 def test_asking_for_letters_changes_something_so_it_is_a_post_with_its_warning_beside(
-    before: BeforeOpener, pages: Renderer
+    before: BeforeOpener, shown: Shown
 ) -> None:
-    page = Page(pages.render(replace(before, code=CODE)))
-    said = _said(page)
+    page = shown(replace(before, code=CODE))
+    said = page.said()
     assert page.text("h1") == "my tools asks you for something"
     assert _actions(page) == [("post", "/e/abc/code")]
     assert page.text("button") == "Show the letters"
@@ -88,45 +82,45 @@ def test_asking_for_letters_changes_something_so_it_is_a_post_with_its_warning_b
 
 
 def test_without_a_way_on_the_page_says_why_and_has_nothing_to_press(
-    before: BeforeOpener, pages: Renderer
+    before: BeforeOpener, shown: Shown
 ) -> None:
-    page = Page(pages.render(before))
-    assert "Open it on that computer." in _said(page)
+    page = shown(before)
+    assert "Open it on that computer." in page.said()
     assert page.named("form") == page.named("a") == page.named("button") == []
 
 
 @pytest.mark.parametrize("kind", get_args(PageName))
 def test_every_kind_of_request_is_said_in_words(
-    kind: PageName, before: BeforeOpener, code: CodePage, pages: Renderer
+    kind: PageName, before: BeforeOpener, code: CodePage, shown: Shown
 ) -> None:
     words = {"url": "open a page on another site", "secret": "enter something secret"}
     for view in (replace(before, kind=kind), replace(code, kind=kind)):
-        said = _said(Page(pages.render(view)))
+        said = shown(view).said()
         assert f"wants you to {words.get(kind, '')}" in said
         assert "wants you to ." not in said
 
 
 def test_the_letters_are_large_selectable_and_spelled_for_a_listener(
-    code: CodePage, pages: Renderer
+    code: CodePage, shown: Shown
 ) -> None:
-    page = Page(pages.render(code))
-    (shown,) = [field for field in page.named("p") if field.get("id") == "letters"]
+    page = shown(code)
+    (letters,) = [field for field in page.named("p") if field.get("id") == "letters"]
     assert page.text("h1") == "Tell your assistant this code"
-    assert shown["aria-hidden"] == "true"
+    assert letters["aria-hidden"] == "true"
     assert "BCDF-GHJK" in page.text("p")
     assert "B, C, D, F, G, H, J, K" in page.text("p")
     assert [button["data-copy"] for button in page.named("button")] == ["letters"]
 
 
-def test_the_letters_come_with_the_honest_words(code: CodePage, pages: Renderer) -> None:
-    said = _said(Page(pages.render(code)))
+def test_the_letters_come_with_the_honest_words(code: CodePage, shown: Shown) -> None:
+    said = shown(code).said()
     assert PAGE_WORDS in said
     assert "Only type it into a chat that you started." in said
     assert "Whoever sent you this link must not get it." in said
 
 
-def test_the_code_page_moves_on_by_itself_and_by_hand(code: CodePage, pages: Renderer) -> None:
-    page = Page(pages.render(code))
+def test_the_code_page_moves_on_by_itself_and_by_hand(code: CodePage, shown: Shown) -> None:
+    page = shown(code)
     (live,) = [field for field in page.named("p") if "data-live" in field]
     assert (live["role"], live["aria-live"]) == ("status", "polite")
     assert (live["data-live"], live["data-here"]) == ("/e/abc/live", "/e/abc")
@@ -139,15 +133,15 @@ def test_the_code_page_moves_on_by_itself_and_by_hand(code: CodePage, pages: Ren
     assert page.named("form") == []
 
 
-def test_somebody_else_is_told_as_whom_and_can_switch(pages: Renderer) -> None:
+def test_somebody_else_is_told_as_whom_and_can_switch(shown: Shown) -> None:
     view = SomeoneElse(
         server="my tools",
         other="person",
         signed_in_as="octocat",
         sign_in=replace(SIGN_IN, switch=True),
     )
-    page = Page(pages.render(view))
-    said = _said(page)
+    page = shown(view)
+    said = page.said()
     assert page.text("h1") == "This link belongs to someone else"
     assert "You are signed in as octocat" in said
     assert "Nothing was shared." in said
@@ -157,16 +151,16 @@ def test_somebody_else_is_told_as_whom_and_can_switch(pages: Renderer) -> None:
     assert "on the computer where you asked" not in said
 
 
-def test_somebody_else_is_not_pushed_to_go_on(pages: Renderer) -> None:
+def test_somebody_else_is_not_pushed_to_go_on(shown: Shown) -> None:
     view = SomeoneElse(server="my tools", other="person", sign_in=SIGN_IN)
-    classes = [button["class"].split() for button in Page(pages.render(view)).named("button")]
+    classes = [button["class"].split() for button in shown(view).named("button")]
     assert classes == [["button"]]
 
 
-def test_where_nobody_signs_in_somebody_else_has_nothing_to_press(pages: Renderer) -> None:
-    page = Page(pages.render(SomeoneElse(server="my tools", other="person")))
-    assert "signed in" not in _said(page)
-    assert "on the computer where you asked" in _said(page)
+def test_where_nobody_signs_in_somebody_else_has_nothing_to_press(shown: Shown) -> None:
+    page = shown(SomeoneElse(server="my tools", other="person"))
+    assert "signed in" not in page.said()
+    assert "on the computer where you asked" in page.said()
     assert page.named("form") == page.named("a") == []
 
 
@@ -179,10 +173,10 @@ def test_where_nobody_signs_in_somebody_else_has_nothing_to_press(pages: Rendere
     ],
 )
 def test_a_failed_sign_in_says_what_happened_and_that_nothing_did(
-    why: Why, words: str, pages: Renderer
+    why: Why, words: str, shown: Shown
 ) -> None:
-    page = Page(pages.render(replace(FAILED, why=why)))
-    said = _said(page)
+    page = shown(replace(FAILED, why=why))
+    said = page.said()
     assert page.text("h1") == "You are not signed in"
     assert words in said
     assert "Nothing was shared." in said or "nothing is lost" in said
@@ -190,32 +184,32 @@ def test_a_failed_sign_in_says_what_happened_and_that_nothing_did(
     assert "7f3a-91c2" in page.text("code")
 
 
-def test_an_answer_of_another_browser_warns_of_who_sent_it(pages: Renderer) -> None:
-    mixed = _said(Page(pages.render(replace(FAILED, why="mixed"))))
-    refused = _said(Page(pages.render(replace(FAILED, why="refused"))))
+def test_an_answer_of_another_browser_warns_of_who_sent_it(shown: Shown) -> None:
+    mixed = shown(replace(FAILED, why="mixed")).said()
+    refused = shown(replace(FAILED, why="refused")).said()
     assert "If somebody sent you this address, do not go on" in mixed
     assert "sent you" not in refused
 
 
-def test_a_failed_sign_in_without_a_way_on_leads_back_to_the_chat(pages: Renderer) -> None:
-    page = Page(pages.render(replace(FAILED, sign_in=None, error_id=None)))
+def test_a_failed_sign_in_without_a_way_on_leads_back_to_the_chat(shown: Shown) -> None:
+    page = shown(replace(FAILED, sign_in=None, error_id=None))
     assert page.named("form") == page.named("code") == []
-    assert "open the link in your chat once more" in _said(page)
+    assert "open the link in your chat once more" in page.said()
 
 
-def test_signed_out_says_where_one_is_still_signed_in(pages: Renderer) -> None:
-    page = Page(pages.render(SignedOut(server="my tools", issuer="login.example.com")))
+def test_signed_out_says_where_one_is_still_signed_in(shown: Shown) -> None:
+    page = shown(SignedOut(server="my tools", issuer="login.example.com"))
     assert page.text("h1") == "You are signed out"
-    assert "You may still be signed in at login.example.com" in _said(page)
-    assert "Accounts that you connected stay connected." in _said(page)
+    assert "You may still be signed in at login.example.com" in page.said()
+    assert "Accounts that you connected stay connected." in page.said()
     assert [link["href"] for link in page.named("a")] == ["/"]
-    paired = Page(pages.render(SignedOut(server="my tools", issuer=None)))
-    assert "still be signed in" not in _said(paired)
+    paired = shown(SignedOut(server="my tools", issuer=None))
+    assert "still be signed in" not in paired.said()
 
 
-def test_pairing_says_what_it_gives_and_who_must_not_press(pages: Renderer) -> None:
-    page = Page(pages.render(Pair(server="my tools", action="/pair/abc", csrf="c5f1")))
-    said = _said(page)
+def test_pairing_says_what_it_gives_and_who_must_not_press(shown: Shown) -> None:
+    page = shown(Pair(server="my tools", action="/pair/abc", csrf="c5f1"))
+    said = page.said()
     assert page.text("h1") == "Use this browser for my tools?"
     assert "It will count as the person who runs my tools" in said
     assert "Only go on if you opened this page yourself" in said
@@ -225,17 +219,17 @@ def test_pairing_says_what_it_gives_and_who_must_not_press(pages: Renderer) -> N
     assert page.text("button") == "Use this browser"
 
 
-def test_a_pairing_that_is_done_says_how_long_it_lasts(pages: Renderer) -> None:
-    page = Page(pages.render(Paired(server="my tools")))
-    assert "until you sign out" in _said(page)
+def test_a_pairing_that_is_done_says_how_long_it_lasts(shown: Shown) -> None:
+    page = shown(Paired(server="my tools"))
+    assert "until you sign out" in page.said()
     assert page.named("form") == []
 
 
-def test_a_used_pairing_address_names_the_command_for_another(pages: Renderer) -> None:
-    page = Page(pages.render(PairUsed(server="my tools")))
+def test_a_used_pairing_address_names_the_command_for_another(shown: Shown) -> None:
+    page = shown(PairUsed(server="my tools"))
     assert page.text("h1") == "This address does not work any more"
     assert page.text("pre") == "elicit pair"
-    assert "Nothing was changed." in _said(page)
+    assert "Nothing was changed." in page.said()
 
 
 def _named(text: str) -> list[View]:
@@ -255,11 +249,9 @@ def _named(text: str) -> list[View]:
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_names_of_others_stay_short_and_apart_and_leave_our_words(
-    text: str, pages: Renderer
-) -> None:
+def test_names_of_others_stay_short_and_apart_and_leave_our_words(text: str, shown: Shown) -> None:
     for view in _named(text):
-        page = Page(pages.render(view))
+        page = shown(view)
         assert page.named("img") == page.named("b") == []
         assert [link["href"] for link in page.named("a")] in ([], ["/"])
         assert len(page.text("h1")) < 150
@@ -269,24 +261,14 @@ def test_names_of_others_stay_short_and_apart_and_leave_our_words(
         assert not {"\u202e", "\u2066", "\u200f"} & set(page.html)
 
 
-def test_a_name_that_reverses_stands_apart_from_the_sentence(pages: Renderer) -> None:
+def test_a_name_that_reverses_stands_apart_from_the_sentence(shown: Shown) -> None:
     view = SomeoneElse(server="my tools", other="person", signed_in_as="\u202emoc.evil")
-    page = Page(pages.render(view))
+    page = shown(view)
     assert "\ufffdmoc.evil" in page.text("strong")
     assert "\ufffdmoc.evil" in page.text("bdi")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser(chromium: str) -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        started = await playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield started
-        await started.close()
-
-
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_signing_in_works_without_javascript_and_its_label_reads_as_one(
     before: BeforeOpener, pages: Renderer, browser: Browser
 ) -> None:
@@ -302,7 +284,7 @@ async def test_signing_in_works_without_javascript_and_its_label_reads_as_one(
     assert parse_qs(sent or "") == {"csrf": ["c5f1"], "back": ["/e/a?b=1&c"]}
 
 
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_the_code_page_moves_on_when_the_letters_have_arrived(
     code: CodePage, pages: Renderer, browser: Browser
 ) -> None:
@@ -318,7 +300,7 @@ async def test_the_code_page_moves_on_when_the_letters_have_arrived(
     assert site.complaints == []
 
 
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_the_letters_fit_on_one_line_and_can_be_copied(
     code: CodePage, pages: Renderer, browser: Browser
 ) -> None:
@@ -339,7 +321,7 @@ async def test_the_letters_fit_on_one_line_and_can_be_copied(
         assert await page.evaluate("getSelection().toString().trim()") == "BCDF-GHJK"
 
 
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_the_letters_can_be_given_without_javascript(
     code: CodePage, pages: Renderer, browser: Browser
 ) -> None:

@@ -1,13 +1,11 @@
 """The pages on which a person pays: what they must be able to trust."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 
-from tests.support.markup import Page
-from tests.support.page_views import HOSTILE, SIGN_IN, USUAL
-from webapp.pages.renderer import Renderer
+from tests.support.page_views import HOSTILE, SIGN_IN, USUAL, Shown, usual
 from webapp.pages.views import (
     DonePayment,
     Ended,
@@ -27,24 +25,16 @@ from webapp.pages.views_payments import NotGivenBack, PaymentOver, PaymentsPage,
 TESTABLE = (StartPayment, DonePayment, NotPaid, PaymentPending)
 
 
-def _values(view: type) -> dict[str, Any]:
-    return {field.name: USUAL[field.name] for field in fields(view)}
-
-
 @pytest.fixture
 def start() -> StartPayment:
-    return StartPayment(**_values(StartPayment) | {"place": "https://checkout.stripe.com"})
-
-
-def _said(page: Page) -> str:
-    return " ".join(page.text("main").split())
+    return usual(StartPayment, place="https://checkout.stripe.com")
 
 
 def test_paying_says_how_much_what_for_to_whom_where_next_and_no(
-    start: StartPayment, pages: Renderer
+    start: StartPayment, shown: Shown
 ) -> None:
-    page = Page(pages.render(start))
-    said = _said(page)
+    page = shown(start)
+    said = page.said()
     assert page.text("h1") == "Pay 9.00 €"
     assert "my tools (tools.example.com) asks for this because you used book_a_table" in said
     assert page.text("blockquote") == start.what
@@ -52,33 +42,33 @@ def test_paying_says_how_much_what_for_to_whom_where_next_and_no(
     assert "your assistant never sees your card." in said
     assert "Whoever runs my tools, through Stripe" in said
     assert "4 minutes, until 21:34 UTC" in said
-    assert [form["action"] for form in page.named("form")] == ["/e/abc/go", "/e/abc/decline"]
+    assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
     assert page.text("button") == "Continue to paymentDecline"
 
 
 @pytest.mark.parametrize("view", TESTABLE)
 def test_a_test_is_said_loudly_and_real_money_is_not_called_a_test(
-    view: type[Any], pages: Renderer
+    view: type[Any], shown: Shown
 ) -> None:
-    testing = view(**_values(view))
-    page = Page(pages.render(testing))
+    testing = usual(view)
+    page = shown(testing)
     assert "Test mode: no real money move" in page.text("strong")
     assert {"class": "loud"} in page.named("p")
-    real = Page(pages.render(replace(testing, is_test=False)))
+    real = shown(replace(testing, is_test=False))
     assert "test" not in real.text().lower()
 
 
-def test_paid_says_how_much_for_what_and_names_the_receipt(pages: Renderer) -> None:
-    page = Page(pages.render(DonePayment(**_values(DonePayment))))
+def test_paid_says_how_much_for_what_and_names_the_receipt(shown: Shown) -> None:
+    page = shown(usual(DonePayment))
     assert page.text("h1") == "Paid 9.00 €"
     assert page.text("blockquote") == USUAL["what"]
     assert page.text("code") == "rcp_4Qm2ZkT9"
-    assert "Go back to your assistant; you can close this page." in _said(page)
+    assert "Go back to your assistant; you can close this page." in page.said()
 
 
-def test_a_slow_payment_asks_for_nothing_more(pages: Renderer) -> None:
-    page = Page(pages.render(PaymentPending(**_values(PaymentPending))))
-    said = _said(page)
+def test_a_slow_payment_asks_for_nothing_more(shown: Shown) -> None:
+    page = shown(usual(PaymentPending))
+    said = page.said()
     assert page.text("h1") == "Your payment is on its way"
     assert "a bank transfer, take a few days" in said
     assert "There is nothing more to do here, and you need not pay again." in said
@@ -94,43 +84,39 @@ def test_a_slow_payment_asks_for_nothing_more(pages: Renderer) -> None:
     ],
 )
 def test_back_without_paying_it_says_what_happened_and_how_to_try_again(
-    is_closed: bool, heading: str, words: str, pages: Renderer
+    is_closed: bool, heading: str, words: str, shown: Shown
 ) -> None:
-    view = NotPaid(**_values(NotPaid) | {"is_closed": is_closed})
-    page = Page(pages.render(view))
-    said = _said(page)
+    view = usual(NotPaid, is_closed=is_closed)
+    page = shown(view)
+    said = page.said()
     assert page.text("h1") == heading
     assert words in said
     assert "As far as we know nothing was charged." in said
     assert "a bank transfer there? Then do not pay again:" in said
-    assert [form["action"] for form in page.named("form")] == ["/e/abc/go", "/e/abc/decline"]
+    assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
     assert page.text("button") == "Try againDecline"
     assert page.named("a") == [{"class": "button", "href": "/e/abc"}]
 
 
 @pytest.mark.parametrize("is_test", [True, False])
-def test_paid_late_says_how_much_and_whether_it_was_real_money(
-    is_test: bool, pages: Renderer
-) -> None:
+def test_paid_late_says_how_much_and_whether_it_was_real_money(is_test: bool, shown: Shown) -> None:
     view = Late(server="my tools", kind="payment", price="9.00 €", is_test=is_test)
-    page = Page(pages.render(view))
-    assert "Your 9.00 € arrived, but your assistant had stopped waiting." in _said(page)
+    page = shown(view)
+    assert "Your 9.00 € arrived, but your assistant had stopped waiting." in page.said()
     assert ("Test mode: no real money moved." in page.text("strong")) == is_test
-    assert "given back" not in _said(page)
+    assert "given back" not in page.said()
 
 
 @pytest.mark.parametrize(
     "view",
     [
-        DonePayment(**_values(DonePayment)),
+        usual(DonePayment),
         Late(server="my tools", kind="payment", price="9.00 €", returned="3.00 €"),
     ],
     ids=["in time", "late"],
 )
-def test_a_part_that_was_given_back_is_said_and_the_rest_counts(
-    view: View, pages: Renderer
-) -> None:
-    said = _said(Page(pages.render(view)))
+def test_a_part_that_was_given_back_is_said_and_the_rest_counts(view: View, shown: Shown) -> None:
+    said = shown(view).said()
     assert "3.00 € of it was given back;" in said
     assert "What is left still counts." in said
 
@@ -138,63 +124,58 @@ def test_a_part_that_was_given_back_is_said_and_the_rest_counts(
 @pytest.mark.parametrize(
     ("became", "sign"), [("refunding", "time"), ("refunded", "good"), ("disputed", "trouble")]
 )
-def test_only_what_is_well_has_the_sign_that_says_so(
-    became: str, sign: str, pages: Renderer
-) -> None:
-    view = PaymentOver(**_values(PaymentOver) | {"became": became})
-    signs = [each["class"] for each in Page(pages.render(view)).named("svg")]
+def test_only_what_is_well_has_the_sign_that_says_so(became: str, sign: str, shown: Shown) -> None:
+    view = usual(PaymentOver, became=became)
+    signs = [each["class"] for each in shown(view).named("svg")]
     assert signs == ["mark", f"sign {sign}"]
 
 
-def test_a_provider_that_said_no_is_not_said_to_be_silent(pages: Renderer) -> None:
-    view = ProviderTrouble(
-        **_values(ProviderTrouble)
-        | {"provider": "Mollie", "trouble": "refused", "is_payment": True}
-    )
-    page = Page(pages.render(view))
-    assert "nothing was charged" in _said(page)
-    account = Page(pages.render(replace(view, is_payment=False)))
-    assert "charged" not in _said(account)
+def test_a_provider_that_said_no_is_not_said_to_be_silent(shown: Shown) -> None:
+    view = usual(ProviderTrouble, provider="Mollie", trouble="refused", is_payment=True)
+    page = shown(view)
+    assert "nothing was charged" in page.said()
+    account = shown(replace(view, is_payment=False))
+    assert "charged" not in account.said()
     assert page.text("h1") == "Mollie said no"
-    assert "It refused what this server asked of it, so you are not sent there" in _said(page)
+    assert "It refused what this server asked of it, so you are not sent there" in page.said()
     assert "did not answer" not in page.text()
-    silent = Page(pages.render(replace(view, trouble="silent")))
+    silent = shown(replace(view, trouble="silent"))
     assert silent.text("h1") == "Mollie did not answer"
     assert "refused" not in silent.text()
-    unasked = Page(pages.render(replace(view, trouble="not set up")))
+    unasked = shown(replace(view, trouble="not set up"))
     assert unasked.text("h1") == "Mollie is not set up here"
-    assert "This server lacks a setting for it, so you are not sent there" in _said(unasked)
+    assert "This server lacks a setting for it, so you are not sent there" in unasked.said()
     assert "did not answer" not in unasked.text()
 
 
-def test_payments_of_whoever_is_not_known_are_not_shown(pages: Renderer) -> None:
+def test_payments_of_whoever_is_not_known_are_not_shown(shown: Shown) -> None:
     view = Closed(server="my tools", of="payments", why="Open it over there.", by_code=True)
-    page = Page(pages.render(view))
+    page = shown(view)
     assert page.text("h1") == "Your payments"
-    assert "only what they paid themselves, and it does not know who you are." in _said(page)
-    assert "Open it over there." in _said(page)
-    assert "Whoever runs the server finds it by its receipt." in _said(page)
-    asked = Page(pages.render(replace(view, sign_in=SIGN_IN, by_code=False)))
+    assert "only what they paid themselves, and it does not know who you are." in page.said()
+    assert "Open it over there." in page.said()
+    assert "Whoever runs the server finds it by its receipt." in page.said()
+    asked = shown(replace(view, sign_in=SIGN_IN, by_code=False))
     assert asked.text("h1") == "Sign in to see your payments"
-    assert [form["action"] for form in asked.named("form")] == ["/signin"]
-    assert "letters" not in _said(asked)
+    assert asked.actions() == ["/signin"]
+    assert "letters" not in asked.said()
 
 
 @pytest.mark.parametrize("ending", get_args(Ending))
-def test_an_unpaid_end_says_that_nothing_was_charged(ending: Ending, pages: Renderer) -> None:
-    said = _said(Page(pages.render(Ended(server="my tools", ending=ending, kind="payment"))))
+def test_an_unpaid_end_says_that_nothing_was_charged(ending: Ending, shown: Shown) -> None:
+    said = shown(Ended(server="my tools", ending=ending, kind="payment")).said()
     assert "nothing was charged" in said
     assert "Nothing was shared with your assistant" in said
 
 
 @pytest.mark.parametrize("ending", ["declined", "cancelled", "expired"])
-def test_money_that_was_sent_at_the_last_moment_counts(ending: Ending, pages: Renderer) -> None:
-    said = _said(Page(pages.render(Ended(server="my tools", ending=ending, kind="payment"))))
+def test_money_that_was_sent_at_the_last_moment_counts(ending: Ending, shown: Shown) -> None:
+    said = shown(Ended(server="my tools", ending=ending, kind="payment")).said()
     assert "ask your assistant to continue before you pay again" in said
 
 
-def test_a_failed_payment_does_not_promise_what_only_the_bank_knows(pages: Renderer) -> None:
-    said = _said(Page(pages.render(Ended(server="my tools", ending="failed", kind="payment"))))
+def test_a_failed_payment_does_not_promise_what_only_the_bank_knows(shown: Shown) -> None:
+    said = shown(Ended(server="my tools", ending="failed", kind="payment")).said()
     assert "as far as we know nothing was charged" in said
     assert "Tell whoever runs this server before you pay again." in said
 
@@ -203,34 +184,34 @@ def test_a_failed_payment_does_not_promise_what_only_the_bank_knows(pages: Rende
 def test_a_saved_secret_says_how_long_it_is_kept(
     kept: bool,
     words: str,
-    pages: Renderer,
+    shown: Shown,
 ) -> None:
-    page = Page(pages.render(DoneSecret(server="my tools", kept=kept)))
+    page = shown(DoneSecret(server="my tools", kept=kept))
     assert page.text("h1") == "Saved"
-    assert words in _said(page)
-    assert ("None of them sees it." if kept else "Your assistant does not see it.") in _said(page)
+    assert words in page.said()
+    assert ("None of them sees it." if kept else "Your assistant does not see it.") in page.said()
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_strangers_words_leave_the_price_and_the_buttons(
-    text: str, start: StartPayment, pages: Renderer
+    text: str, start: StartPayment, shown: Shown
 ) -> None:
-    page = Page(pages.render(replace(start, server=text, tool=text, what=text, seller=text)))
+    page = shown(replace(start, server=text, tool=text, what=text, seller=text))
     assert page.text("h1") == "Pay 9.00 €"
     assert len(page.text("blockquote")) <= 500
     assert page.named("a") == page.named("img") == []
     assert page.text("button") == "Continue to paymentDecline"
 
 
-def test_home_says_that_the_sandbox_is_on_only_when_it_is(pages: Renderer) -> None:
-    home = Home(**_values(Home))
-    assert "http://127.0.0.1:8766" in Page(pages.render(home)).text("code")
-    assert "sandbox" not in Page(pages.render(replace(home, sandbox_url=None))).text().lower()
+def test_home_says_that_the_sandbox_is_on_only_when_it_is(shown: Shown) -> None:
+    home = usual(Home)
+    assert "http://127.0.0.1:8766" in shown(home).text("code")
+    assert "sandbox" not in shown(replace(home, sandbox_url=None)).text().lower()
 
 
-def test_home_gives_a_desktop_client_a_command_of_its_own(pages: Renderer) -> None:
-    home = Home(**_values(Home))
-    assert home.desktop_settings in Page(pages.render(home)).text("pre")
+def test_home_gives_a_desktop_client_a_command_of_its_own(shown: Shown) -> None:
+    home = usual(Home)
+    assert home.desktop_settings in shown(home).text("pre")
     assert '"command": "elicit"' in home.desktop_settings
     assert '"my_tools:mcp"' in home.desktop_settings
 
@@ -239,9 +220,9 @@ def test_home_gives_a_desktop_client_a_command_of_its_own(pages: Renderer) -> No
     "view", [StartPayment, DonePayment, NotPaid, PaymentPending, PaymentOver, PaymentsPage]
 )
 def test_a_price_stands_apart_from_the_sentence_and_no_machine_translates_it(
-    view: type[Any], pages: Renderer
+    view: type[Any], shown: Shown
 ) -> None:
-    page = Page(pages.render(view(**_values(view))))
+    page = shown(usual(view))
     prices = [each for each in page.named("bdi") if each.get("class") == "price"]
     assert prices != []
     assert all(price["translate"] == "no" for price in prices)
@@ -249,13 +230,11 @@ def test_a_price_stands_apart_from_the_sentence_and_no_machine_translates_it(
 
 @pytest.mark.parametrize(("is_test", "other"), [(True, "with real money"), (False, "as a test")])
 def test_what_was_paid_otherwise_is_not_called_free_of_money(
-    is_test: bool, other: str, pages: Renderer
+    is_test: bool, other: str, shown: Shown
 ) -> None:
-    view = PaymentPending(
-        **_values(PaymentPending) | {"is_otherwise": True, "is_test": is_test, "price": "9.00 €"}
-    )
-    page = Page(pages.render(view))
-    said = _said(page)
+    view = usual(PaymentPending, is_otherwise=True, is_test=is_test, price="9.00 €")
+    page = shown(view)
+    said = page.said()
     assert page.text("h1") == "Paid otherwise than asked"
     assert other in said
     assert "no real money moves." not in page.text("strong")
@@ -264,7 +243,7 @@ def test_what_was_paid_otherwise_is_not_called_free_of_money(
 
 
 @pytest.mark.parametrize("because", get_args(Stays))
-def test_whoever_is_to_name_the_receipt_reads_it_there(because: Stays, pages: Renderer) -> None:
+def test_whoever_is_to_name_the_receipt_reads_it_there(because: Stays, shown: Shown) -> None:
     view = NotGivenBack(server="my tools", because=because, receipt="rcp_4Qm2ZkT9")
-    page = Page(pages.render(view))
-    assert ("rcp_4Qm2ZkT9" in page.text("code")) == ("name the receipt" in _said(page))
+    page = shown(view)
+    assert ("rcp_4Qm2ZkT9" in page.text("code")) == ("name the receipt" in page.said())

@@ -1,36 +1,27 @@
 """The page for a secret: named controls, no secret sent back, strangers' words in their place."""
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import pytest
-import pytest_asyncio
-from playwright.async_api import Browser, Page, Route, async_playwright, expect
+from playwright.async_api import Browser, Page, expect
 from pydantic import BaseModel, Field, SecretStr
 
 from flows import elicit
 from flows.kinds.secret import Secret
 from flows.schema.schema import Schema, parse
+from tests.support.page_site import ORIGIN, Site
 from tests.support.page_views import HOSTILE, NOW
-from webapp.pages import renderer as module
 from webapp.pages.form import form_of
 from webapp.pages.renderer import Renderer
 from webapp.pages.views_forms import StartSecret
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-STATIC = Path(module.__file__).parent / "static"
-TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-ORIGIN = "http://127.0.0.1:8765"
 MASKED = re.compile("masked")
-POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self';"
-    " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-)
 
 
 class Acme(BaseModel):
@@ -77,53 +68,26 @@ WRONG: Mapping[str, list[str]] = {
 }
 
 
-class Site:
-    """Answers a browser as the server would, and keeps what was sent."""
-
-    def __init__(self, html: str) -> None:
-        self.html = html
-        self.sent: list[tuple[str, dict[str, list[str]]]] = []
-        self.complaints: list[str] = []
-
-    async def answer(self, route: Route) -> None:
-        request, path = route.request, urlsplit(route.request.url).path
-        if path.startswith("/static/"):
-            asset = STATIC / path.removeprefix("/static/")
-            await route.fulfill(body=asset.read_bytes(), content_type=TYPES[asset.suffix])
-        elif request.method == "POST":
-            self.sent.append((path, parse_qs(request.post_data or "", keep_blank_values=True)))
-            await route.fulfill(status=204)
-        else:
-            await route.fulfill(
-                body=self.html,
-                content_type="text/html; charset=utf-8",
-                headers={"content-security-policy": POLICY},
-            )
-
-    async def open(self, browser: Browser, **options: Any) -> Page:
-        page = await browser.new_page(**options)
-        page.on("console", lambda message: self.complaints.append(message.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        await page.route("**/*", self.answer)
-        await page.goto(f"{ORIGIN}/e/abc")
-        return page
+async def opened(site: Site, browser: Browser, **options: Any) -> Page:
+    page = await browser.new_page(**options)
+    await site.watch(page)
+    await page.goto(f"{ORIGIN}/e/abc")
+    return page
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser(chromium: str) -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        started = await playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield started
-        await started.close()
+def posted(site: Site) -> list[tuple[str, dict[str, list[str]]]]:
+    return [
+        (path, parse_qs(body or "", keep_blank_values=True))
+        for method, path, body in site.requests
+        if method == "POST"
+    ]
 
 
 async def test_every_control_has_its_name_its_help_and_its_fault(
     pages: Renderer, browser: Browser
 ) -> None:
-    site = Site(pages.render(view(schema_for(Acme), WRONG)))
-    page = await site.open(browser)
+    site = Site(html=pages.render(view(schema_for(Acme), WRONG)))
+    page = await opened(site, browser)
     key = page.get_by_role("textbox", name="API key")
     await expect(key).to_have_accessible_description(
         "Fault: This is too short: 6 of at least 8 characters. It starts with ak_."
@@ -145,11 +109,11 @@ async def test_every_control_has_its_name_its_help_and_its_fault(
 async def test_faults_are_told_first_and_lead_to_their_fields(
     pages: Renderer, browser: Browser
 ) -> None:
-    site = Site(pages.render(view(schema_for(Acme), WRONG)))
+    site = Site(html=pages.render(view(schema_for(Acme), WRONG)))
     for with_script in (True, False):
         context = await browser.new_context(java_script_enabled=with_script)
         page = await context.new_page()
-        await page.route("**/*", site.answer)
+        await site.watch(page)
         await page.goto(f"{ORIGIN}/e/abc")
         summary = page.get_by_role("alert")
         await expect(summary).to_be_focused()
@@ -169,8 +133,8 @@ async def test_a_secret_is_never_sent_back(pages: Renderer) -> None:
 
 
 async def test_a_form_without_a_fault_shows_no_summary(pages: Renderer, browser: Browser) -> None:
-    site = Site(pages.render(view(schema_for(Acme))))
-    page = await site.open(browser)
+    site = Site(html=pages.render(view(schema_for(Acme))))
+    page = await opened(site, browser)
     await expect(page.get_by_role("alert")).to_have_count(0)
     await expect(page.get_by_role("checkbox", name="read")).to_be_checked()
     await expect(page.get_by_role("checkbox", name="This is a test account")).to_be_checked()
@@ -183,10 +147,10 @@ async def test_what_is_filled_in_arrives_as_it_was_meant(
     with_script: bool, pages: Renderer, browser: Browser
 ) -> None:
     schema = schema_for(Acme)
-    site = Site(pages.render(view(schema)))
+    site = Site(html=pages.render(view(schema)))
     context = await browser.new_context(java_script_enabled=with_script)
     page = await context.new_page()
-    await page.route("**/*", site.answer)
+    await site.watch(page)
     await page.goto(f"{ORIGIN}/e/abc")
     await page.get_by_role("textbox", name="User name").fill("ada")
     await page.get_by_role("textbox", name="API key").fill(" ak_12345 ")
@@ -195,7 +159,7 @@ async def test_what_is_filled_in_arrives_as_it_was_meant(
     await page.get_by_role("checkbox", name="write").check()
     async with page.expect_request(lambda request: request.method == "POST"):
         await page.get_by_role("button", name="Save").click()
-    ((path, sent),) = site.sent
+    ((path, sent),) = posted(site)
     assert path == "/e/abc"
     assert sent["csrf"] == ["c5f1"]
     parsed = parse(schema, sent)
@@ -212,19 +176,19 @@ async def test_what_is_filled_in_arrives_as_it_was_meant(
 
 
 async def test_no_is_said_without_filling_anything_in(pages: Renderer, browser: Browser) -> None:
-    site = Site(pages.render(view(schema_for())))
-    page = await site.open(browser)
+    site = Site(html=pages.render(view(schema_for())))
+    page = await opened(site, browser)
     async with page.expect_request(lambda request: request.method == "POST"):
         await page.get_by_role("button", name="Decline").click()
-    assert site.sent == [("/e/abc/decline", {"csrf": ["c5f1"]})]
+    assert posted(site) == [("/e/abc/decline", {"csrf": ["c5f1"]})]
     await page.close()
 
 
 async def test_a_secret_can_be_shown_and_is_hidden_again_when_it_goes(
     pages: Renderer, browser: Browser
 ) -> None:
-    site = Site(pages.render(view(schema_for())))
-    page = await site.open(browser)
+    site = Site(html=pages.render(view(schema_for())))
+    page = await opened(site, browser)
     field = page.get_by_role("textbox", name="Your answer")
     await field.fill("ak_12345")
     await expect(field).to_have_class(MASKED)
@@ -237,24 +201,24 @@ async def test_a_secret_can_be_shown_and_is_hidden_again_when_it_goes(
         await field.press("Enter")
     await expect(field).to_have_class(MASKED)
     await expect(page.get_by_role("button", name="Save")).to_have_attribute("aria-disabled", "true")
-    assert site.sent[0][1]["answer.value"] == ["ak_12345"]
+    assert posted(site)[0][1]["answer.value"] == ["ak_12345"]
     assert site.complaints == []
     await page.close()
 
 
 async def test_without_script_nothing_offers_to_show(pages: Renderer, browser: Browser) -> None:
-    site = Site(pages.render(view(schema_for())))
+    site = Site(html=pages.render(view(schema_for())))
     context = await browser.new_context(java_script_enabled=False)
     page = await context.new_page()
-    await page.route("**/*", site.answer)
+    await site.watch(page)
     await page.goto(f"{ORIGIN}/e/abc")
     await expect(page.locator("button:visible")).to_have_text(["Save", "Decline"])
     await context.close()
 
 
 async def test_no_browser_fills_in_a_password_of_its_own(pages: Renderer, browser: Browser) -> None:
-    site = Site(pages.render(view(schema_for(Acme))))
-    page = await site.open(browser)
+    site = Site(html=pages.render(view(schema_for(Acme))))
+    page = await opened(site, browser)
     key = page.get_by_role("textbox", name="API key")
     await expect(key).to_have_attribute("autocomplete", "off")  # of text areas, which none fills in
     await expect(key).to_have_attribute("spellcheck", "false")
@@ -285,8 +249,8 @@ async def test_strangers_words_stay_words_on_a_small_phone(
     # Half a letter cannot stand in a schema at all, and more does not fit in one.
     text = HOSTILE[name].replace("\ud800", "")[:250]
     schema = hostile_schema(text)
-    site = Site(pages.render(view(schema, {"answer.shown": [text]})))
-    page = await site.open(browser, viewport={"width": 320, "height": 640})
+    site = Site(html=pages.render(view(schema, {"answer.shown": [text]})))
+    page = await opened(site, browser, viewport={"width": 320, "height": 640})
     assert await page.evaluate("document.documentElement.scrollWidth") <= 320
     assert await page.locator("script, img, main a:not([href^='#answer-'])").count() == 1
     assert await page.evaluate("[...document.querySelectorAll('main *')].every((e) => !e.onerror)")
@@ -300,8 +264,8 @@ async def test_the_page_fits_and_can_be_pressed_in_both_schemes(
     pages: Renderer, browser: Browser
 ) -> None:
     for sent in (None, WRONG):
-        site = Site(pages.render(view(schema_for(Acme), sent)))
-        page = await site.open(browser)
+        site = Site(html=pages.render(view(schema_for(Acme), sent)))
+        page = await opened(site, browser)
         for width in (390, 1280):
             await page.set_viewport_size({"width": width, "height": 844})
             for scheme in ("light", "dark"):

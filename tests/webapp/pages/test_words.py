@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from tests.support.markup import Page
-from tests.support.page_views import HOSTILE, NOW, USUAL
+from tests.support.page_views import HOSTILE, NOW, Shown, usual
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.pages.views import Done, Ended, Ending, Late, StartUrl, View, Waiting
 from webapp.pages.views_home import Home
@@ -18,7 +18,7 @@ from webapp.pages.views_openers import BeforeOpener, CodeButton, SignInButton, S
 
 @pytest.fixture
 def start() -> StartUrl:
-    return StartUrl(**{field.name: USUAL[field.name] for field in fields(StartUrl)})
+    return usual(StartUrl)
 
 
 def test_every_page_is_whole_and_can_be_sent(any_view: View, pages: Renderer) -> None:
@@ -31,17 +31,15 @@ def test_every_page_is_whole_and_can_be_sent(any_view: View, pages: Renderer) ->
     assert len(page.named("main")) == 1
 
 
-def test_headings_are_in_order(any_view: View, pages: Renderer) -> None:
-    levels = [int(tag[1]) for tag, _ in Page(pages.render(any_view)).elements if tag in "h1h2h3h4"]
+def test_headings_are_in_order(any_view: View, shown: Shown) -> None:
+    levels = [int(tag[1]) for tag, _ in shown(any_view).elements if tag in "h1h2h3h4"]
     assert levels.count(1) == 1
     assert levels[0] == 1
     assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
 
 
-def test_nothing_is_inline_and_nothing_comes_from_elsewhere(
-    any_view: View, pages: Renderer
-) -> None:
-    page = Page(pages.render(any_view))
+def test_nothing_is_inline_and_nothing_comes_from_elsewhere(any_view: View, shown: Shown) -> None:
+    page = shown(any_view)
     assert page.named("style") == []
     assert page.named("script") == [{"src": "/static/elicit.js", "defer": ""}]
     assert page.text("script") == ""
@@ -57,25 +55,22 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere(
 def test_strangers_words_become_neither_elements_nor_order(
     hostile_view: View, pages: Renderer
 ) -> None:
-    usual = type(hostile_view)(**{f.name: USUAL[f.name] for f in fields(hostile_view)})
-    html = pages.render(hostile_view)
-    assert {tag for tag, _ in Page(html).elements} <= {
-        tag for tag, _ in Page(pages.render(usual)).elements
-    }
+    html, tame = pages.render(hostile_view), pages.render(usual(type(hostile_view)))
+    assert {tag for tag, _ in Page(html).elements} <= {tag for tag, _ in Page(tame).elements}
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e]", html)
     assert not re.search(r"[\u2066-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]", html)
 
 
-def test_words_of_our_trade_are_not_shown(usual_view: View, pages: Renderer) -> None:
-    shown = Page(pages.render(usual_view)).text().lower()
+def test_words_of_our_trade_are_not_shown(usual_view: View, shown: Shown) -> None:
+    words = shown(usual_view).text().lower()
     for word in ("elicitation", "oauth", "token", "callback"):
-        assert word not in shown
+        assert word not in words
 
 
 def test_everything_that_changes_something_is_a_post_with_the_mark(
-    usual_view: View, pages: Renderer
+    usual_view: View, shown: Shown
 ) -> None:
-    page = Page(pages.render(usual_view))
+    page = shown(usual_view)
     forms = page.named("form")
     assert all(form["method"] == "post" for form in forms)
     marks = [field for field in page.named("input") if field["name"] == "csrf"]
@@ -84,24 +79,22 @@ def test_everything_that_changes_something_is_a_post_with_the_mark(
     assert len(submits) == len(forms)
 
 
-def test_there_is_one_primary_button_at_most(usual_view: View, pages: Renderer) -> None:
-    classes = [
-        attributes.get("class", "") for _, attributes in Page(pages.render(usual_view)).elements
-    ]
+def test_there_is_one_primary_button_at_most(usual_view: View, shown: Shown) -> None:
+    classes = [attributes.get("class", "") for _, attributes in shown(usual_view).elements]
     assert sum("primary" in names.split() for names in classes) <= 1
 
 
-def test_every_field_that_is_seen_has_a_label(usual_view: View, pages: Renderer) -> None:
-    page = Page(pages.render(usual_view))
+def test_every_field_that_is_seen_has_a_label(usual_view: View, shown: Shown) -> None:
+    page = shown(usual_view)
     labelled = {label["for"] for label in page.named("label")}
     seen = [field for field in page.named("input") if field["type"] != "hidden"]
     assert all(field["id"] in labelled for field in seen)
 
 
 def test_the_start_page_says_who_why_where_next_what_how_long_and_no(
-    start: StartUrl, pages: Renderer
+    start: StartUrl, shown: Shown
 ) -> None:
-    page = Page(pages.render(start))
+    page = shown(start)
     assert page.text("h1") == "my tools asks you to open example.org"
     body = " ".join(page.text("main").split())
     assert "my tools (tools.example.com) asks for this because you used book_a_table" in body
@@ -109,44 +102,40 @@ def test_the_start_page_says_who_why_where_next_what_how_long_and_no(
     assert "Next: https://example.org" in body
     assert "Your assistant does not see that site." in body
     assert "4 minutes, until 21:34 UTC" in body
-    assert [form["action"] for form in page.named("form")] == ["/e/abc/go", "/e/abc/decline"]
+    assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
     assert "Continue to example.org" in body
     assert "Decline" in body
 
 
-def test_the_tools_message_is_a_quotation_with_its_lines(start: StartUrl, pages: Renderer) -> None:
-    page = Page(pages.render(start))
+def test_the_tools_message_is_a_quotation_with_its_lines(start: StartUrl, shown: Shown) -> None:
+    page = shown(start)
     assert page.text("blockquote") == start.message
-    assert "blockquote" not in {
-        tag for tag, _ in Page(pages.render(replace(start, message=" \n"))).elements
-    }
+    assert "blockquote" not in {tag for tag, _ in shown(replace(start, message=" \n")).elements}
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_quotation_stays_short_and_is_never_a_link(
-    text: str, start: StartUrl, pages: Renderer
+    text: str, start: StartUrl, shown: Shown
 ) -> None:
-    page = Page(pages.render(replace(start, message=text)))
+    page = shown(replace(start, message=text))
     quotation = page.text("blockquote")
     assert len(quotation) <= 500
     assert quotation.count("\n") < 12
     assert page.named("a") == []
 
 
-def test_a_direction_trick_leaves_a_trace(start: StartUrl, pages: Renderer) -> None:
-    page = Page(pages.render(replace(start, message="pay \u202e001 EUR")))
+def test_a_direction_trick_leaves_a_trace(start: StartUrl, shown: Shown) -> None:
+    page = shown(replace(start, message="pay \u202e001 EUR"))
     assert page.text("blockquote") == "pay \ufffd001 EUR"
 
 
-def test_marks_piled_on_a_letter_do_not_cover_the_line_above(
-    start: StartUrl, pages: Renderer
-) -> None:
-    page = Page(pages.render(replace(start, message="a" + "\u0301" * 400)))
+def test_marks_piled_on_a_letter_do_not_cover_the_line_above(start: StartUrl, shown: Shown) -> None:
+    page = shown(replace(start, message="a" + "\u0301" * 400))
     assert page.text("blockquote") == "a" + "\u0301" * 3
 
 
 @pytest.mark.parametrize(
-    ("origin", "shown"),
+    ("origin", "named"),
     [
         ("https://example.org", "https://example.org"),
         ("https://EXAMPLE.org:8443", "https://example.org:8443"),
@@ -161,27 +150,27 @@ def test_marks_piled_on_a_letter_do_not_cover_the_line_above(
     ],
 )
 def test_the_next_address_is_what_the_browser_will_open(
-    origin: str, shown: str | None, start: StartUrl, pages: Renderer
+    origin: str, named: str | None, start: StartUrl, shown: Shown
 ) -> None:
-    page = Page(pages.render(replace(start, origins=(origin,))))
+    page = shown(replace(start, origins=(origin,)))
     section = page.text("section")
     assert section.isascii()
-    if shown is not None:
-        assert section.split()[1] == shown
+    if named is not None:
+        assert section.split()[1] == named
 
 
 def test_a_long_address_is_shown_whole_below_but_not_on_the_button(
-    start: StartUrl, pages: Renderer
+    start: StartUrl, shown: Shown
 ) -> None:
     host = ".".join(["accounts-google-com"] * 8 + ["evil", "example"])
-    page = Page(pages.render(replace(start, origins=(f"https://{host}",))))
+    page = shown(replace(start, origins=(f"https://{host}",)))
     assert f"https://{host}" in page.text("section")
     assert "Continue to another site" in page.text("button")
 
 
-def test_several_addresses_are_all_shown(start: StartUrl, pages: Renderer) -> None:
+def test_several_addresses_are_all_shown(start: StartUrl, shown: Shown) -> None:
     origins = ("https://one.example", "https://two.example")
-    page = Page(pages.render(replace(start, origins=origins)))
+    page = shown(replace(start, origins=origins))
     assert all(origin in page.text("section") for origin in origins)
     assert "Next, one of these:" in page.text("section")
 
@@ -199,27 +188,23 @@ def test_several_addresses_are_all_shown(start: StartUrl, pages: Renderer) -> No
         (86400 * 3, "3 days ago"),
     ],
 )
-def test_past_time_is_told_in_words(
-    passed: int, words: str, start: StartUrl, pages: Renderer
-) -> None:
+def test_past_time_is_told_in_words(passed: int, words: str, start: StartUrl, shown: Shown) -> None:
     view = replace(start, asked_at=NOW - timedelta(seconds=passed))
-    assert f", {words}." in Page(pages.render(view)).text("p")
+    assert f", {words}." in shown(view).text("p")
 
 
 def test_time_that_has_run_out_is_zero_and_another_day_is_named(
-    start: StartUrl, pages: Renderer
+    start: StartUrl, shown: Shown
 ) -> None:
-    late = Page(pages.render(replace(start, expires_at=NOW - timedelta(seconds=3))))
+    late = shown(replace(start, expires_at=NOW - timedelta(seconds=3)))
     assert [e["data-left"] for e in late.named("span") if "data-left" in e] == ["0"]
     assert "0 seconds" in late.text("dd")
-    long = Page(pages.render(replace(start, expires_at=NOW + timedelta(days=3))))
+    long = shown(replace(start, expires_at=NOW + timedelta(days=3)))
     assert "3 days, until 2025-11-24 21:30 UTC" in long.text("dd")
 
 
 def test_the_waiting_page_announces_and_works_by_hand(pages: Renderer) -> None:
-    page = Page(
-        pages.render(Waiting(**{field.name: USUAL[field.name] for field in fields(Waiting)}))
-    )
+    page = Page(pages.render(usual(Waiting)))
     assert page.text("h1") == "Waiting for example.org…"
     (live,) = [element for element in page.named("p") if "data-live" in element]
     assert (live["aria-live"], live["data-live"], live["data-status"]) == (
@@ -228,25 +213,25 @@ def test_the_waiting_page_announces_and_works_by_hand(pages: Renderer) -> None:
         "opened",
     )
     assert [link["href"] for link in page.named("a")] == ["/e/abc"]
-    assert [form["action"] for form in page.named("form")] == ["/e/abc/go", "/e/abc/decline"]
+    assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
 
 
 @pytest.mark.parametrize("ending", get_args(Ending))
-def test_an_ending_says_that_nothing_was_shared_or_charged(ending: Ending, pages: Renderer) -> None:
-    text = Page(pages.render(Ended(server="my tools", ending=ending))).text("main")
+def test_an_ending_says_that_nothing_was_shared_or_charged(ending: Ending, shown: Shown) -> None:
+    text = shown(Ended(server="my tools", ending=ending)).text("main")
     assert "Nothing was shared" in text
     assert "nothing was charged" in text
 
 
-def test_a_late_success_is_not_asked_for_twice(pages: Renderer) -> None:
-    text = Page(pages.render(Late(server="my tools"))).text("main")
+def test_a_late_success_is_not_asked_for_twice(shown: Shown) -> None:
+    text = shown(Late(server="my tools")).text("main")
     assert "It worked, and it is kept" in text
     assert "nothing is lost, and you will not be asked or charged again" in text
 
 
-def test_another_person_and_another_browser_are_told_apart(pages: Renderer) -> None:
-    person = Page(pages.render(SomeoneElse(server="my tools", other="person"))).text("h1")
-    browser = Page(pages.render(SomeoneElse(server="my tools", other="browser"))).text("h1")
+def test_another_person_and_another_browser_are_told_apart(shown: Shown) -> None:
+    person = shown(SomeoneElse(server="my tools", other="person")).text("h1")
+    browser = shown(SomeoneElse(server="my tools", other="browser")).text("h1")
     assert person == "This link belongs to someone else"
     assert browser == "This link was opened in another browser"
 
@@ -260,9 +245,9 @@ def test_before_the_opener_is_known_no_detail_can_be_given() -> None:
     }
 
 
-def test_home_gives_settings_that_programs_can_read(pages: Renderer) -> None:
+def test_home_gives_settings_that_programs_can_read(shown: Shown) -> None:
     home = Home(server="O'Brien & <Söhne>", mcp_url="http://127.0.0.1:8765/mcp?a=1&b='2'", tools=())
-    text = Page(pages.render(home)).text("pre")
+    text = shown(home).text("pre")
     assert home.vscode_settings in text
     assert home.cursor_settings in text
     assert "claude mcp add --transport http o-brien-s-hne 'http://127.0.0.1:8765/mcp?a=1" in text
