@@ -12,6 +12,7 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import LEGACY, eventually, link_in, new_server, soon, staged, text_of
 from tests.support.service_env import Holding, call_of, process
 from tests.support.shop_env import buying, open_shop
+from webapp.calls.verbs import Verbs
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 
@@ -88,7 +89,7 @@ async def cost(does: str, *, beside: int) -> int:
             presenter = Holding()
             call = call_of(service, presenter=presenter, subject=f"person {len(calls)}")
             question = elicit.url("Please go there.", "https://shop.example/")
-            calls.append(asyncio.create_task(call.ask(question)))
+            calls.append(asyncio.create_task(Verbs(call).ask(question)))
             await eventually(lambda: presenter.holds)
 
         for _ in range(beside):

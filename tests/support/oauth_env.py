@@ -33,6 +33,7 @@ from tests.support.service_env import Holding
 from tests.support.serving import bound, serving, serving_at
 from webapp.app import open_app
 from webapp.calls.call import Call
+from webapp.calls.verbs import Verbs
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.identity.identity import Caller
 from webapp.limits import CallLimits
@@ -132,7 +133,7 @@ class OAuthEnv:
         async def body() -> Account:
             call.begin()
             try:
-                with asking(call):
+                with asking(Verbs(call)):
                     connected = await elicit.oauth(
                         provider, scopes=scopes, account=account, reason=reason
                     )
