@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import counts
+from benchmarks.bare import BareWriter, SealingWriter
 from benchmarks.calling import tool_calls
 from benchmarks.figure import Figure, table
 from benchmarks.hooking import webhooks
@@ -26,15 +28,20 @@ def main() -> None:
         figures.append(figure)
         print(f"{figure.what}: {figure.ratio:.2f}", file=sys.stderr)
     print(table(figures))
+    print()
+    print(asyncio.run(counts.table()))
 
 
 def measure(seconds: dict[str, float]) -> Iterator[Figure]:
     """Each line as it is known; files live in a temporary folder."""
     yield bytes_each()
     yield register_and_wake(seconds=seconds["waking"])
-    for name, settling in (("settling", settle_to_resumed), ("lifecycles", lifecycles)):
+    with tempfile.TemporaryDirectory() as folder:
+        yield asyncio.run(settle_to_resumed(Path(folder), seconds=seconds["settling"]))
+    for writes in (None, SealingWriter, BareWriter):
         with tempfile.TemporaryDirectory() as folder:
-            yield asyncio.run(settling(Path(folder), seconds=seconds[name]))
+            seconds_each = seconds["lifecycles"] / 3
+            yield asyncio.run(lifecycles(Path(folder), writes=writes, seconds=seconds_each))
     yield asyncio.run(webhooks(seconds=seconds["webhooks"]))
     yield from asyncio.run(tool_calls(seconds=seconds["calls"]))
 

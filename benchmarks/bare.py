@@ -1,7 +1,8 @@
-"""The baseline: the smallest durable writer that is honest, on SQLite with group commit.
+"""The baselines: the smallest durable writers that are honest, on SQLite with group commit.
 
-A thread, a queue, a future for each write, the pragmas of our store; no compare-and-set, no keys,
-no times, no seal. What our store costs is measured against this in the same run.
+A thread, a queue, a future for each write, the pragmas of our store. The bare one has no
+compare-and-set, no keys, no times, no seal; the sealing one seals each row and writes it over the
+version that it was made from. What our store costs is measured against them in the same run.
 """
 
 import asyncio
@@ -9,27 +10,39 @@ import sqlite3
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from typing import TypeAlias
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from webapp.records.randomness import Randomness
 
 _WRITES_A_COMMIT = 256
-_UPSERT = "INSERT INTO rows VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET blob = excluded.blob"
+_NONCE_BYTES = 12
+_Row: TypeAlias = tuple[str, bytes, int]
+_Write: TypeAlias = tuple["asyncio.Future[None]", _Row]
 
 
 class BareWriter:
+    _upsert = (
+        "INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET blob = excluded.blob"
+    )
+
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA secure_delete = ON")
-        self._connection.execute("CREATE TABLE rows (id TEXT PRIMARY KEY, blob BLOB NOT NULL)")
-        self._writes: SimpleQueue[tuple[asyncio.Future[None], tuple[str, bytes]] | None]
-        self._writes = SimpleQueue()
+        self._connection.execute(
+            "CREATE TABLE rows (id TEXT PRIMARY KEY, blob BLOB NOT NULL, version INTEGER NOT NULL)"
+        )
+        self._writes: SimpleQueue[_Write | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    async def write(self, id: str, blob: bytes) -> None:
+    async def write(self, id: str, blob: bytes, version: int = 0) -> None:
+        """`version` is how many writes of it were before."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self._writes.put((future, (id, blob)))
+        self._writes.put((future, (id, blob, version)))
         await future
 
     def close(self) -> None:
@@ -40,18 +53,39 @@ class BareWriter:
     def _run(self) -> None:
         while True:
             futures: list[asyncio.Future[None]] = []
-            rows: list[tuple[str, bytes]] = []
+            rows: list[_Row] = []
             while (write := self._writes.get()) is not None:
                 futures.append(write[0])
                 rows.append(write[1])
                 if len(rows) == _WRITES_A_COMMIT or self._writes.empty():
                     break
             self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.executemany(_UPSERT, rows)
+            written = self._connection.executemany(self._upsert, rows)
+            assert not rows or written.rowcount == len(rows), "a version is another one's"
             self._connection.execute("COMMIT")
             self._loop.call_soon_threadsafe(_answer, futures)
             if write is None:
                 return
+
+
+class SealingWriter(BareWriter):
+    """As ours: each row sealed for its id and version, and set over the version before alone."""
+
+    _upsert = """
+        INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (id)
+        DO UPDATE SET blob = excluded.blob, version = excluded.version
+        WHERE version = excluded.version - 1
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._random = Randomness()
+        self._cipher = AESGCM(self._random(32))
+
+    async def write(self, id: str, blob: bytes, version: int = 0) -> None:
+        nonce = self._random(_NONCE_BYTES)
+        sealed = self._cipher.encrypt(nonce, blob, f"{id} {version}".encode())
+        await super().write(id, nonce + sealed, version)
 
 
 def _answer(futures: list[asyncio.Future[None]]) -> None:

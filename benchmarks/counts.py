@@ -1,32 +1,57 @@
-"""What one tool call takes in the server, counted: no noise of the machine touches a count.
+"""What one piece of work takes in the server, counted: no noise of the machine touches a count.
 
-`python -m benchmarks.counts` prints a table of turns of the event loop, tasks, timers, and, for
-ours, reads and commits of the store, each for one call by each revision, by hand and with us. What
-an idle server does in the same time is counted beside and taken off.
+Turns of the event loop, tasks, timers, and reads and commits of the store, each for one call by
+each revision, by hand and with us; for a paid webhook, bare and ours; for an OAuth callback; and
+for a settle, of which neither HTTP nor a second process is a part. `python -m benchmarks.counts`
+prints the table alone. What an idle server does in the same time is counted beside and taken off.
 """
 
 import asyncio
 import json
+import secrets
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+from urllib.parse import urljoin
 
 import httpx
+from mcp import Client
+from mcp.server.mcpserver import MCPServer
+from mcp_types import ElicitResult
 
+from benchmarks import hooked
 from benchmarks.calling import REVISIONS, Caller, serving
-from benchmarks.served import by_hand, until_stdin_ends, with_elicit
+from benchmarks.hooking import delivered
+from benchmarks.ours import fresh, open_elicitations, utc_now
+from benchmarks.served import by_hand, listening, settings_here, until_stdin_ends, with_elicit
+from flows import elicit
+from flows.elicitation.proof import TrustedCode
+from flows.providers import github
+from webapp.app import open_app
+from webapp.demo.walker import Page
+from webapp.elicitations.complete import complete_elicitation
+from webapp.sandbox import Sandbox, new_sandbox
+from webapp.sandbox.app import SandboxApp
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.sqlite_writer import SqliteWriter
 
-CALLS = 100
+TIMES = 100
 IDLE_SECONDS = 2.0
+_TIMES_BEFORE = 20
+_CALLBACKS = 10
+NAMES = ("turns", "tasks", "timers", "reads", "commits")
+Counts: TypeAlias = Mapping[str, float]
 _counts: Counter[str] = Counter()
+_counted: list[bool] = []  # once a process
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
@@ -62,7 +87,7 @@ def telling(app: Any) -> Any:
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] == "/counts":
-            body = json.dumps({**_counts, "at": time.monotonic()}).encode()
+            body = json.dumps(_told()).encode()
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": body})
             return
@@ -71,40 +96,168 @@ def telling(app: Any) -> Any:
     return served
 
 
+def _told() -> dict[str, float]:
+    return {**dict.fromkeys(NAMES, 0), **_counts, "at": time.monotonic()}
+
+
 async def serve(which: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if which.startswith("webhook"):
+            async with hooked.opened(which.removeprefix("webhook "), folder) as app:
+                await until_stdin_ends(lambda _: telling(app))
+            return
+
+        if which == "callback":
+            with listening() as listener:
+                base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+                async with _connecting(base, folder) as app:
+                    await until_stdin_ends(lambda _: telling(app), listener)
+            return
 
         def build(base: str) -> Any:
-            return telling(
-                by_hand(base) if which == "by_hand" else with_elicit(base, folder=Path(folder))
-            )
+            return telling(by_hand(base) if which == "by_hand" else with_elicit(base, folder))
 
         await until_stdin_ends(build)
 
 
-async def count(which: str, mode: str) -> dict[str, float]:
-    """For one call, without what an idle server does meanwhile."""
-    async with at(which) as url, httpx.AsyncClient() as http, Caller.connected(url, mode=mode) as c:
+def _connecting(base: str, folder: Path) -> AbstractAsyncContextManager[Any]:
+    """A tool that wants an account of the sandbox's, which is a process of its own."""
+    server = MCPServer("accounts", log_level="WARNING")
 
-        async def told() -> dict[str, float]:
-            return dict((await http.get(f"{url}/counts")).json())
+    @server.tool()
+    async def whose(scope: str) -> str:
+        return (await elicit.oauth(github, scopes=[scope])).label
 
-        for _ in range(20):  # what happens once
-            await c.call()
-        await told()
-        before = await told()
-        await asyncio.sleep(IDLE_SECONDS)
-        idle = await told()
-        for _ in range(CALLS):
-            await c.call()
-        after = await told()
-    rest = {name: (idle[name] - before[name]) / (idle["at"] - before["at"]) for name in idle}
-    took = after["at"] - idle["at"]
-    return {
-        name: (after[name] - idle[name] - rest.get(name, 0) * took) / CALLS
-        for name in after
-        if name != "at"
-    }
+    with listening() as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        sandbox = new_sandbox(url=url, serves=base)
+        command = (sys.executable, "-m", "benchmarks.counts", "sandbox", str(listener.fileno()))
+        subprocess.Popen(  # it ends with our end of its input
+            [*command, json.dumps(asdict(sandbox))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+        )
+    return open_app(settings_here(base, folder), server, sandbox=sandbox)
+
+
+async def serve_sandbox(descriptor: int, text: str) -> None:
+    told = json.loads(text)
+    sandbox = Sandbox(**{**told, "redirect_origins": tuple(told["redirect_origins"])})
+    async with httpx.AsyncClient() as client:
+        app = SandboxApp(sandbox, clock=utc_now, deliver=client.send)
+        await until_stdin_ends(app, socket.socket(fileno=descriptor))
+
+
+async def of_calls(which: str, mode: str, *, times: int = TIMES) -> Counts:
+    async with at(which) as url, Caller.connected(url, mode=mode) as caller:
+        return await _for_one(url, caller.call, times=times)
+
+
+async def of_webhooks(which: str, *, times: int = TIMES) -> Counts:
+    """One after the other; ours settles a question each time, and wakes who waits for it."""
+    async with at(f"webhook {which}") as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
+        many = _before(times) + times
+        opened: list[tuple[str, str]] = [(secrets.token_urlsafe(36), "cs_bare")] * many
+        if which == "ours":
+            opened = (await http.get("/prepare", params={"times": many})).json()
+        deliveries = iter(opened)
+        return await _for_one(url, lambda: delivered(url, *next(deliveries)), times=times)
+
+
+async def of_callbacks(*, times: int = _CALLBACKS) -> Counts:
+    """From the provider's redirect back to ours: each of a call, whose client goes on after it."""
+    counts: Counter[str] = Counter()
+    async with at("callback") as url, httpx.AsyncClient(timeout=60) as browser:
+
+        async def answer(_context: Any, question: Any) -> ElicitResult:
+            address = await _until_callback(browser, question.url, callback=f"{url}/callback/")
+            first, second = await _tell(browser, url), await _tell(browser, url)
+            reply = await browser.get(address)
+            assert reply.has_redirect_location, reply.text
+            third = await _tell(browser, url)
+            counts.update(_done(second, third, rest))
+            counts.subtract(_done(first, second, rest))  # what the telling itself takes
+            return ElicitResult(action="accept")
+
+        rest, _ = await _at_rest(browser, url, times=times * TIMES // _CALLBACKS)
+        async with Client(f"{url}/mcp", mode="2026-07-28", elicitation_callback=answer) as client:
+            for number in range(times + 1):
+                if number == 1:  # what happens once has happened
+                    counts.clear()
+                result = await client.call_tool("whose", {"scope": f"scope-{number}"})
+                assert not result.is_error, result
+    return {name: counts[name] / times for name in NAMES}
+
+
+async def _until_callback(browser: httpx.AsyncClient, address: str, *, callback: str) -> str:
+    """Press every button until the provider sends the browser back; where to."""
+    method, fields = "GET", dict[str, str]()
+    while not address.startswith(callback):
+        data = fields if method == "POST" else None
+        reply = await browser.request(method, address, data=data)
+        if reply.has_redirect_location:
+            method, address = "GET", urljoin(address, reply.headers["location"])
+        else:
+            form = Page(reply.text).forms[0]
+            method, address, fields = "POST", urljoin(address, form.action), form.fields
+    return address
+
+
+def of_settles(*, times: int = TIMES) -> Counts:
+    """Of a question for which nobody waits, in this process."""
+
+    async def settle(folder: Path) -> Counts:
+        async with open_elicitations(folder) as (elicitations, owner):
+            counts: Counter[str] = Counter()
+            for _ in range(times):
+                asked = fresh(owner, now=utc_now())
+                await elicitations.write(asked)
+                await asyncio.sleep(0)
+                before = _told()
+                await complete_elicitation(elicitations, asked.id, {"n": 1}, TrustedCode())
+                after = _told()
+                counts.update({name: after[name] - before[name] for name in NAMES})
+            return {name: counts[name] / times for name in NAMES}
+
+    with tempfile.TemporaryDirectory() as folder, counting() as runner:
+        return runner.run(settle(Path(folder)))
+
+
+async def _for_one(url: str, act: Callable[[], Awaitable[object]], *, times: int) -> Counts:
+    """Without what an idle server does meanwhile."""
+    async with httpx.AsyncClient() as http:
+        for _ in range(_before(times)):  # what happens once
+            await act()
+        rest, before = await _at_rest(http, url, times=times)
+        for _ in range(times):
+            await act()
+        done = _done(before, await _tell(http, url), rest)
+    return {name: done[name] / times for name in NAMES}
+
+
+async def _at_rest(http: httpx.AsyncClient, url: str, *, times: int) -> tuple[Counts, Counts]:
+    """What an idle server does a second, and where its counts stand now."""
+    await _tell(http, url)
+    before = await _tell(http, url)
+    await asyncio.sleep(IDLE_SECONDS * min(times / TIMES, 1))
+    after = await _tell(http, url)
+    took = after["at"] - before["at"]
+    return {name: (after[name] - before[name]) / took for name in NAMES}, after
+
+
+def _done(before: Counts, after: Counts, rest: Counts) -> Counts:
+    took = after["at"] - before["at"]
+    return {name: after[name] - before[name] - rest[name] * took for name in NAMES}
+
+
+def _before(times: int) -> int:
+    return min(_TIMES_BEFORE, times)
+
+
+async def _tell(http: httpx.AsyncClient, url: str) -> Counts:
+    return dict((await http.get(f"{url}/counts")).json())
 
 
 @asynccontextmanager
@@ -113,24 +266,49 @@ async def at(which: str) -> AsyncIterator[str]:
         yield url
 
 
-async def table() -> str:
-    lines = ["| a call | turns | tasks | timers | reads | commits |", "|" + "---|" * 6]
+async def of_servers() -> AsyncIterator[tuple[str, Counts]]:
     for revision, mode in REVISIONS.items():
         for which in ("by_hand", "with_elicit"):
-            found = await count(which, mode)
-            parts = [f"{found.get(name, 0):.1f}" for name in NAMES]
-            lines.append(f"| {revision}, {which.replace('_', ' ')} | {' | '.join(parts)} |")
+            name = f"a tool call, {revision}, {which.replace('_', ' ')}"
+            yield name, await of_calls(which, mode)
+    yield "a paid webhook, bare", await of_webhooks("bare")
+    yield "a paid webhook, ours", await of_webhooks("ours")
+    yield "an OAuth callback, ours", await of_callbacks()
+
+
+async def table() -> str:
+    rows = [row async for row in of_servers()]
+    rows.append(("a settle, ours", await asyncio.to_thread(of_settles)))
+    lines = [f"| counted | {' | '.join(NAMES)} |", "|" + "---|" * (len(NAMES) + 1)]
+    lines += [
+        f"| {what} | {' | '.join(f'{counts[name]:.1f}' for name in NAMES)} |"
+        for what, counts in rows
+    ]
     return "\n".join(lines)
 
 
-NAMES = ("turns", "tasks", "timers", "reads", "commits")
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
+@contextmanager
+def counting() -> Generator[asyncio.Runner]:
+    """A loop of which everything is counted; the store's methods are, from now on."""
+    if not _counted:
+        _counted.append(True)
         for name in ("read", "find", "list"):
             counted(SqliteStore, name, "reads")
         counted(SqliteWriter, "_commit", "commits")
-        with asyncio.Runner(loop_factory=CountingLoop) as runner:
-            runner.run(serve(sys.argv[1]))
-    else:
-        print(asyncio.run(table()))
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        yield runner
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case []:
+            print(asyncio.run(table()))
+        case ["sandbox", descriptor, told]:
+            asyncio.run(serve_sandbox(int(descriptor), told))
+        case [which, *_]:
+            with counting() as runner:
+                runner.run(serve(which))
+
+
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,7 @@ class Figure:
     baseline: str
     ours: str
     ratio: float
-    target: str
+    target: str  # none, where it is only told
     is_met: bool
     rounds: int = 1
 
@@ -64,12 +64,13 @@ def summary(
 ) -> Figure:
     """The line for these rounds; the target is a bound of the ratio of ours to the baseline."""
     ratio = median(ours / baseline for baseline, ours in rounds)
+    target = "" if at_least is None else f">= {at_least}"
     return Figure(
         what=what,
         baseline=show(median(baseline for baseline, _ in rounds)),
         ours=show(median(ours for _, ours in rounds)),
         ratio=ratio,
-        target=f"<= {at_most}" if at_most is not None else f">= {at_least}",
+        target=target if at_most is None else f"<= {at_most}",
         is_met=(at_most is None or ratio <= at_most) and (at_least is None or ratio >= at_least),
         rounds=len(rounds),
     )

@@ -12,7 +12,8 @@ import json
 import secrets
 import sys
 import tempfile
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -105,17 +106,23 @@ def opened_checkout(owner: str) -> tuple[Elicitation, str]:
     return hold_open(opened), session
 
 
+@asynccontextmanager
+async def opened(which: str, folder: Path) -> AsyncIterator[Litestar]:
+    if which == "bare":
+        writer = BareWriter(folder / "bare.db")
+        try:
+            yield bare(writer)
+        finally:
+            writer.close()
+    else:
+        async with open_service_here(folder, sellers={"stripe": SELLER}) as here:
+            yield ours(*here)
+
+
 async def serve(which: str) -> None:
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if which == "bare":
-            writer = BareWriter(folder / "bare.db")
-            stack.callback(writer.close)
-            app = bare(writer)
-        else:
-            here = open_service_here(folder, sellers={"stripe": SELLER})
-            app = ours(*await stack.enter_async_context(here))
-        await until_stdin_ends(app)
+    with tempfile.TemporaryDirectory() as folder:
+        async with opened(which, Path(folder)) as app:
+            await until_stdin_ends(app)
 
 
 if __name__ == "__main__":

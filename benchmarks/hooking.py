@@ -82,6 +82,12 @@ def paid_event(reference: str, session: str) -> bytes:
     return json.dumps(event).encode()
 
 
+async def delivered(url: str, reference: str, session: str) -> None:
+    """One delivery, over a connection of its own."""
+    host, _, port = urlsplit(url).netloc.partition(":")
+    await _deliver(host, int(port), _Post([_delivery(url, reference, session)]))
+
+
 def _delivery(url: str, reference: str, session: str) -> bytes:
     """A whole HTTP request."""
     body, now = paid_event(reference, session), utc_now()

@@ -66,9 +66,9 @@ class Leg:
 TAKER = Leg()
 
 
-def fresh(owner: str, *, now: datetime) -> Elicitation:
+def fresh(owner: str, *, now: datetime, id: str | None = None) -> Elicitation:
     """A question as `elicit.url` writes it, new."""
-    id = owner + secrets.token_urlsafe(18)
+    id = id or owner + secrets.token_urlsafe(18)
     return Elicitation(
         id=id,
         owner=owner,
@@ -82,7 +82,7 @@ def fresh(owner: str, *, now: datetime) -> Elicitation:
             url=f"https://pay.example/session?id={id}",
             origins=("https://pay.example",),
         ),
-        join=secrets.token_urlsafe(18),
+        join=id[len(owner) :],  # nobody else's either
         created_at=now,
         expires_at=now + timedelta(minutes=5),
         waiter="leg",

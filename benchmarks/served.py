@@ -63,7 +63,7 @@ def by_hand(base: str) -> Any:
     return server.streamable_http_app()
 
 
-def with_elicit(base: str, *, folder: Path) -> Any:
+def with_elicit(base: str, folder: Path) -> Any:
     """The same with us: recorded before the link is out, on SQLite with synchronous=FULL."""
     server = MCPServer("shop", log_level="WARNING")
     orders: dict[str, str] = {}
@@ -82,30 +82,39 @@ def with_elicit(base: str, *, folder: Path) -> Any:
         await complete_elicitation(orders.pop(request.path_params["item"]))
         return PlainTextResponse("done")
 
-    settings = Settings(
+    return create_app(settings_here(base, folder), server)
+
+
+def settings_here(base: str, folder: Path) -> Settings:
+    return Settings(
         url=base,
         ring=Ring([secrets.token_bytes(32)]),
         store=f"sqlite:///{folder / 'served.db'}",
         uid=os.getuid(),
     )
-    return create_app(settings, server)
 
 
 async def serve(which: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
 
         def build(base: str) -> Any:
-            return by_hand(base) if which == "by_hand" else with_elicit(base, folder=Path(folder))
+            return by_hand(base) if which == "by_hand" else with_elicit(base, Path(folder))
 
         await until_stdin_ends(build)
 
 
-async def until_stdin_ends(app: Any) -> None:
-    """Serve on a free port, whose address is printed; `app` may be made of that address."""
+def listening() -> socket.socket:
+    """On a free port, where connections wait until somebody serves."""
     # The protocol is named, or asyncio does not set TCP_NODELAY and each answer may wait 40 ms.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    return listener
+
+
+async def until_stdin_ends(app: Any, at: socket.socket | None = None) -> None:
+    """Serve, and print the address; `app` may be made of that address."""
+    with at or listening() as listener:
         base = f"http://127.0.0.1:{listener.getsockname()[1]}"
         built = app(base) if inspect.isfunction(app) else app
         config = uvicorn.Config(

@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
+from benchmarks import counts
+from benchmarks.bare import BareWriter, SealingWriter
 from benchmarks.calling import REVISIONS, tool_calls
 from benchmarks.figure import Figure, summary, table
 from benchmarks.hooking import webhooks
@@ -30,8 +34,22 @@ async def test_settling_is_measured_against_a_bare_commit(tmp_path):
     assert is_measured(await settle_to_resumed(tmp_path, seconds=0, times=2, log_bytes=1))
 
 
-async def test_lifecycles_are_measured_against_four_bare_writes(tmp_path):
-    assert is_measured(await lifecycles(tmp_path, seconds=0, times=20, log_bytes=1))
+@pytest.mark.parametrize("writes", [None, SealingWriter, BareWriter])
+async def test_lifecycles_are_measured_against_four_writes(tmp_path, writes):
+    assert is_measured(await lifecycles(tmp_path, writes=writes, seconds=0, times=20, log_bytes=1))
+
+
+async def test_what_a_call_a_callback_and_a_webhook_take_is_counted():
+    for what in (
+        counts.of_calls("with_elicit", REVISIONS["2026-07-28"], times=1),
+        counts.of_webhooks("ours", times=1),
+        counts.of_callbacks(times=1),
+    ):
+        assert (await what)["commits"] >= 1
+
+
+def test_what_a_settle_takes_is_counted_and_is_one_commit(tmp_path):
+    assert counts.of_settles(times=3)["commits"] == 1
 
 
 async def test_webhooks_are_measured_and_each_wakes_its_waiter():

@@ -45,7 +45,7 @@ class HostedServer:
                 is_checked = isinstance(route.app, RequireAuthMiddleware)
                 holder: Any = route.app if is_checked else route
                 holder.app = around(holder.app)
-        self._watched = watched(streams.around(self._application))
+        self._watched = watched(streams.around(self._application))  # calls, not the author's pages
 
     @property
     def has_own_sign_in(self) -> bool:
@@ -70,7 +70,8 @@ class HostedServer:
         return any(route.matches(scope)[0] is not Match.NONE for route in self._application.routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._watched(scope, receive, send)
+        is_call = scope.get("path") == MCP_PATH
+        await (self._watched if is_call else self._application)(scope, receive, send)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

@@ -20,6 +20,7 @@ from tests.support.mcp_server import (
 )
 from tests.support.service_env import Holding, call_of, process
 from tests.support.shop_env import buying, open_shop
+from webapp.calls.verbs import Verbs
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 
@@ -96,7 +97,7 @@ async def cost(does: str, *, beside: int) -> int:
             presenter = Holding()
             call = call_of(service, presenter=presenter, subject=f"person {len(calls)}")
             question = elicit.url("Please go there.", "https://shop.example/")
-            calls.append(asyncio.create_task(call.ask(question)))
+            calls.append(asyncio.create_task(Verbs(call).ask(question)))
             await eventually(lambda: presenter.holds)
 
         for _ in range(beside):

@@ -19,6 +19,7 @@ from flows.providers import github
 from flows.question import asking
 from tests.support.clock import Clock
 from tests.support.service_env import RING, URL, Holding, call_of
+from webapp.calls.verbs import Verbs
 from webapp.http.client import Outbound
 from webapp.routes.redirect import depart, returned
 from webapp.service import Service, open_service
@@ -117,7 +118,7 @@ class Asking:
     async def _ask(self) -> Account:
         self.call.begin()
         try:
-            with asking(self.call):
+            with asking(Verbs(self.call)):
                 account = await self.question
         except NotAccepted:
             await self._ended("no")

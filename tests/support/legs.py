@@ -8,6 +8,7 @@ from flows import elicit
 from flows.question import Outcome, Question, asking
 from tests.support.service_env import Holding, call_of
 from webapp.calls.call import Call
+from webapp.calls.verbs import Verbs
 from webapp.service import Service
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ async def settled_loop() -> None:
 
 async def answer(call: Call, question: Question[Any] = QUESTION) -> Outcome[Any]:
     call.begin()
-    with asking(call):
+    with asking(Verbs(call)):
         return await question.outcome()
 
 

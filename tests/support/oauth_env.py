@@ -39,6 +39,7 @@ from tests.support.service_env import Holding, call_of
 from tests.support.serving import bound, serving, serving_at
 from webapp.app import open_app
 from webapp.calls.call import Call
+from webapp.calls.verbs import Verbs
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox, new_sandbox
@@ -135,7 +136,7 @@ class OAuthEnv:
         async def body() -> Account:
             call.begin()
             try:
-                with asking(call):
+                with asking(Verbs(call)):
                     connected = await elicit.oauth(
                         provider, scopes=scopes, account=account, reason=reason
                     )

@@ -43,7 +43,7 @@ class Leases:
         """Take the outcome for this leg of the run, or None if another leg has it."""
         if current.take is None or current.take.leg != self._leg:
             taking = asyncio.create_task(
-                self._elicitations.take(current.id, run=run, leg=self._leg)
+                self._elicitations.take(current.id, run=run, leg=self._leg, known=current)
             )
             self._under_way.add(taking)
             try:

@@ -9,6 +9,7 @@ from flows.elicitation.states import Elicitation, Json
 from flows.schema.schema import Fault
 from webapp.calls.batch import Batch
 from webapp.calls.run import CurrentRun
+from webapp.calls.used import CallUse
 from webapp.elicitations.links import Links
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.waiters import Waiter
@@ -64,7 +65,7 @@ Prompts: TypeAlias = Batch[Prompt]
 class Leg(Protocol):
     """What a presenter takes of a call."""
 
-    accounts: dict[str, str]
+    used: CallUse
     faults: dict[str, Sequence[Fault]]
 
     @property

@@ -80,7 +80,7 @@ class RunningTools:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.done():
-                if not is_cut_told and call.must_finish:
+                if not is_cut_told and call.used.must_finish:
                     self._orphan(task, call)
                 else:
                     await self._cancelled(task, call)
@@ -108,7 +108,7 @@ class RunningTools:
             self._answered(call)
         else:
             wire.on_end(lambda _: self._answered(call))
-        if not call.run.is_loaded:
+        if not call.notes_delivery:
             return
         run_id = call.run.value.id
         over = self._in_flight[run_id] = asyncio.get_running_loop().create_future()
@@ -173,7 +173,7 @@ class RunningTools:
             self._is_idle.set()
 
     def _orphan(self, task: asyncio.Task[Any], call: Call) -> None:
-        if task.done() or not (call.has_taken or call.must_finish):
+        if task.done() or not (call.has_taken or call.used.must_finish):
             return
         self._bound(task, call)
 
@@ -187,15 +187,15 @@ class RunningTools:
 
     def _end(self, task: asyncio.Task[Any], call: Call) -> None:
         """Now, or after `once`, or in the midst of it when its grace is over."""
-        call.working.when_out(task.cancel)
-        if call.working:
+        call.used.working.when_out(task.cancel)
+        if call.used.working:
             asyncio.get_running_loop().call_later(self._grace.total_seconds(), task.cancel)
 
     async def _cancelled(self, task: asyncio.Task[Any], call: Call) -> None:
         """Cancel it at its next await outside `once`; return when it is over, or is inside."""
         task.add_done_callback(_retrieve)
-        call.working.when_out(task.cancel)
-        if call.working:
+        call.used.working.when_out(task.cancel)
+        if call.used.working:
             self._bound(task, call)
             return
         with anyio.CancelScope(shield=True):

@@ -1,17 +1,23 @@
-"""What a running tool may do beside asking: keep work, complete, forget, use what it was given."""
+"""What a running tool asks with: the verbs, each of one leg of its call.
+
+What could go wrong: a verb that acts for a call that is over, or without its run. And of questions
+that are asked together one ends the leg while the others are under way: what the call knows then
+decides, and no task outlives the await.
+"""
 
 import asyncio
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any, NoReturn, TypeVar, cast
 
+from flows.elicitation import run as runs
 from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Completion, Elicitation, Json, Status
-from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
-from flows.errors import ElicitError, NotAllowed
+from flows.errors import ElicitError, Failed, NotAllowed, NotSupported
 from flows.question import (
     Outcome,
     Question,
@@ -20,96 +26,88 @@ from flows.question import (
     current_body,
     digest_of,
 )
-from webapp.calls.once import KEPT, KEPT_UNDER_A_RECEIPT, OnceKey, Working, do_once, do_unkept
+from webapp.calls.call import Call
+from webapp.calls.once import KEPT, KEPT_UNDER_A_RECEIPT, OnceKey, do_once, do_unkept
+from webapp.calls.outcome import cancelled, outcome_of, processing
 from webapp.calls.prefetched import Fact, Prefetched
-from webapp.calls.presenter import Prompts
+from webapp.calls.presenter import Interrupted, PresentedQuestion, Prompts
+from webapp.calls.questions import Questions
 from webapp.calls.resources import OwnersReach
-from webapp.calls.run import CurrentRun
-from webapp.calls.together import ask_all
 from webapp.calls.unasked import nothing_stands_before
-from webapp.completion import Completing
+from webapp.deadline import Deadline
 from webapp.elicitations.question_kind import AskedBy
-from webapp.elicitations.service import Elicitations
-from webapp.http.client import Outbound
-from webapp.identity.identity import Caller
-from webapp.kinds.registry import Kinds
+from webapp.elicitations.waiters import Waiter
 
 T = TypeVar("T")
+LOOK_AGAIN = timedelta(seconds=3)
 
 
-class Verbs(ABC):
-    """The part of flows.question.Asker that no waiting belongs to; `Call` has the rest."""
+class Verbs:
+    """Implements flows.question.Asker for one leg."""
 
-    leg: str  # of the run, which this call is
-
-    def __init__(
-        self,
-        *,
-        elicitations: Elicitations,
-        completing: Completing,
-        kinds: Kinds,
-        outbound: Outbound,
-        caller: Caller,
-        tool: ToolCall,
-        run: CurrentRun,
-        accounts: Mapping[str, str],
-    ) -> None:
-        """`accounts` are those that the body got in earlier legs, by the digest of the question."""
-        self.elicitations = elicitations
-        self.kinds = kinds
-        self.run = run
-        self.tool = tool
-        self.caller = caller
+    def __init__(self, call: Call) -> None:
+        self.call = call
         self.last_error: ElicitError | None = None
-        self.is_over = False
         self.handed = Prefetched()
-        self.hidden: set[str] = set()  # what no error may carry to the model
-        self.accounts = dict(accounts)  # and in this one
-        self._of_earlier_legs = frozenset(accounts)
-        self.working = Working()
-        self.has_paid = False  # the body has seen a payment
-        self.again: bool | None = None  # of what `note_use` tells; None: of nothing yet
-        self._receipt: str | None = None  # what was paid last in this leg, for this very call
-        self._completing = completing
-        self._outbound = outbound
+        self._questions = Questions(
+            elicitations=call.elicitations,
+            links=call.links,
+            kinds=call.kinds,
+            run=call.run,
+            tool=call.tool,
+            client_id=call.caller.client,
+            leg=call.leg,
+            is_by_code=call.caller.by_code,
+            is_over=lambda: call.is_over,
+        )
+        self._counts: Counter[Fact] = Counter()
+        self._seen: dict[Step, bool] = {}  # and whether its order counts
 
     @property
-    def has_accounts_of_earlier_legs(self) -> bool:
-        return bool(self._of_earlier_legs)
-
-    def drop_accounts(self) -> None:
-        """Their run goes on no more: this call gets what is in use by now."""
-        for digest in self._of_earlier_legs:
-            self.accounts.pop(digest, None)
-        self._of_earlier_legs = frozenset[str]()
+    def hidden(self) -> Collection[str]:
+        """What no log of the tool's may carry."""
+        return self.call.used.hidden
 
     @property
     def resources(self) -> OwnersReach:
-        run = self.run.value
+        call = self.call
         return OwnersReach(
-            owner=run.owner,
-            run=run.id,
-            leg=self.leg,
-            tool=self.tool.tool,
-            calling_client=self.tool.calling_client,
-            is_over=lambda: self.is_over,
-            payments=self.kinds.payments,
-            outbound=self._outbound,
-            accounts=self.kinds.accounts,
-            hide=self.hidden.add,
+            owner=call.run.value.owner,
+            run=call.run.value.id,
+            leg=call.leg,
+            tool=call.tool.tool,
+            calling_client=call.tool.calling_client,
+            is_over=lambda: call.is_over,
+            payments=call.kinds.payments,
+            outbound=call.outbound,
+            accounts=call.kinds.accounts,
+            hide=call.used.hidden.add,
         )
 
     def fact(self, request: Request) -> Fact:
         """What tells its question from others. Raises NotConfigured."""
-        facts = self.kinds[request.kind].facts(request)
+        facts = self.call.kinds[request.kind].facts(request)
         return request.kind, digest_of(request.kind, facts)
+
+    async def ask(self, question: Question[T]) -> Outcome[T]:
+        try:
+            await nothing_stands_before()
+            outcome = await self._ask(question)
+            is_gate = traits_of(question.request.kind).is_gate
+            if is_gate and outcome.accepted and self.call.run.value.result is not None:
+                await self.call.the_run()  # what is done is given, and no body starts for it again
+        except ElicitError as error:
+            self.last_error = error
+            raise
+        self.last_error = outcome.error
+        return outcome
 
     async def ask_together(
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
     ) -> tuple[Outcome[Any], ...]:
         try:
             await nothing_stands_before()
-            outcomes = await ask_all(self, questions, stops_at_no=stops_at_no)
+            outcomes = await self._ask_all(questions, stops_at_no=stops_at_no)
         except ElicitError as error:
             self.last_error = error
             raise
@@ -136,24 +134,25 @@ class Verbs(ABC):
         try:
             await nothing_stands_before()
             if again is None:
-                result = await self._once(name, work, step=("", "", ""))
-            else:
-                step = (self.tool.tool, body.path, json.dumps(key))
-                with body.using(name, key):
-                    result = await self._once(name, work, step=step)
-            if again is not None:
-                self.note_use(again=again)
+                return await self._once(name, work, step=("", "", ""))
+            step = (self.call.tool.tool, body.path, json.dumps(key))
+            with body.using(name, key):
+                result = await self._once(name, work, step=step)
+            self.call.used.note_use(again=again)
             return result
         except ElicitError as error:
             self.last_error = error
             raise
 
+    def can(self, mode: str) -> bool:
+        return self.call.presenter.can(mode)
+
     def token(self, elicitation_id: str, *, timeout: timedelta) -> str:
-        return self._completing.token(elicitation_id, timeout=timeout)
+        return self.call.completing.token(elicitation_id, timeout=timeout)
 
     def read_token(self, text: str) -> str:
         try:
-            return self._completing.read_token(text)
+            return self.call.completing.read_token(text)
         except ElicitError as error:
             self.last_error = error
             raise
@@ -162,128 +161,263 @@ class Verbs(ABC):
         self, elicitation_id: str, content: Json, *, owner: str | None = None
     ) -> Completion:
         await nothing_stands_before()
-        return await self._completing.complete(elicitation_id, content, owner=owner)
+        return await self.call.completing.complete(elicitation_id, content, owner=owner)
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
         await nothing_stands_before()
-        return await self._completing.complete_return(request, content)
+        return await self.call.completing.complete_return(request, content)
 
     async def forget(self, name: str) -> bool:
         await nothing_stands_before()
-        await self._must_be_going_on()
-        owner = self.caller.must_be_known()
-        return await self.kinds.secrets.forget(owner=owner, server=self.tool.server, name=name)
-
-    def note(self, fact: Fact, content: Json) -> None:
-        """Remember what is secret of an answer, and which account or receipt it is."""
-        kind, digest = fact
-        traits = traits_of(kind)
-        if traits.is_secret:
-            self.hidden.update(_texts(content))
-        elif traits.gives == "account" and isinstance(content, Mapping):
-            self.hidden.update(_texts(content.get("access_token")))
-            self.accounts[digest] = str(content.get("connection"))
-        elif traits.gives == "receipt" and isinstance(content, Mapping):
-            self.has_paid = True
-            # What is bought for good is used by many calls, each of which does its own work.
-            is_for_good = bool(content.get("once"))
-            self._receipt = None if is_for_good else str(content.get("id"))
-            if not is_for_good:
-                self.note_use(again=False)
-
-    def note_use(self, *, again: bool) -> None:
-        """The result will have used a payment or `once`: the same call made again may repeat it."""
-        self.again = again or bool(self.again)
+        await self.call.must_be_going_on()
+        owner, server = self.call.caller.must_be_known(), self.call.tool.server
+        return await self.call.kinds.secrets.forget(owner=owner, server=server, name=name)
 
     def failed(self, error: ElicitError) -> None:
         self.last_error = error
 
+    async def _ask(self, question: Question[T]) -> Outcome[T]:
+        step = await self._step(question)
+        if isinstance(step, Outcome):
+            return step
+        return await self._ask_at(step, question, Prompts())
+
+    async def _ask_all(
+        self, questions: Sequence[Question[Any]], *, stops_at_no: bool
+    ) -> tuple[Outcome[Any], ...]:
+        """Each as by itself and all in one round; the outcomes in the order of the questions.
+
+        With `stops_at_no` the first no that is no answer is raised at once: nobody waits for the
+        rest.
+        """
+        steps = [await self._step(question) for question in questions]
+        group = Prompts(len(steps))
+
+        async def ask(question: Question[Any], step: Step | Outcome[Any]) -> Outcome[Any]:
+            outcome = step
+            if isinstance(outcome, Step):
+                outcome = await self._ask_at(outcome, question, group)
+            if stops_at_no and outcome.error is not None and question.no is None:
+                raise outcome.error
+            group.leave()
+            return outcome
+
+        asking: list[asyncio.Task[Outcome[Any]]] = []
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for question, step in zip(questions, steps, strict=True):
+                    asking.append(tasks.create_task(ask(question, step)))
+        except BaseExceptionGroup:
+            if self.call.is_interrupted:
+                raise Interrupted from None
+            _raise_first(asking)
+        return tuple(task.result() for task in asking)
+
+    async def _step(self, question: Question[T]) -> Step | Outcome[T]:
+        """Where it stands in the run, or its outcome where nobody is asked."""
+        call, fact = self.call, self.fact(question.request)
+        if question.again:
+            call.used.note_use(again=True)
+        if (handed := self.handed.take(fact, question)) is not None:
+            await call.must_be_going_on()
+            return handed
+        step = Step(kind=fact[0], digest=fact[1], nth=self._counts[fact])
+        self._counts[fact] += 1
+        is_gate = traits_of(fact[0]).is_gate
+        is_ordered = not is_gate and asyncio.current_task() is call.task
+        await call.must_be_going_on()
+        try:
+            about = cast("Json", getattr(question.request, "arguments", None))
+            in_client = call.presenter.asks_in_client(fact[0], about)
+            call.kinds.policies.must_have_form(fact[0], in_client=in_client)
+            call.caller.must_be_answerable(fact[0], in_client=in_client)
+        except (NotAllowed, NotSupported) as error:
+            return question.unasked(error)
+        run = await (self._a_gates_run() if is_gate else call.the_run())
+        later = self._asked_again(run, step)
+        try:
+            known = await self._known(question.request, step.digest, run.at(step))
+        except Failed:
+            if later is None:
+                raise
+            known = None
+        if known is None and later is not None and await self._is_got(run.at(step)):
+            self._seen.update((one, False) for one in run.alike(step))
+            self._counts[fact], step = later.nth + 1, later
+        if known is not None:  # it has no place in the run, and so none in its order
+            call.used.has_known = True
+            self._seen[step] = False
+            call.used.note(fact, known)
+            return Outcome(status=Status.ACCEPTED, content=question.answer(known))
+        # A call that the client did not continue may ask afresh.
+        if is_ordered and call.run.is_continued:
+            runs.check_order(run, step, seen=self._seen, says=question.message)
+        self._seen[step] = is_ordered
+        return step
+
+    async def _a_gates_run(self) -> Run:
+        """The same; but a result that went out is given again behind the gate of a new call."""
+        await self.call.must_be_going_on()
+        run = await self.call.run.load()
+        return run if run.is_delivered else await self.call.the_run()
+
+    def _asked_again(self, run: Run, step: Step) -> Step | None:
+        """Where an earlier leg asked for the same once more, as what it had got works no more."""
+        if not self.call.kinds[step.kind].may_know or traits_of(step.kind).is_gate:
+            return None
+        latest = max(run.alike(step), default=step, key=attrgetter("nth"))
+        return latest if latest.nth > step.nth else None
+
+    async def _is_got(self, asking: AskedStep | None) -> bool:
+        """Whether the leg that asked again had got it here: it was at hand, or is an account."""
+        if asking is None:
+            return True
+        asked = await self.call.elicitations.get(asking.elicitation_id)
+        is_accepted = asked is not None and asked.status is Status.ACCEPTED
+        return is_accepted and traits_of(asking.place.kind).gives == "account"
+
     async def _known(self, request: Request, digest: str, asking: AskedStep | None) -> Json | None:
         """An answer that needs no asking, unless what was asked there may still bring one."""
-        kind = self.kinds[request.kind]
+        call = self.call
+        kind = call.kinds[request.kind]
         if not kind.may_know:
             return None
         by = AskedBy(
-            owner=self.run.value.owner,
-            server=self.tool.server,
-            tool=self.tool.tool,
-            version=self.tool.version,
-            client=self.tool.calling_client,
-            account=self.accounts.get(digest),
-            is_later_leg=digest in self._of_earlier_legs,
+            owner=call.run.value.owner,
+            server=call.tool.server,
+            tool=call.tool.tool,
+            version=call.tool.version,
+            client=call.tool.calling_client,
+            account=call.used.accounts.get(digest),
+            is_later_leg=digest in call.used.of_earlier_legs,
         )
         if asking is not None:
-            asked = await self.elicitations.get(asking.elicitation_id)
+            asked = await call.elicitations.get(asking.elicitation_id)
             if asked is not None and asked.delivered_at is None and await self._is_open(asked, by):
                 return None
         return await kind.known(request, by)
 
-    def _must_be_askable(self, kind: str, *, in_client: bool) -> None:
-        """Raises NotSupported, NotAllowed."""
-        self.kinds.policies.must_have_form(kind, in_client=in_client)
-        self.caller.must_be_answerable(kind, in_client=in_client)
-
     async def _is_open(self, asked: Elicitation, by: AskedBy) -> bool:
         if traits_of(asked.kind).is_gate and asked.status is Status.ACCEPTED:
-            return await self.kinds.gates.still_stands(asked, by)
-        return self.elicitations.clock() < asked.kept_until
+            return await self.call.kinds.gates.still_stands(asked, by)
+        return self.call.now < asked.kept_until
+
+    async def _ask_at(self, step: Step, question: Question[T], group: Prompts) -> Outcome[T]:
+        """Ask it there; one group is shown together."""
+        call = self.call
+        with call.elicitations.waiters.waiter(leg=call.leg, taker=call.taken) as waiter:
+            call.waiters.add(waiter)
+            group.join(waiter)
+            try:
+                return await self._answered(question, step, waiter, group)
+            finally:
+                call.waiters.discard(waiter)
+
+    async def _answered(
+        self, question: Question[T], step: Step, waiter: Waiter, group: Prompts
+    ) -> Outcome[T]:
+        call = self.call
+        before, is_ordered = call.run.value.at(step), self._seen[step]
+        until = call.presenter.limit(step.kind, now=call.now, timeout=question.timeout)
+        limit = Deadline(until - call.now, ticks=call.elicitations.ticks)
+        while True:
+            current = await self._questions.park(question, step, waiter, is_ordered=is_ordered)
+            if current.is_open_there and not current.status.is_final:
+                current = await call.kinds.payments.checkouts.ask_once(current)
+            if not current.status.is_final:
+                # A new question at a place of old has been shown to nobody.
+                is_again = before is not None and before.elicitation_id == current.id
+                shown = self._questions.shown(current, step, is_again=is_again, group=group)
+                if not question.waits_for_money:
+                    call.leaves_to_come.add(current.id)
+                    waiter.sees_all = True
+                settled = await self._presented(shown, waiter)
+                if settled is None:
+                    return cancelled(question, current)
+                current = settled
+            await call.must_be_going_on()
+            if call.is_left_to_come(current):
+                return processing(question, current)
+            if not current.status.is_final:
+                call.interrupt(call.presenter.busy())
+            taken = await call.taken.take(current, run=call.run.value.id)
+            if taken is not None and not await self._has_successor(taken):
+                return await self._outcome(question, taken)
+            if taken is None:
+                await self._questions.take_over()
+                await self._wait_for_the_other(waiter, limit=limit)
+
+    async def _presented(self, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+        """Shown to the person, and waited for; what comes by itself later is neither."""
+        if self.call.is_left_to_come(shown.elicitation):
+            return shown.elicitation
+        await self.call.links.prove()
+        return await self.call.presenter.wait(self.call, shown, waiter)
+
+    async def _has_successor(self, taken: Elicitation) -> bool:
+        """Whether it made way for another elicitation of its question, which is to be taken."""
+        if taken.status is not Status.SUPERSEDED:
+            return False
+        held = await self.call.elicitations.find(owner=taken.owner, join=taken.join)
+        if held is None or held.id == taken.id:
+            return False
+        self.call.taken.forget(taken)
+        await self.call.run.change(lambda run: runs.move(run, taken.id, held.id))
+        return True
+
+    async def _wait_for_the_other(self, waiter: Waiter, *, limit: Deadline) -> None:
+        """Another leg acts on the outcome: its result is ours too if it does not arrive there."""
+        call = self.call
+        now = call.now
+        await waiter.changes(until=min(limit.at(now), now + LOOK_AGAIN), now=now)
+        await call.run.reload()
+        run = call.run.value
+        if run.result is not None and run.answers(call.now, is_named=call.run.is_continued):
+            call.repeat(run, run.result)
+        if limit.is_over or call.is_draining:
+            call.interrupt(call.presenter.busy())
+
+    async def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:
+        call = self.call
+        is_yes = taken.status is Status.ACCEPTED
+        try:
+            content = await call.kinds[taken.kind].answer(taken) if is_yes else None
+        except Failed:  # what it led to is gone: the next call asks anew
+            call.taken.use(taken)
+            raise
+        call.taken.use(taken)
+        call.used.note((taken.kind, taken.asked.digest), content)
+        return outcome_of(question, taken, content=content, faults=call.faults.get(taken.id, ()))
 
     async def _once(
         self, name: str, work: Callable[[str], Awaitable[Json]], *, step: OnceKey
     ) -> Json:
-        await self._must_be_going_on()
-        if self.caller.owner is None:
-            if self.caller.refusal is not None:
+        call = self.call
+        await call.must_be_going_on()
+        if call.caller.owner is None:
+            if call.caller.refusal is not None:
                 raise NotAllowed(
                     f"once({name!r}) was not begun, as nothing of it could be kept. "
-                    f"{self.caller.refusal}"
+                    f"{call.caller.refusal}"
                 )
-            return await do_unkept(name, work, working=self.working)
-        await self._the_run()
-        run = await self.run.begin()
+            return await do_unkept(name, work, working=call.used.working)
+        await call.the_run()
+        run = await call.run.begin()
+        receipt = call.used.receipt
         return await do_once(
-            self.elicitations,
+            call.elicitations,
             owner=run.owner,
-            scope=self._receipt or run.id,
-            kept=KEPT if self._receipt is None else KEPT_UNDER_A_RECEIPT,
+            scope=receipt or run.id,
+            kept=KEPT if receipt is None else KEPT_UNDER_A_RECEIPT,
             name=name,
             step=step,
             work=work,
-            working=self.working,
-            wait=self.wait_for,
+            working=call.used.working,
+            wait=call.wait_for,
         )
 
-    @abstractmethod
-    async def wait_for(self, others: Collection[asyncio.Future[Any]]) -> None: ...
 
-    @property
-    @abstractmethod
-    def is_interrupted(self) -> bool: ...
-
-    @abstractmethod
-    async def step(self, question: Question[T]) -> Step | Outcome[T]: ...
-
-    @abstractmethod
-    async def ask_at(self, step: Step, question: Question[T], group: Prompts) -> Outcome[T]: ...
-
-    @abstractmethod
-    async def _must_be_going_on(self) -> None:
-        """Raises CallOver."""
-
-    @abstractmethod
-    async def _the_run(self) -> Run:
-        """This leg's run; does not return where its result is there already."""
-
-
-def _texts(content: Json) -> list[str]:
-    match content:
-        case str():
-            return [content]
-        case Mapping():
-            return [text for value in content.values() for text in _texts(value)]
-        case list() | tuple():
-            return [text for value in content for text in _texts(value)]
-        case int() | float() if not isinstance(content, bool):
-            return [str(content)]
-        case _:
-            return []
+def _raise_first(asking: Sequence[asyncio.Task[Any]]) -> NoReturn:
+    """Raises the error itself: whoever asked one question alone would get no group either."""
+    errors = [task.exception() for task in asking if not task.cancelled()]
+    raise next(error for error in errors if error is not None) from None

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -216,6 +217,9 @@ async def _serve(
             told.set()
 
         stack.enter_context(stopped_by_signals(stop))
+        # What stands by now stays: a collection that looks through it stops the loop for long.
+        gc.collect()
+        gc.freeze()
         _announce(settings, server.name, is_demo=place == DEMO, sandbox=sandbox)
         async with asyncio.TaskGroup() as group:
             ending = group.create_task(drained(service, told, settings=settings, end=end))

@@ -140,12 +140,14 @@ class Elicitations:
         change: Callable[[Elicitation], Elicitation],
         *,
         also: Also | None = None,
+        known: Elicitation | None = None,
     ) -> Elicitation:
         """Change one elicitation: read, decide, compare-and-set, and again if somebody was first.
 
-        Raises what `change` or `also` raises, KeyError if there is no such elicitation.
+        `known` was read already. Raises what `change` or `also` raises, KeyError if there is no
+        such elicitation.
         """
-        current = self.recent.get(id)
+        current = known or self.recent.get(id)
         is_read = current is None
         for number in range(TRIES_AT_MOST):
             if is_read or current is None:
@@ -234,7 +236,9 @@ class Elicitations:
                 current = changed
         return current
 
-    async def take(self, id: str, *, run: str, leg: str) -> Elicitation:
+    async def take(
+        self, id: str, *, run: str, leg: str, known: Elicitation | None = None
+    ) -> Elicitation:
         """Raises NotPossible if another leg uses the outcome."""
 
         def free(current: Elicitation) -> Elicitation:
@@ -243,7 +247,7 @@ class Elicitations:
             return states.take(current, run=run, leg=leg, now=self.clock())
 
         try:
-            return await self.change(id, free)
+            return await self.change(id, free, known=known)
         except NotPossible:
             await self.each([id], lambda e: states.shorten(e, now=self.clock()))
             raise

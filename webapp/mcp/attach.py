@@ -24,6 +24,7 @@ from flows.question import asking
 from webapp.calls.call import Call
 from webapp.calls.presenter import Presenter
 from webapp.calls.unasked import all_were_asked
+from webapp.calls.verbs import Verbs
 from webapp.http.connection import ClientConnections, client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
 from webapp.identity.identity import Caller
@@ -188,7 +189,7 @@ class Middleware:
         if chain.run_id is not None:
             run = await call.run.load()
             if not call.run.is_continued:
-                call.drop_accounts()
+                call.used.drop_accounts()
             params["requestState"] = chain.foreign
             responses = with_kept(run.responses, chain.responses)
             params.pop("inputResponses", None)
@@ -218,12 +219,13 @@ class Middleware:
         call_next: CallNext,
     ) -> HandlerResult:
         call.begin()
+        verbs = Verbs(call)
         own: Result = {}
         error: ElicitError | None = None
         try:
-            with asking(call) as unasked:
-                inner_calls.enter(call, self._server, tool)
-                await ask_first(call, tool, name=call.tool.tool, arguments=call.tool.arguments)
+            with asking(verbs) as unasked:
+                inner_calls.enter(verbs, self._server, tool)
+                await ask_first(verbs, tool, name=call.tool.tool, arguments=call.tool.arguments)
                 own = _wire_form(await call_next(context))
             if not call.is_interrupted and is_whole(own):
                 await all_were_asked(unasked, tool=call.tool.tool)
@@ -235,7 +237,7 @@ class Middleware:
             if not call.is_interrupted:
                 await call.finish()
                 if isinstance(raised, Exception):
-                    cleared = without(raised, call.hidden)
+                    cleared = without(raised, call.used.hidden)
                     raise cleared from (raised.__cause__ if cleared is raised else None)
                 raise
         if call.is_interrupted:
@@ -249,8 +251,8 @@ class Middleware:
             await call.go_on()
             state = presenter.carry(call, own.get("requestState"))
             return {**own, "requestState": state} if state is not None else own
-        if error is None and own.get("isError") and escaped(call.last_error):
-            error = call.last_error
+        if error is None and own.get("isError") and escaped(verbs.last_error):
+            error = verbs.last_error
         return await self._finished(call, own, error, protocol_version=context.protocol_version)
 
     async def _finished(
@@ -265,7 +267,7 @@ class Middleware:
                 await call.finish()  # the same call goes on
                 return own
         if own.get("isError"):
-            own = masked(cut_off(own, call.hidden), call.hidden)
+            own = masked(cut_off(own, call.used.hidden), call.used.hidden)
         await call.finish(lambda: encode(own).decode(), is_error=bool(own.get("isError")))
         return own
 

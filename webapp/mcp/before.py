@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.kinds.gate import gate_question
-from webapp.calls.call import Call
+from webapp.calls.verbs import Verbs
 from webapp.mcp.needing import ask_needs
 from webapp.mcp.received import received
 from webapp.mcp.tools import ServedTool
 
 
 async def ask_first(
-    call: Call,
+    verbs: Verbs,
     tool: ServedTool | None,
     *,
     name: str,
@@ -20,19 +20,19 @@ async def ask_first(
     given: Mapping[str, Any] | None = None,
     is_inner: bool = False,
 ) -> None:
-    """Ask what is to be asked before the body starts; `call` is the Asker already.
+    """Ask what is to be asked before the body starts; `verbs` are the Asker already.
 
     `name` and `arguments`, as canonical JSON, are the tool's own: one that another tool calls
     (`is_inner`) runs within the call of that one; `given` are its own arguments where they are no
     JSON yet. Raises what the verbs raise: the model is told,
     and the body does not start.
     """
-    await _ask_gate(call, tool, name=name, arguments=arguments, given=given, is_inner=is_inner)
-    await ask_needs(call, tool, name=name, arguments=arguments, is_inner=is_inner)
+    await _ask_gate(verbs, tool, name=name, arguments=arguments, given=given, is_inner=is_inner)
+    await ask_needs(verbs, tool, name=name, arguments=arguments, is_inner=is_inner)
 
 
 async def _ask_gate(
-    call: Call,
+    verbs: Verbs,
     tool: ServedTool | None,
     *,
     name: str,
@@ -43,7 +43,7 @@ async def _ask_gate(
     # What an app calls by a hash is named by its name: so do the operator's patterns.
     names = [name] if tool is None or tool.name == name else [tool.name, name]
     for one in names:
-        gate = call.kinds.gates.before(
+        gate = verbs.call.kinds.gates.before(
             one,
             mark=tool.gate if tool is not None else None,
             is_destructive=tool is not None and tool.is_destructive is True,
@@ -63,6 +63,6 @@ async def _ask_gate(
                 arguments=arguments,
                 shown=shown,
                 # A yes is kept for the tool that was called: it would hold for all that it calls.
-                can_be_kept=not (is_inner or call.caller.is_anonymous),
+                can_be_kept=not (is_inner or verbs.call.caller.is_anonymous),
             )
             return

@@ -24,8 +24,8 @@ from weakref import WeakKeyDictionary
 from flows.errors import NoAsker, NotAsked
 from flows.kinds.gate import arguments_text, digest_of_arguments
 from flows.question import asking, current_asker, current_body
-from webapp.calls.call import Call
 from webapp.calls.unasked import all_were_asked
+from webapp.calls.verbs import Verbs
 from webapp.mcp.before import ask_first
 from webapp.mcp.tools import ServedTool, tool_of
 
@@ -51,7 +51,7 @@ class _Asked:
         )
 
 
-_asked: WeakKeyDictionary[Call, list[_Asked]] = WeakKeyDictionary()
+_asked: WeakKeyDictionary[Verbs, list[_Asked]] = WeakKeyDictionary()
 
 
 def watch(server: Any) -> None:
@@ -69,43 +69,43 @@ def watch(server: Any) -> None:
             parts.append(_middleware()())
 
 
-def enter(call: Call, server: Any, tool: ServedTool | None) -> None:
+def enter(verbs: Verbs, server: Any, tool: ServedTool | None) -> None:
     """The client's own call, which is asked where it comes in."""
     watch(server)
     own = _Asked(
         server=server,
-        name=call.tool.tool,
+        name=verbs.call.tool.tool,
         version=_version_of(tool),
-        arguments=call.tool.arguments,
+        arguments=verbs.call.tool.arguments,
         is_clients=True,
         marks=_marks_of(tool),
     )
-    _asked[call] = [own]
-    _enter_inside(call, tool, arguments=call.tool.arguments, is_clients=True)
+    _asked[verbs] = [own]
+    _enter_inside(verbs, tool, arguments=verbs.call.tool.arguments, is_clients=True)
 
 
 async def _ask(server: Any, message: Any) -> None:
     try:
-        call = current_asker()
+        verbs = current_asker()
     except NoAsker:
         return
-    if not isinstance(call, Call):
+    if not isinstance(verbs, Verbs):
         return
     arguments = arguments_text(message.arguments or {})
     tool = await tool_of(server, message.name, meta=message.meta, is_inner=True)
-    alike = [one for one in _asked.get(call, ()) if one.is_of(server, message.name, tool)]
+    alike = [one for one in _asked.get(verbs, ()) if one.is_of(server, message.name, tool)]
     if any(asked.arguments in (None, arguments) for asked in alike):
         return
     is_clients = any(asked.is_clients for asked in alike)
     await ask_first(
-        call,
+        verbs,
         tool,
         name=message.name,
         arguments=arguments,
         given=message.arguments or {},
         is_inner=not is_clients,
     )
-    _enter_inside(call, tool, arguments=arguments, is_clients=is_clients)  # after a yes only
+    _enter_inside(verbs, tool, arguments=arguments, is_clients=is_clients)  # after a yes only
 
 
 async def _run(context: Any, call_next: Any) -> Any:
@@ -113,27 +113,29 @@ async def _run(context: Any, call_next: Any) -> Any:
     from fastmcp.tools.base import InputRequiredToolResult, ToolResult  # noqa: PLC0415 - optional
 
     try:
-        call = current_asker()
+        asker = current_asker()
     except NoAsker:
         return await call_next(context)
     message = context.message
     digest = digest_of_arguments(arguments_text(message.arguments or {}))
     body = current_body().inner(f"{message.name} {digest}")
-    with asking(call, body=body) as unasked:
+    with asking(asker, body=body) as unasked:
         result = await call_next(context)
     is_whole = isinstance(result, ToolResult) and not isinstance(result, InputRequiredToolResult)
     if is_whole and not result.is_error:
         try:
             await all_were_asked(unasked, tool=str(context.message.name))
         except NotAsked as error:
-            call.failed(error)
+            asker.failed(error)
             raise
     return result
 
 
-def _enter_inside(call: Call, tool: ServedTool | None, *, arguments: str, is_clients: bool) -> None:
+def _enter_inside(
+    verbs: Verbs, tool: ServedTool | None, *, arguments: str, is_clients: bool
+) -> None:
     for inside in tool.inside if tool is not None else ():
-        _asked.setdefault(call, []).append(
+        _asked.setdefault(verbs, []).append(
             _Asked(
                 server=inside.server,
                 name=inside.name,

@@ -80,7 +80,7 @@ class SqliteWriter:
         self._is_ending = False
         (self._busy_milliseconds,) = connection.execute("PRAGMA busy_timeout").fetchone()
         self._fold_at = time.monotonic() + LOG_KEPT_SECONDS
-        self._careful = 0  # so many commits are job by job from the first
+        self._careful = 0  # so many commits of several jobs are job by job from the first
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._gathered: list[_Job] = []  # in this turn of the loop
         self._loop = asyncio.get_running_loop()
@@ -164,7 +164,7 @@ class SqliteWriter:
 
     def _commit(self, jobs: list[_Job]) -> list[_Answer]:
         try:
-            if self._careful:
+            if self._careful and len(jobs) > 1:
                 self._careful -= 1
             elif records := _all_records(jobs):
                 try:

@@ -11,6 +11,7 @@ from flows.question import asking
 from tests.support.clock import Clock
 from tests.support.mcp_server import eventually
 from tests.support.service_env import Holding, call_of, process
+from webapp.calls.verbs import Verbs
 from webapp.elicitations.complete import complete_elicitation
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
@@ -23,7 +24,7 @@ async def shown_to(service: Service, *, answers: bool) -> str | None:
 
     async def body() -> bool:
         call.begin()
-        with asking(call):
+        with asking(Verbs(call)):
             return await elicit.confirm("Sure?", key="k")
 
     task = asyncio.create_task(body())

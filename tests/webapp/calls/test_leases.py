@@ -16,7 +16,7 @@ class Slow:
         self.began = asyncio.Event()
         self.released: list[str] = []
 
-    async def take(self, id: str, *, run: str, leg: str) -> Any:
+    async def take(self, id: str, *, run: str, leg: str, known: Any) -> Any:
         self.began.set()
         await self.answers.wait()
         return type("Row", (), {"id": id})

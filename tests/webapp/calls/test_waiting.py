@@ -15,6 +15,7 @@ from tests.support.clock import Clock
 from tests.support.legs import answer, id_of, leg, settled_loop, soon
 from tests.support.service_env import Holding, asked, call_of, process
 from webapp.calls.presenter import Interrupted
+from webapp.calls.verbs import Verbs
 from webapp.elicitations.watcher import listen
 from webapp.service import Service
 from webapp.stores import Record
@@ -468,7 +469,7 @@ async def test_two_questions_at_once_do_not_swap_their_answers(here: Service) ->
 
     call = call_of(here, presenter=Both())
     call.begin()
-    with asking(call):
+    with asking(Verbs(call)):
         both = asyncio.gather(
             *(elicit.url(m, "https://example.com/").outcome() for m in ("one", "two"))
         )
@@ -485,9 +486,15 @@ async def test_a_question_that_changed_between_two_legs_is_noticed(here: Service
     waiting.cancel()
     await settled_loop()
     await call.finish()
-    again = call_of(here, run_id=call.run.value.id)
+    again = Verbs(call_of(here, run_id=call.run.value.id))
+
+    async def ask() -> None:
+        again.call.begin()
+        with asking(again):
+            await elicit.url("Something else.", "https://example.com/")
+
     with pytest.raises(QuestionChanged) as changed:
-        await soon(answer(again, elicit.url("Something else.", "https://example.com/")))
+        await soon(ask())
     assert changed.value.expected == "Please go there."
     assert again.last_error is changed.value
 
@@ -552,14 +559,14 @@ async def test_what_is_done_once_stays_done_for_the_answer_it_was_bought_with(
     call, presenter, waiting = await leg(here)
     await here.completing.complete(id_of(presenter), {})
     await soon(waiting)
-    with asking(call):
+    with asking(Verbs(call)):
         first = await elicit.once("book", work)
-    with asking(call):
+    with asking(Verbs(call)):
         assert await elicit.once("book", work) == first
     await call.finish()
     again = call_of(here)
     await soon(answer(again))
-    with asking(again):
+    with asking(Verbs(again)):
         assert await elicit.once("book", work) == first
         await elicit.once("another", work)
     assert len(done) == 2

@@ -13,6 +13,7 @@ from flows.question import Outcome, asking
 from tests.support.clock import NOON, Clock
 from tests.support.hand_loop import HandLoop
 from tests.support.service_env import Holding, call_of, process
+from webapp.calls.verbs import Verbs
 from webapp.elicitations.watcher import LISTEN_AGAIN_SECONDS, listen
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
@@ -56,7 +57,7 @@ class Scene:
     async def _answer(self, presenter: Holding) -> Outcome[Any]:
         call = call_of(self._here, presenter=presenter, arguments=len(self.store.watches))
         call.begin()
-        with asking(call):
+        with asking(Verbs(call)):
             return await QUESTION.outcome()
 
     async def answer(self, id: str) -> None:

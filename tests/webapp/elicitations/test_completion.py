@@ -22,6 +22,7 @@ from flows.errors import (
 from flows.question import Question, asking
 from tests.support.clock import Clock
 from tests.support.service_env import MINUTES, URL, Holding, asked, call_of, process
+from webapp.calls.verbs import Verbs
 from webapp.completion import Completing
 from webapp.elicitations.aliases import give_alias
 from webapp.identity.identity import Identity, IdentityRules
@@ -129,9 +130,9 @@ async def test_a_late_yes_answers_the_same_call_within_ten_minutes(
     here: Service, clock: Clock
 ) -> None:
     question = elicit.url("Please go there.", "https://example.com/")
-    first, presenter = call_of(here), Holding()
-    first._presenter = presenter
-    with asking(first):
+    presenter = Holding()
+    first = call_of(here, presenter=presenter)
+    with asking(Verbs(first)):
         waiting = asyncio.ensure_future(question.outcome())
     id = await holding(presenter)
     clock.tick(minutes=5)
@@ -141,7 +142,7 @@ async def test_a_late_yes_answers_the_same_call_within_ten_minutes(
     await first.delivered()
     clock.tick(minutes=9)
     assert await here.completing.complete(id, {"n": 1}) is Completion.LATE
-    with asking(call_of(here)):
+    with asking(Verbs(call_of(here))):
         outcome = await question.outcome()
     assert (outcome.content, outcome.is_late) == ({"n": 1}, True)
 
@@ -189,7 +190,7 @@ async def test_the_waiter_of_the_question_asked_anew_gets_the_late_yes(
     old = await late_question(here, clock)
     presenter = Holding()
     call = call_of(here, presenter=presenter)
-    with asking(call):
+    with asking(Verbs(call)):
         waiting = asyncio.ensure_future(late_asked().outcome())
     assert await holding(presenter) != old.id
     assert await here.completing.complete(old.id, {"n": 1}) is Completion.LATE
@@ -204,12 +205,12 @@ async def test_a_leg_that_its_client_continued_gets_the_late_yes_too(
     old = await late_question(here, clock)
     first = Holding()
     earlier = call_of(here, presenter=first)
-    with asking(earlier):
+    with asking(Verbs(earlier)):
         gone = asyncio.ensure_future(late_asked().outcome())
     await holding(first)
     presenter = Holding()
     call = call_of(here, presenter=presenter, run_id=earlier.run.value.id)
-    with asking(call):
+    with asking(Verbs(call)):
         waiting = asyncio.ensure_future(late_asked().outcome())
     await holding(presenter)
     gone.cancel()
@@ -225,7 +226,7 @@ async def late_question(here: Service, clock: Clock) -> Elicitation:
     """A question of the same call whose time was up, and whose call is over."""
     presenter = Holding()
     call = call_of(here, presenter=presenter)
-    with asking(call):
+    with asking(Verbs(call)):
         waiting = asyncio.ensure_future(late_asked().outcome())
     id = await holding(presenter)
     clock.tick(minutes=5)
@@ -562,7 +563,7 @@ async def test_the_answer_is_the_same_here_and_in_another_process(
     here: Service, content: dict[object, object]
 ) -> None:
     presenter = Holding()
-    with asking(call_of(here, presenter=presenter)):
+    with asking(Verbs(call_of(here, presenter=presenter))):
         waiting = asyncio.ensure_future(late_asked().outcome())
     id = await holding(presenter)
     await here.completing.complete(id, content)  # type: ignore[arg-type]
@@ -619,7 +620,7 @@ async def test_a_form_that_is_over_is_answered_by_no_code(
     presenter = Holding()
     call = call_of(here, presenter=presenter)
     call.begin()
-    with asking(call):
+    with asking(Verbs(call)):
         waiting = asyncio.create_task(NAMED.outcome())
         id = await holding(presenter)
     if is_declined:

@@ -31,6 +31,7 @@ from tests.support.schedules import PROGRAM, Schedule, TurnStore, explore
 from tests.support.service_env import Holding, call_of, process
 from webapp.calls.call import Call
 from webapp.calls.presenter import Interrupted
+from webapp.calls.verbs import Verbs
 from webapp.elicitations.watcher import listen
 from webapp.service import Service
 from webapp.sweeper import fall_due
@@ -169,7 +170,7 @@ class Table:
             timeout=SHORT,
         )
         try:
-            with asking(call):
+            with asking(Verbs(call)):
                 outcome = await question.outcome()
             if outcome.accepted:
                 self.begin_to_act(name, call)

@@ -9,6 +9,7 @@ from flows.elicitation.states import Completion, Status
 from flows.question import asking
 from tests.support.clock import Clock
 from tests.support.service_env import Holding, asked, call_of, process
+from webapp.calls.verbs import Verbs
 from webapp.elicitations import retry as tries
 from webapp.stores import Conflict, Record
 from webapp.stores.memory import MemoryStore
@@ -45,7 +46,7 @@ async def test_a_tool_asks_though_others_were_first_many_times() -> None:
     async with process(store, Clock()) as service:
         store.losses = MANY
         question = elicit.url("Go there.", "https://example.com/")
-        with asking(call_of(service, presenter=presenter)):
+        with asking(Verbs(call_of(service, presenter=presenter))):
             waiting = asyncio.ensure_future(question.outcome())
             while presenter.holds is None:  # noqa: ASYNC110 - it must not end before
                 await asyncio.sleep(0)

@@ -20,6 +20,7 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import eventually
 from tests.support.service_env import Holding, call_of, process
 from webapp.calls.call import Call
+from webapp.calls.verbs import Verbs
 from webapp.cli.approvals import clear_approvals, list_approvals, revoke_approval
 from webapp.command import CommandRefused
 from webapp.records.rows import Approval
@@ -38,7 +39,7 @@ async def service(clock: Clock) -> AsyncIterator[Service]:
 async def passes(call: Call, *, tool: str = "t") -> None:
     """What stands before the body, as the middleware asks it."""
     call.begin()
-    with asking(call):
+    with asking(Verbs(call)):
         await gate_question(
             Gate(),
             tool=tool,

@@ -21,6 +21,7 @@ from tests.support.mcp_server import eventually, soon, text_of
 from tests.support.service_env import Holding, call_of, process
 from tests.support.shop_env import buying, open_shop
 from webapp.calls.call import Call
+from webapp.calls.verbs import Verbs
 from webapp.elicitations.watcher import listen
 from webapp.kinds.quotas import BETWEEN_COUNTS
 from webapp.records.rows import Standing
@@ -66,7 +67,7 @@ def start(
 
     async def ask() -> Outcome[Any]:
         one.call.begin()
-        with asking(one.call):
+        with asking(Verbs(one.call)):
             return await (going() if question is None else question).outcome()
 
     one.outcome = asyncio.ensure_future(ask())
@@ -191,14 +192,14 @@ async def test_the_questions_of_one_run_do_not_supersede_each_other(
     async with process(store, clock, policies=ONE) as service:
         call = call_of(service, presenter=Holding())
         call.begin()
-        with asking(call):
+        with asking(Verbs(call)):
             both = asyncio.gather(going("One.").outcome(), going("Two.").outcome())
         await two_are_asked(service)
         assert await statuses(service) == ["pending", "pending"]
         for row in await rows(service):
             await service.completing.complete(row.id, {})
         assert all(await soon(both))
-        with asking(call):
+        with asking(Verbs(call)):
             third = asyncio.ensure_future(going("Three.").outcome())
         other = await started(service, "other")
         assert (await soon(third)).status is Status.SUPERSEDED
@@ -214,7 +215,7 @@ async def test_a_question_that_the_same_run_joined_is_left_alone(
         first = await started(service, "first", question=named)
         call = call_of(service, presenter=Holding(), arguments="second")
         call.begin()
-        with asking(call):
+        with asking(Verbs(call)):
             both = asyncio.gather(named.outcome(), going("Another.").outcome())
         await two_are_asked(service)
         assert await statuses(service) == ["pending", "pending"]

@@ -28,6 +28,7 @@ from tests.support.mcp_server import (
     text_of,
 )
 from tests.support.service_env import Holding, call_of, process
+from webapp.calls.verbs import Verbs
 from webapp.settings.quotas import PolicySettings
 from webapp.stores.memory import MemoryStore
 
@@ -314,9 +315,10 @@ async def test_no_token_of_another_purpose_is_read_and_no_route_of_ours_takes_th
                     elicit.read_token(other)
             with pytest.raises(InvalidToken):
                 await service.completing.called_back(elicit.token("e"), {})
-        with asking(call), pytest.raises(InvalidToken):
+        verbs = Verbs(call)
+        with asking(verbs), pytest.raises(InvalidToken):
             elicit.read_token("rubbish")
-        assert isinstance(call.last_error, InvalidToken)
+        assert isinstance(verbs.last_error, InvalidToken)
 
 
 async def test_a_callback_of_the_authors_own_completes_by_the_token_that_it_was_sent():

@@ -79,9 +79,9 @@ class Orphaned:
         bodies = RunningTools(orphaned_at_most=timedelta(minutes=10), grace=timedelta(seconds=10))
 
         async def body() -> None:
-            call.has_paid = is_paid
+            call.used.has_paid = is_paid
             try:
-                with call.working.begun() if work_takes else nullcontext():
+                with call.used.working.begun() if work_takes else nullcontext():
                     await asyncio.sleep(work_takes)
                     self.note("done")
                 await asyncio.sleep(3600)

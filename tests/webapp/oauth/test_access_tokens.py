@@ -31,6 +31,7 @@ from tests.support.account_env import (
 from tests.support.clock import Clock
 from tests.support.renewing import BY_FORM, HUB, NO_WAY, Renewing, down, gone, the_one
 from webapp.calls.resources import OwnersReach
+from webapp.calls.verbs import Verbs
 from webapp.oauth.access_tokens import BACK_OFF, CLAIM, FRESH
 from webapp.routes.redirect import depart
 from webapp.service import Service
@@ -469,7 +470,7 @@ async def test_a_call_that_is_over_is_given_no_newer_key() -> None:
         await asked.account()
         kept = await the_one(service)
         clock.tick(minutes=5)
-        assert await asked.call.resources.renew(kept.id, kept.access_token) is None
+        assert await Verbs(asked.call).resources.renew(kept.id, kept.access_token) is None
         assert network.refreshes == 0
 
 

@@ -30,6 +30,7 @@ from tests.support.payment_env import ADYEN, ADYEN_KEY, Adyen, Mollie, PaymentEn
 from tests.support.service_env import Holding, call_of
 from tests.support.shop_env import Shop, buying
 from tests.support.webhook_log import only, replayed
+from webapp.calls.verbs import Verbs
 from webapp.cli.payments import end_payment, list_payments
 from webapp.cli.webhooks import list_hooks
 from webapp.payments.webhook_rows import BODY_BYTES_KEPT
@@ -240,7 +241,7 @@ async def test_what_was_bought_for_good_is_not_handed_out_when_a_bank_has_taken_
     async def buy() -> Receipt:
         call = call_of(payment_env.service, presenter=Holding())
         call.begin()
-        with asking(call):
+        with asking(Verbs(call)):
             price = Money("9.00", "EUR")
             return await elicit.payment(price, "Report", provider="acme", once=True)
 

@@ -18,6 +18,7 @@ from flows.question import asking
 from tests.support.gateway_env import kept_in
 from tests.support.payment_env import Mollie, PaymentEnv, PayPal, approved, selling
 from tests.support.service_env import call_of
+from webapp.calls.verbs import Verbs
 from webapp.payments.unsigned_notices import BETWEEN_TRACES, TRACES_AT_ONCE
 
 PAYPAL_SELLER = paypal("an-id", "a-secret", is_live=False)
@@ -364,7 +365,7 @@ async def test_a_price_that_paypal_does_not_take_is_refused_before_there_is_a_li
 ) -> None:
     call = call_of(paypal_env.service)
     call.begin()
-    with asking(call), pytest.raises(InvalidQuestion):
+    with asking(Verbs(call)), pytest.raises(InvalidQuestion):
         await elicit.payment(price, "Report", provider="paypal")
     assert not await paypal_env.store.list("elicitation")
     assert at_paypal.calls == []
@@ -383,6 +384,6 @@ async def test_a_provider_that_is_not_set_up_is_named_by_its_settings(
 ) -> None:
     call = call_of(mollie_env.service)
     call.begin()
-    with asking(call), pytest.raises(NotConfigured) as refused:
+    with asking(Verbs(call)), pytest.raises(NotConfigured) as refused:
         await elicit.payment(Money("9.00", "EUR"), "Report", provider=provider)
     assert set(refused.value.missing) == names

@@ -26,6 +26,7 @@ from tests.support.acme import (
 from tests.support.own_provider import Orchard, say
 from tests.support.payment_env import Body, PaymentEnv, selling
 from tests.support.service_env import Holding, call_of
+from webapp.calls.verbs import Verbs
 from webapp.cli.payments import list_payments, refund_payment
 from webapp.payments.refunds import NoRefunds
 from webapp.payments.verification import ON_ITS_WAY
@@ -41,7 +42,7 @@ async def test_a_tool_gets_its_receipt_and_gives_the_money_back(
     call.begin()
 
     async def sell() -> Receipt:
-        with asking(call):
+        with asking(Verbs(call)):
             receipt = await elicit.payment(Money("9.00", "EUR"), "Report", provider="acme")
             refund = await receipt.refund(reason="no seats")
             assert (refund.id, str(refund.price)) == ("re-1", "9.00 EUR")
@@ -317,7 +318,7 @@ async def test_a_price_that_is_nothing_is_refused_before_there_is_a_link(
 ) -> None:
     call = call_of(payment_env.service)
     call.begin()
-    with asking(call), pytest.raises(InvalidQuestion):
+    with asking(Verbs(call)), pytest.raises(InvalidQuestion):
         await elicit.payment(Money("0.00", "EUR"), "Report", provider="acme")
     assert acme.calls == []
 

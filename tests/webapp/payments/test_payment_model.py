@@ -27,6 +27,7 @@ from tests.support.service_env import Holding
 from tests.support.shop_env import CREATE, Payer, Shop, open_shop
 from webapp.calls.call import Call
 from webapp.calls.presenter import Interrupted
+from webapp.calls.verbs import Verbs
 from webapp.payments.verification import ON_ITS_WAY
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Leg:
     async def run(self) -> None:
         self.call.begin()
         try:
-            with asking(self.call):
+            with asking(Verbs(self.call)):
                 await self.body()
         except Interrupted:
             await self.call.finish()

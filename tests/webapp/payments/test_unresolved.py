@@ -32,6 +32,7 @@ from tests.support.acme import (
 from tests.support.payment_env import Mollie, PaymentEnv, selling
 from tests.support.service_env import Holding, call_of
 from webapp.calls.call import Call
+from webapp.calls.verbs import Verbs
 from webapp.elicitations.question_kind import AskedBy
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
@@ -180,7 +181,7 @@ async def test_a_page_that_stays_open_after_its_time_is_asked_about_until_it_is_
 
 async def bought(call: Call) -> Receipt:
     call.begin()
-    with asking(call):
+    with asking(Verbs(call)):
         return await elicit.payment(Money("9.00", "EUR"), "Report", provider="acme")
 
 

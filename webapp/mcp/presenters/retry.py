@@ -296,7 +296,7 @@ class Retry:
 
     def _state(self, call: Leg, *, shown: Mapping[int, str], foreign: str | None) -> str:
         run = call.run.value
-        got = [f"{digest}:{id}" for digest, id in call.accounts.items()]
+        got = [f"{digest}:{id}" for digest, id in call.used.accounts.items()]
         lists = [
             [f"{n}{mode}" for n, mode in sorted(shown.items())],
             sorted(self._dismissed),

@@ -1,0 +1,77 @@
+"""What the body of a call has got and used: accounts, payments, secrets, `once`.
+
+What could go wrong: a secret that an error carries to the model, or a payment whose call is taken
+for one that used nothing.
+"""
+
+from collections.abc import Mapping
+
+from flows.elicitation import run as runs
+from flows.elicitation.run import Run
+from flows.elicitation.states import Json
+from flows.elicitation.traits import traits_of
+from webapp.calls.once import Working
+from webapp.calls.prefetched import Fact
+
+
+class CallUse:
+    """By one leg; `accounts` are those that its body got in earlier legs, by their digests."""
+
+    def __init__(self, accounts: Mapping[str, str]) -> None:
+        self.accounts = dict(accounts)  # and in this leg
+        self.of_earlier_legs = frozenset(accounts)
+        self.hidden: set[str] = set()  # what no error may carry to the model
+        self.working = Working()
+        self.has_paid = False  # the body has seen a payment
+        self.has_known = False  # an answer for which nobody was asked
+        self.again: bool | None = None  # of what `note_use` tells; None: of nothing yet
+        self.receipt: str | None = None  # what was paid last in this leg, for this very call
+
+    @property
+    def must_finish(self) -> bool:
+        """Whether only a client that says so ends the body: it has a payment, or began `once`."""
+        return self.has_paid or self.working.has_begun
+
+    def drop_accounts(self) -> None:
+        """Their run goes on no more: this call gets what is in use by now."""
+        for digest in self.of_earlier_legs:
+            self.accounts.pop(digest, None)
+        self.of_earlier_legs = frozenset[str]()
+
+    def note(self, fact: Fact, content: Json) -> None:
+        """Remember what is secret of an answer, and which account or receipt it is."""
+        kind, digest = fact
+        traits = traits_of(kind)
+        if traits.is_secret:
+            self.hidden.update(_texts(content))
+        elif traits.gives == "account" and isinstance(content, Mapping):
+            self.hidden.update(_texts(content.get("access_token")))
+            self.accounts[digest] = str(content.get("connection"))
+        elif traits.gives == "receipt" and isinstance(content, Mapping):
+            self.has_paid = True
+            # What is bought for good is used by many calls, each of which does its own work.
+            is_for_good = bool(content.get("once"))
+            self.receipt = None if is_for_good else str(content.get("id"))
+            if not is_for_good:
+                self.note_use(again=False)
+
+    def note_use(self, *, again: bool) -> None:
+        """The result will have used a payment or `once`: the same call made again may repeat it."""
+        self.again = again or bool(self.again)
+
+    def noted(self, run: Run) -> Run:
+        return run if self.again is None else runs.note_use(run, again=self.again)
+
+
+def _texts(content: Json) -> list[str]:
+    match content:
+        case str():
+            return [content]
+        case Mapping():
+            return [text for value in content.values() for text in _texts(value)]
+        case list() | tuple():
+            return [text for value in content for text in _texts(value)]
+        case int() | float() if not isinstance(content, bool):
+            return [str(content)]
+        case _:
+            return []
