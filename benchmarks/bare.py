@@ -13,7 +13,8 @@ from threading import Thread
 from typing import TypeAlias
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from webapp.records.randomness import Randomness
+
+from webapp.records.seal import Randomness
 
 _WRITES_A_COMMIT = 256
 _NONCE_BYTES = 12

@@ -409,7 +409,7 @@ def assert_heard(name: str) -> None:
 async def test_each_command_is_heard(tmp_path: Path, leaking: dict[str, str]) -> None:
     assert (await run("keys", "list", home=tmp_path, extra=leaking)).status == 3
     assert_heard("elicit keys")
-    with pytest.raises(AssertionError, match="it ended before it was ready"):
+    with pytest.raises(AssertionError, match="it ended before it said"):
         async with serving_elicit(home=tmp_path, extra=leaking):
             pass
     assert_heard("elicit serve")

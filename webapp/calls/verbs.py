@@ -64,6 +64,11 @@ class Verbs:
         self._seen: dict[Step, bool] = {}  # and whether its order counts
 
     @property
+    def leg(self) -> str:
+        """What its log lines are known by."""
+        return self.call.leg
+
+    @property
     def hidden(self) -> Collection[str]:
         """What no log of the tool's may carry."""
         return self.call.used.hidden
