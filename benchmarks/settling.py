@@ -147,8 +147,7 @@ async def _stored_lifecycles(elicitations: Elicitations, owner: str, times: int)
     async def one() -> None:
         question = fresh(owner, now=utc_now(), id=elicitations.new_id(owner))
         for version in range(4):
-            row = await elicitations.rows.seal(replace(question, version=version))
-            await elicitations.store.write(row)
+            await elicitations.rows.write(replace(question, version=version))
 
     return await _rate(one, times)
 
