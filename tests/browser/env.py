@@ -132,7 +132,7 @@ class ServerEnv:
 
 
 @asynccontextmanager
-async def open_stage() -> AsyncIterator[ServerEnv]:
+async def open_env() -> AsyncIterator[ServerEnv]:
     """The server and the sandbox, each on a port of 127.0.0.1."""
     store = await open_store("memory:")
     with bound("127.0.0.1") as reserved:

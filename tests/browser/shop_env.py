@@ -1,4 +1,4 @@
-"""A served shop, the till on another origin that it sends people to, and its caller."""
+"""A served shop, the checkout on another origin that it sends people to, and its caller."""
 
 import asyncio
 import os
@@ -56,7 +56,7 @@ async def payment_env(scope: Scope, receive: Receive, send: Send) -> None:
         return
     if scope["path"] == "/hop":
         answer = RedirectResponse(query["to"][0])
-    elif scope["path"] == "/till":
+    elif scope["path"] == "/checkout":
         answer = checkout_page(done=query["back"][0])
     else:
         answer = PlainTextResponse("no such page", status_code=404)
@@ -131,16 +131,16 @@ class Shop:
         return list(await self.store.list("elicitation"))
 
     def calling(
-        self, *, mode: str = "legacy", way: str = "till"
+        self, *, mode: str = "legacy", way: str = "checkout"
     ) -> AbstractAsyncContextManager[Calling]:
         return calling(self.url, "book_a_table", {"way": way}, mode=mode)
 
 
 @asynccontextmanager
 async def open_shop(*, port: int = 0) -> AsyncIterator[Shop]:
-    """The shop at 127.0.0.1, its till at localhost: for a browser these are two sites.
+    """The shop at 127.0.0.1, its checkout at localhost: for a browser these are two sites.
 
-    What the till's `/hop` leads to is the same till under another name, so of a third origin.
+    What its `/hop` leads to is the same checkout under another name, so of a third origin.
     """
     store = await open_store("memory:")
     async with serving(payment_env) as address:
@@ -168,17 +168,17 @@ def _tools(*, shop: str, payment_env: str, other: str) -> MCPServer:
 
     def to_checkout(link: Link) -> str:
         query = {"back": link.return_url, "callback": link.callback_url}
-        return f"{payment_env}/till?{urlencode(query)}"
+        return f"{payment_env}/checkout?{urlencode(query)}"
 
     def over_a_hop(link: Link) -> str:
-        there = f"{other}/till?{urlencode({'back': link.return_url})}"
+        there = f"{other}/checkout?{urlencode({'back': link.return_url})}"
         return f"{payment_env}/hop?{urlencode({'to': there})}"
 
     def to_route(link: Link) -> str:
-        return f"{shop}/till?{urlencode({'elicitation': link.return_token})}"
+        return f"{shop}/checkout?{urlencode({'elicitation': link.return_token})}"
 
     ways = {
-        "till": (to_checkout, payment_env),
+        "checkout": (to_checkout, payment_env),
         "hop": (over_a_hop, payment_env),
         "route": (to_route, shop),
     }
@@ -195,7 +195,7 @@ def _tools(*, shop: str, payment_env: str, other: str) -> MCPServer:
         )
         return f"Booked: {dict(answer)}"
 
-    @server.custom_route("/till", methods=["GET"])
+    @server.custom_route("/checkout", methods=["GET"])
     async def show_checkout(request: Request) -> Response:
         return checkout_page(done=f"/paid?{request.url.query}")
 

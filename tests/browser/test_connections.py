@@ -15,14 +15,14 @@ SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 FITS = "() => document.documentElement.scrollWidth <= window.innerWidth"
 
 
-async def two_accounts(stage: ServerEnv, ann: Visitor) -> None:
+async def two_accounts(env: ServerEnv, ann: Visitor) -> None:
     """Two tools of one account, and then another account in its place."""
-    await connect(stage, ann, mode=MODE)
-    async with stage.calling("export_all", mode=MODE) as call:
+    await connect(env, ann, mode=MODE)
+    async with env.calling("export_all", mode=MODE) as call:
         await press(await opened(call, ann), "Allow")
         await call.text()
-    await stop_sharing(await overview(stage, ann), "export_all")
-    async with stage.calling("export_all", mode=MODE) as call:
+    await stop_sharing(await overview(env, ann), "export_all")
+    async with env.calling("export_all", mode=MODE) as call:
         page = await opened(call, ann)
         await press(page, "Another account")
         await page.get_by_role("radio", name="Hubot").check()
@@ -30,9 +30,9 @@ async def two_accounts(stage: ServerEnv, ann: Visitor) -> None:
         assert await call.text() == "Exported everything of hubot."
 
 
-async def overview(stage: ServerEnv, ann: Visitor) -> Page:
+async def overview(env: ServerEnv, ann: Visitor) -> Page:
     page = await ann.page()
-    await page.goto(f"{stage.url}/connections")
+    await page.goto(f"{env.url}/connections")
     await reads(page, "Connected accounts")
     return page
 
@@ -50,9 +50,9 @@ async def stop_sharing(page: Page, tool: str) -> None:
 async def test_the_accounts_and_their_tools_fit_and_can_be_pressed(
     browser: Browser, size: tuple[int, int]
 ) -> None:
-    async with meeting(browser, Way(mode=MODE, size=size, scheme="light")) as (stage, ann):
-        await two_accounts(stage, ann)
-        page = await overview(stage, ann)
+    async with meeting(browser, Way(mode=MODE, size=size, scheme="light")) as (env, ann):
+        await two_accounts(env, ann)
+        page = await overview(env, ann)
         for scheme in SCHEMES:
             await page.emulate_media(color_scheme=scheme)
             assert await page.evaluate(FITS)
@@ -66,30 +66,30 @@ async def test_the_accounts_and_their_tools_fit_and_can_be_pressed(
 
 async def test_without_javascript_a_tool_loses_an_account_and_asks_again(browser: Browser) -> None:
     way = Way(mode=MODE, size=SMALL, scheme="dark")
-    async with meeting(browser, way, java_script_enabled=False) as (stage, ann):
-        await connect(stage, ann, mode=MODE)
-        page = await overview(stage, ann)
+    async with meeting(browser, way, java_script_enabled=False) as (env, ann):
+        await connect(env, ann, mode=MODE)
+        page = await overview(env, ann)
         await stop_sharing(page, "list_my_repositories")
         await expect(card(page, "Octo Cat")).to_contain_text("None at the moment")
-        async with stage.calling("list_my_repositories", mode=MODE) as call:
+        async with env.calling("list_my_repositories", mode=MODE) as call:
             await reads(await opened(call, ann), "list_my_repositories wants to use octocat")
 
 
 async def test_another_account_is_used_from_the_next_call_on(browser: Browser) -> None:
-    async with meeting(browser) as (stage, ann):
-        await two_accounts(stage, ann)
-        page = await overview(stage, ann)
+    async with meeting(browser) as (env, ann):
+        await two_accounts(env, ann)
+        page = await overview(env, ann)
         await press(page, "Use octocat")
         await expect(card(page, "Octo Cat")).to_contain_text("In use")
         await expect(card(page, "Hubot").get_by_role("button", name="Use hubot")).to_be_visible()
-        async with stage.calling("list_my_repositories", mode=MODE) as call:
+        async with env.calling("list_my_repositories", mode=MODE) as call:
             assert (await call.text()).startswith("octocat has 3 repositories")
 
 
 async def test_a_disconnected_account_is_gone_and_the_tool_asks_again(browser: Browser) -> None:
-    async with meeting(browser) as (stage, ann):
-        await connect(stage, ann, mode=MODE)
-        page = await overview(stage, ann)
+    async with meeting(browser) as (env, ann):
+        await connect(env, ann, mode=MODE)
+        page = await overview(env, ann)
         await press(page, "Disconnect octocat at GitHub")
         await reads(page, "GitHub is disconnected")
         await expect(page.get_by_role("main")).to_contain_text("GitHub has confirmed")
@@ -97,20 +97,20 @@ async def test_a_disconnected_account_is_gone_and_the_tool_asks_again(browser: B
         await reads(page, "GitHub is disconnected")
         await page.get_by_role("link", name="Back to connected accounts").click()
         await expect(page.get_by_role("main")).to_contain_text("Nothing is connected.")
-        async with stage.calling("list_my_repositories", mode=MODE) as call:
+        async with env.calling("list_my_repositories", mode=MODE) as call:
             await at_sandbox(call, ann)
 
 
 async def test_the_page_is_found_from_home_and_from_the_end_of_connecting(
     browser: Browser,
 ) -> None:
-    async with meeting(browser) as (stage, ann):
-        async with stage.calling("list_my_repositories", mode=MODE) as call:
+    async with meeting(browser) as (env, ann):
+        async with env.calling("list_my_repositories", mode=MODE) as call:
             page = await at_sandbox(call, ann)
             await press(page, "Approve")
             await reads(page, "GitHub is connected")
             await page.get_by_role("link", name="Manage connections").click()
             await reads(page, "Connected accounts")
-        await page.goto(stage.url)
+        await page.goto(env.url)
         await page.get_by_role("link", name="Manage connections").click()
         await reads(page, "Connected accounts")

@@ -35,18 +35,18 @@ REPORT = "The premium report is yours; 9.00 EUR was paid."
 PAYMENT_TIME = timedelta(minutes=30)
 
 
-async def asks_nothing(stage: ServerEnv, tool: str, *, mode: str) -> str:
+async def asks_nothing(env: ServerEnv, tool: str, *, mode: str) -> str:
     """What the tool says to a call that shows nobody a link."""
-    async with stage.calling(tool, mode=mode) as call:
+    async with env.calling(tool, mode=mode) as call:
         text = await call.text()
         assert call.links.empty()
         return text
 
 
-async def link_of(stage: ServerEnv) -> str:
+async def link_of(env: ServerEnv) -> str:
     """The link of the latest question, for another tab."""
-    latest = (await stage.elicitations())[-1]
-    return stage.service.links.of(latest, now=stage.clock())
+    latest = (await env.elicitations())[-1]
+    return env.service.links.of(latest, now=env.clock())
 
 
 async def pay(page: Page) -> None:
@@ -65,12 +65,12 @@ def fact(page: Page, name: str) -> Locator:
 async def test_an_account_is_connected_once_and_each_further_tool_asks_once(
     browser: Browser, way: Way
 ) -> None:
-    async with meeting(browser, way) as (stage, ann):
-        async with stage.calling("list_my_repositories", mode=way.mode) as call:
+    async with meeting(browser, way) as (env, ann):
+        async with env.calling("list_my_repositories", mode=way.mode) as call:
             page = await opened(call, ann)
             await reads(page, f"Connect GitHub to {SERVER}")
             main = page.get_by_role("main")
-            host, next_host = stage.url.partition("//")[2], stage.sandbox_url.partition("//")[2]
+            host, next_host = env.url.partition("//")[2], env.sandbox_url.partition("//")[2]
             await expect(main).to_contain_text(
                 f"{SERVER} ({host}) asks for this because you used list_my_repositories in Claude"
             )
@@ -85,9 +85,9 @@ async def test_an_account_is_connected_once_and_each_further_tool_asks_once(
             await approve(page)
             await expect(page.get_by_role("main")).to_contain_text("Octo Cat")
             assert (await call.text()).startswith(REPOSITORIES)
-        text = await asks_nothing(stage, "list_my_repositories", mode=way.mode)
+        text = await asks_nothing(env, "list_my_repositories", mode=way.mode)
         assert text.startswith(REPOSITORIES)
-        async with stage.calling("export_all", mode=way.mode) as call:
+        async with env.calling("export_all", mode=way.mode) as call:
             page = await opened(call, ann)
             await reads(page, "export_all wants to use octocat")
             main = page.get_by_role("main")
@@ -96,7 +96,7 @@ async def test_an_account_is_connected_once_and_each_further_tool_asks_once(
             await press(page, "Allow")
             await reads(page, "GitHub is connected")
             assert await call.text() == "Exported everything of octocat."
-        text = await asks_nothing(stage, "export_all", mode=way.mode)
+        text = await asks_nothing(env, "export_all", mode=way.mode)
         assert text == "Exported everything of octocat."
 
 
@@ -104,15 +104,15 @@ async def test_an_account_is_connected_once_and_each_further_tool_asks_once(
 async def test_a_no_at_the_provider_ends_the_call_and_keeps_nothing(
     browser: Browser, way: Way
 ) -> None:
-    async with meeting(browser, way) as (stage, ann):
-        async with stage.calling("list_my_repositories", mode=way.mode) as call:
+    async with meeting(browser, way) as (env, ann):
+        async with env.calling("list_my_repositories", mode=way.mode) as call:
             page = await at_sandbox(call, ann)
             await press(page, "Deny")
             await reads(page, "You said no at GitHub")
             result = await call.result()
             assert result.is_error
             assert "ELICITATION_DENIED" in await call.text()
-        async with stage.calling("list_my_repositories", mode=way.mode) as call:
+        async with env.calling("list_my_repositories", mode=way.mode) as call:
             page = await opened(call, ann)
             await reads(page, "Connect GitHub")
             await press(page, "Decline")
@@ -121,9 +121,9 @@ async def test_a_no_at_the_provider_ends_the_call_and_keeps_nothing(
 
 
 async def test_another_account_takes_the_place_of_the_one_that_is_offered(browser: Browser) -> None:
-    async with meeting(browser, NEW) as (stage, ann):
-        await connect(stage, ann, mode=NEW.mode)
-        async with stage.calling("export_all", mode=NEW.mode) as call:
+    async with meeting(browser, NEW) as (env, ann):
+        await connect(env, ann, mode=NEW.mode)
+        async with env.calling("export_all", mode=NEW.mode) as call:
             page = await opened(call, ann)
             await press(page, "Another account")
             await page.get_by_role("radio", name="Hubot").check()
@@ -139,13 +139,13 @@ async def test_another_account_takes_the_place_of_the_one_that_is_offered(browse
 async def test_a_card_that_is_declined_and_then_one_that_is_not_pay_once(
     browser: Browser, way: Way
 ) -> None:
-    async with meeting(browser, way) as (stage, ann):
-        async with stage.calling("buy_report", mode=way.mode) as call:
+    async with meeting(browser, way) as (env, ann):
+        async with env.calling("buy_report", mode=way.mode) as call:
             page = await opened(call, ann)
             await reads(page, "Pay €9.00")
             main = page.get_by_role("main")
             await expect(main).to_contain_text("Test mode: no real money moves.")
-            await expect(main).to_contain_text(f"{SERVER} ({stage.url.partition('//')[2]}) asks")
+            await expect(main).to_contain_text(f"{SERVER} ({env.url.partition('//')[2]}) asks")
             await expect(main.get_by_role("figure")).to_contain_text("Premium report")
             await expect(fact(page, "Who is paid")).to_contain_text("through Stripe (sandbox)")
             await expect(page.get_by_role("button", name="Decline")).to_be_visible()
@@ -155,7 +155,7 @@ async def test_a_card_that_is_declined_and_then_one_that_is_not_pay_once(
             assert not call.task.done()
             await pay(page)
             assert await call.text() == REPORT
-        async with stage.calling("buy_report", mode=way.mode) as call:
+        async with env.calling("buy_report", mode=way.mode) as call:
             await reads(await opened(call, ann), "Pay €9.00")  # the first one is used up
 
 
@@ -163,21 +163,21 @@ async def test_whoever_leaves_the_checkout_has_said_no_and_cannot_pay_there_any_
     browser: Browser,
 ) -> None:
     async with (
-        meeting(browser, OLD) as (stage, ann),
-        stage.calling("buy_report", mode=OLD.mode) as call,
+        meeting(browser, OLD) as (env, ann),
+        env.calling("buy_report", mode=OLD.mode) as call,
     ):
         page = await at_sandbox(call, ann)
         checkout = page.url
         await press(page, "Cancel")
         await reads(page, "You did not pay")
         assert "ELICITATION_DENIED" in await call.text()
-        await stage.pass_time(timedelta())
+        await env.pass_time(timedelta())
         await page.goto(checkout)
         await reads(page, "This checkout is over")
 
 
 async def test_a_transfer_that_arrives_later_lets_the_tool_go_on(browser: Browser) -> None:
-    async with meeting(browser) as (stage, ann), stage.calling("buy_report", mode=NEW.mode) as call:
+    async with meeting(browser) as (env, ann), env.calling("buy_report", mode=NEW.mode) as call:
         page = await at_sandbox(call, ann)
         await press(page, "Pay by bank, arrives later")
         await reads(page, "The pretended transfer is under way")
@@ -193,8 +193,8 @@ async def test_a_transfer_that_arrives_later_lets_the_tool_go_on(browser: Browse
 
 async def test_a_transfer_that_fails_ends_the_call_and_claims_no_payment(browser: Browser) -> None:
     async with (
-        meeting(browser, OLD) as (stage, ann),
-        stage.calling("buy_report", mode=OLD.mode) as call,
+        meeting(browser, OLD) as (env, ann),
+        env.calling("buy_report", mode=OLD.mode) as call,
     ):
         page = await at_sandbox(call, ann)
         await press(page, "Pay by bank, arrives later")
@@ -207,35 +207,35 @@ async def test_a_transfer_that_fails_ends_the_call_and_claims_no_payment(browser
 async def test_what_is_paid_after_the_tool_gave_up_serves_the_next_call(
     browser: Browser, way: Way
 ) -> None:
-    async with meeting(browser, way) as (stage, ann):
-        async with stage.calling("buy_report", mode=way.mode) as call:
+    async with meeting(browser, way) as (env, ann):
+        async with env.calling("buy_report", mode=way.mode) as call:
             page = await at_sandbox(call, ann)
             await press(page, "Pay by bank, arrives later")
             await reads(page, "The pretended transfer is under way")
-            await stage.pass_time(PAYMENT_TIME)
+            await env.pass_time(PAYMENT_TIME)
             said = await call.text()
             assert "ELICITATION_TIMEOUT" in said
             assert "a payment is on its way" in said
         other = await ann.page()
-        await other.goto(await link_of(stage))
+        await other.goto(await link_of(env))
         await reads(other, "Your payment is on its way")
         await expect(other.get_by_role("main")).to_contain_text("you need not pay again")
         await press(page, "Let the transfer arrive")
         await reads(page, "It worked, and it is kept")
         await expect(page.get_by_role("main")).to_contain_text("Ask it to continue")
-        assert await asks_nothing(stage, "buy_report", mode=way.mode) == REPORT
+        assert await asks_nothing(env, "buy_report", mode=way.mode) == REPORT
 
 
 async def test_what_is_paid_when_the_client_had_dismissed_it_serves_the_next_call(
     browser: Browser,
 ) -> None:
-    async with meeting(browser) as (stage, ann):
-        async with stage.calling("buy_report", mode=NEW.mode, action="cancel") as call:
+    async with meeting(browser) as (env, ann):
+        async with env.calling("buy_report", mode=NEW.mode, action="cancel") as call:
             assert "ELICITATION_CANCELLED" in await call.text()
             page = await at_sandbox(call, ann)
             await pay(page)
             await expect(page.get_by_role("main")).to_contain_text("ask it to continue")
-        assert await asks_nothing(stage, "buy_report", mode=NEW.mode) == REPORT
+        assert await asks_nothing(env, "buy_report", mode=NEW.mode) == REPORT
 
 
 @both_ways
@@ -243,17 +243,17 @@ async def test_the_waiting_page_moves_on_by_the_webhook_of_a_browser_that_never_
     browser: Browser, way: Way
 ) -> None:
     async with (
-        meeting(browser, way) as (stage, ann),
-        stage.calling("buy_report", mode=way.mode) as call,
+        meeting(browser, way) as (env, ann),
+        env.calling("buy_report", mode=way.mode) as call,
     ):
         page = await at_sandbox(call, ann)
         waiting = await ann.page()
-        await waiting.goto(await link_of(stage))
+        await waiting.goto(await link_of(env))
         await expect(waiting.get_by_role("status")).to_contain_text("moves on by itself")
         # Pressed, and then the window is shut before the way back has begun.
         form = page.locator("form", has=page.get_by_role("button", name="Pay with a test card"))
         pressed = await ann.context.request.post(
-            stage.sandbox_url + (await form.get_attribute("action") or ""),
+            env.sandbox_url + (await form.get_attribute("action") or ""),
             form={"csrf": await form.locator("input").get_attribute("value") or ""},
             max_redirects=0,
         )
@@ -265,14 +265,14 @@ async def test_the_waiting_page_moves_on_by_the_webhook_of_a_browser_that_never_
 async def test_a_webhook_that_comes_after_the_person_is_back_changes_nothing(
     browser: Browser,
 ) -> None:
-    async with meeting(browser) as (stage, ann), stage.calling("buy_report", mode=NEW.mode) as call:
-        stage.post.hold()
+    async with meeting(browser) as (env, ann), env.calling("buy_report", mode=NEW.mode) as call:
+        env.post.hold()
         page = await at_sandbox(call, ann)
         await pay(page)
         assert await call.text() == REPORT
-        before = await stage.elicitations()
-        assert len(await stage.post.arrive()) == 1
-        assert await stage.elicitations() == before
+        before = await env.elicitations()
+        assert len(await env.post.arrive()) == 1
+        assert await env.elicitations() == before
         await page.reload()
         await reads(page, "Paid €9.00")
 
@@ -289,8 +289,8 @@ async def test_a_secret_reaches_the_tool_and_is_nowhere_else(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with (
-        meeting(browser, way) as (stage, ann),
-        stage.calling("use_key", mode=way.mode) as call,
+        meeting(browser, way) as (env, ann),
+        env.calling("use_key", mode=way.mode) as call,
     ):
         page = await opened(call, ann)
         await reads(page, f"{SERVER} asks you for something secret")
@@ -309,7 +309,7 @@ async def test_a_secret_reaches_the_tool_and_is_nowhere_else(
         await reads(page, "Saved")
         await expect(page.get_by_role("textbox")).to_have_count(0)
         assert not any(SECRET in url for url in ann.urls)
-        assert stage.tape.places_of(SECRET) == ["POST heard"]
+        assert env.tape.places_of(SECRET) == ["POST heard"]
         assert caplog.records
         assert SECRET not in caplog.text
 
@@ -317,8 +317,8 @@ async def test_a_secret_reaches_the_tool_and_is_nowhere_else(
 async def test_a_fault_is_corrected_and_what_is_kept_by_name_is_not_asked_again(
     browser: Browser,
 ) -> None:
-    async with meeting(browser, OLD) as (stage, ann):
-        async with stage.calling("add_station", mode=OLD.mode) as call:
+    async with meeting(browser, OLD) as (env, ann):
+        async with env.calling("add_station", mode=OLD.mode) as call:
             page = await opened(call, ann)
             key = page.get_by_role("textbox", name="Key")
             await page.get_by_role("textbox", name="Station").fill("north")
@@ -338,37 +338,37 @@ async def test_a_fault_is_corrected_and_what_is_kept_by_name_is_not_asked_again(
             assert (
                 await call.text() == f"Station north was added with a key of {len(SECRET)} letters."
             )
-        assert (await asks_nothing(stage, "add_station", mode=OLD.mode)).startswith("Station north")
+        assert (await asks_nothing(env, "add_station", mode=OLD.mode)).startswith("Station north")
 
 
 async def test_nobody_has_to_type_a_secret(browser: Browser) -> None:
     async with (
-        meeting(browser, NEW) as (stage, ann),
-        stage.calling("use_key", mode=NEW.mode) as call,
+        meeting(browser, NEW) as (env, ann),
+        env.calling("use_key", mode=NEW.mode) as call,
     ):
         page = await opened(call, ann)
         await page.get_by_role("textbox").fill(SECRET)
         await press(page, "Decline")
         await reads(page, "You declined")
         assert "ELICITATION_DECLINED" in await call.text()
-        assert stage.tape.places_of(SECRET) == []
+        assert env.tape.places_of(SECRET) == []
 
 
 # What people do to pages.
 
 
 async def test_all_three_work_without_javascript(browser: Browser) -> None:
-    async with meeting(browser, OLD, java_script_enabled=False) as (stage, ann):
-        await connect(stage, ann, mode=OLD.mode)
-        async with stage.calling("buy_report", mode=OLD.mode) as call:
+    async with meeting(browser, OLD, java_script_enabled=False) as (env, ann):
+        await connect(env, ann, mode=OLD.mode)
+        async with env.calling("buy_report", mode=OLD.mode) as call:
             page = await at_sandbox(call, ann)
             waiting = await ann.page()
-            await waiting.goto(await link_of(stage))
+            await waiting.goto(await link_of(env))
             await pay(page)
             await waiting.get_by_role("link", name="Check now").click()
             await reads(waiting, "Paid €9.00")
             assert await call.text() == REPORT
-        async with stage.calling("use_key", mode=OLD.mode) as call:
+        async with env.calling("use_key", mode=OLD.mode) as call:
             page = await opened(call, ann)
             await page.get_by_role("textbox").fill(SECRET)
             await press(page, "Save")
@@ -380,18 +380,18 @@ async def test_all_three_work_without_javascript(browser: Browser) -> None:
 async def test_a_double_click_does_everything_once(
     browser: Browser, java_script_enabled: bool
 ) -> None:
-    async with meeting(browser, java_script_enabled=java_script_enabled) as (stage, ann):
-        async with stage.calling("list_my_repositories", mode=NEW.mode) as call:
+    async with meeting(browser, java_script_enabled=java_script_enabled) as (env, ann):
+        async with env.calling("list_my_repositories", mode=NEW.mode) as call:
             page = await opened(call, ann)
             await page.get_by_role("button", name="Continue").dblclick()
             await approve(page)
             assert (await call.text()).startswith(REPOSITORIES)
-        async with stage.calling("buy_report", mode=NEW.mode) as call:
+        async with env.calling("buy_report", mode=NEW.mode) as call:
             page = await opened(call, ann)
             await page.get_by_role("button", name="Continue").dblclick()
             await pay(page)
             assert await call.text() == REPORT
-        async with stage.calling("use_key", mode=NEW.mode) as call:
+        async with env.calling("use_key", mode=NEW.mode) as call:
             page = await opened(call, ann)
             await page.get_by_role("textbox").fill(SECRET)
             await page.get_by_role("button", name="Save").dblclick()
@@ -400,19 +400,19 @@ async def test_a_double_click_does_everything_once(
 
 
 async def test_going_back_after_the_end_does_nothing_again(browser: Browser) -> None:
-    async with meeting(browser) as (stage, ann):
-        async with stage.calling("list_my_repositories", mode=NEW.mode) as call:
+    async with meeting(browser) as (env, ann):
+        async with env.calling("list_my_repositories", mode=NEW.mode) as call:
             page = await at_sandbox(call, ann)
             await approve(page)
             await call.result()
-        settled = await stage.elicitations()
+        settled = await env.elicitations()
         await page.go_back()
         await approve(page)
         await page.go_back()
         await page.go_back()
         await reads(page, "GitHub is connected")
-        assert await stage.elicitations() == settled
-        async with stage.calling("buy_report", mode=NEW.mode) as call:
+        assert await env.elicitations() == settled
+        async with env.calling("buy_report", mode=NEW.mode) as call:
             page = await at_sandbox(call, ann)
             await pay(page)
             await call.result()
@@ -424,12 +424,12 @@ async def test_going_back_after_the_end_does_nothing_again(browser: Browser) -> 
 
 async def test_of_two_tabs_the_later_one_connects_and_the_other_says_so(browser: Browser) -> None:
     async with (
-        meeting(browser) as (stage, ann),
-        stage.calling("list_my_repositories", mode=NEW.mode) as call,
+        meeting(browser) as (env, ann),
+        env.calling("list_my_repositories", mode=NEW.mode) as call,
     ):
         first = await at_sandbox(call, ann)
         second = await ann.page()
-        await second.goto(await link_of(stage))
+        await second.goto(await link_of(env))
         await press(second, "again")
         await reads(second, "Connect your Sandbox GitHub account?")
         await press(first, "Approve")
@@ -442,10 +442,10 @@ async def test_of_two_tabs_the_later_one_connects_and_the_other_says_so(browser:
 
 
 async def test_two_tabs_lead_to_one_checkout_that_takes_money_once(browser: Browser) -> None:
-    async with meeting(browser) as (stage, ann), stage.calling("buy_report", mode=NEW.mode) as call:
+    async with meeting(browser) as (env, ann), env.calling("buy_report", mode=NEW.mode) as call:
         first = await at_sandbox(call, ann)
         second = await ann.page()
-        await second.goto(await link_of(stage))
+        await second.goto(await link_of(env))
         await press(second, "again")
         await reads(second, "Pretend to pay")
         assert second.url == first.url

@@ -46,7 +46,7 @@ server.serve_forever()
 # What a page or a worker of the origin sends: as its own page would, and as plain as can be.
 CALLS = """async ({url, headers, times}) => {
   const call = {jsonrpc: "2.0", id: 1, method: "tools/call",
-                params: {name: "book_a_table", arguments: {way: "till"}}};
+                params: {name: "book_a_table", arguments: {way: "checkout"}}};
   const said = [];
   for (let number = 0; number < times; number++) {
     try {

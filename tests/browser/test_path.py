@@ -32,7 +32,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @asynccontextmanager
 async def shopping(
-    browser: Browser, *, mode: str = OLD, way: str = "till", **options: Any
+    browser: Browser, *, mode: str = OLD, way: str = "checkout", **options: Any
 ) -> AsyncIterator[tuple[Shop, Calling, Visitor]]:
     """A call and one visitor, whose browser has nothing to complain about in the end."""
     async with (
@@ -45,7 +45,7 @@ async def shopping(
 
 
 async def go_on(page: Page) -> None:
-    """Press Continue, and be at the till."""
+    """Press Continue, and be at the checkout."""
     await page.get_by_role("button", name="Continue").click()
     await reads(page, "Till")
 
@@ -61,7 +61,7 @@ async def pay_to_the_end(page: Page, call: Calling) -> None:
 
 
 async def call_back(page: Page) -> None:
-    """The till itself says that it was paid, while the person is still there."""
+    """The checkout itself says that it was paid, while the person is still there."""
     callback = parse_qs(urlsplit(page.url).query)["callback"][0]
     async with httpx.AsyncClient(verify=no_certificates()) as payment_env:
         assert (await payment_env.post(callback, json={"paid": 9})).is_success
@@ -99,7 +99,7 @@ async def test_a_route_of_the_served_server_completes_with_the_bound_browser(
     ):
         page = await opened(call, ann)
         await go_on(page)
-        stranger = await eve.context.request.get(page.url.replace("/till?", "/paid?"))
+        stranger = await eve.context.request.get(page.url.replace("/checkout?", "/paid?"))
         assert not stranger.ok
         assert not call.task.done()
         await pay(page)

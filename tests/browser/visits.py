@@ -8,7 +8,7 @@ from typing import Any
 from playwright.async_api import Browser, Page, expect
 
 from tests.browser.chrome import DESKTOP, Scheme, Visitor, press, reads, visitor
-from tests.browser.env import ServerEnv, open_stage
+from tests.browser.env import ServerEnv, open_env
 from tests.browser.shop_env import Calling
 
 
@@ -30,12 +30,12 @@ async def meeting(
     browser: Browser, way: Way = NEW, **options: Any
 ) -> AsyncIterator[tuple[ServerEnv, Visitor]]:
     async with (
-        open_stage() as stage,
+        open_env() as env,
         visitor(browser, size=way.size, scheme=way.scheme, **options) as ann,
     ):
-        yield stage, ann
+        yield env, ann
         assert ann.complaints == []
-        assert ann.origins <= {stage.url, stage.sandbox_url}
+        assert ann.origins <= {env.url, env.sandbox_url}
 
 
 async def opened(call: Calling, ann: Visitor) -> Page:
@@ -57,8 +57,8 @@ async def approve(page: Page) -> None:
     await reads(page, "GitHub is connected")
 
 
-async def connect(stage: ServerEnv, ann: Visitor, *, mode: str) -> None:
-    async with stage.calling("list_my_repositories", mode=mode) as call:
+async def connect(env: ServerEnv, ann: Visitor, *, mode: str) -> None:
+    async with env.calling("list_my_repositories", mode=mode) as call:
         page = await at_sandbox(call, ann)
         await approve(page)
         assert (await call.text()).startswith(REPOSITORIES)

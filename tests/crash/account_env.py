@@ -11,7 +11,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from tests.crash.account_server import StandOrders
+from tests.crash.account_server import AccountOrders
 from tests.crash.server import settings_of
 from tests.crash.shop_env import ProcessPool, Server, no_certificates
 from tests.support.serving import bound
@@ -91,7 +91,7 @@ class AccountEnv:
         waits_to_sweep: bool = False,
     ) -> Server:
         return self.process_pool.start(
-            StandOrders(
+            AccountOrders(
                 port=self.port,
                 public_port=self.port,
                 folder=str(self.folder),
@@ -202,7 +202,7 @@ async def open_market(process_pool: ProcessPool, folder: Path) -> AsyncIterator[
         port, its_port = reserved.getsockname()[1], beside.getsockname()[1]
         serves = f"http://127.0.0.1:{port}"
         sandbox = new_sandbox(url=f"http://127.0.0.1:{its_port}", serves=serves)
-        orders = StandOrders(
+        orders = AccountOrders(
             port=its_port,
             public_port=its_port,
             folder=str(folder),

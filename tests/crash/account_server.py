@@ -36,7 +36,7 @@ from webapp.stores import Record, Store, open_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandOrders(Orders):
+class AccountOrders(Orders):
     """What a child is to be; it is the sandbox itself where `is_sandbox` says so.
 
     With `flying` no webhook is answered, and one at most is read: see tests.crash.post.
@@ -56,10 +56,10 @@ class StandOrders(Orders):
 
 
 async def serve_orders(text: bytes, line: socket.socket) -> None:
-    await serve(StandOrders(**json.loads(text)), line)
+    await serve(AccountOrders(**json.loads(text)), line)
 
 
-async def serve(orders: StandOrders, line: socket.socket) -> None:
+async def serve(orders: AccountOrders, line: socket.socket) -> None:
     """Serve until killed, as the other server does; the sandbox's clock is never moved."""
     reader, writer = await asyncio.open_connection(sock=line)
     clock = ChildClock(later=orders.later)
@@ -87,7 +87,7 @@ async def serve(orders: StandOrders, line: socket.socket) -> None:
     if not orders.waits_to_sweep:
         may_sweep.set()
     inner = await open_store(settings.store)
-    store = StandStore(inner, die=orders.die, say=say, may_sweep=may_sweep)
+    store = AccountStore(inner, die=orders.die, say=say, may_sweep=may_sweep)
     opening = open_app(
         settings,
         tools(orders),
@@ -110,7 +110,7 @@ async def serve(orders: StandOrders, line: socket.socket) -> None:
                     clock.pass_until(int(order.split()[1]))
 
 
-def tools(orders: StandOrders) -> MCPServer:
+def tools(orders: AccountOrders) -> MCPServer:
     server = MCPServer("stand")
 
     async def work(key: str) -> Json:
@@ -174,7 +174,7 @@ def _add_spoiler(server: MCPServer, folder: Path) -> None:
         return f"tea for {receipt.price}"
 
 
-class StandStore(DyingStore):
+class AccountStore(DyingStore):
     """A store that dies, and in which nothing falls due before it may."""
 
     def __init__(
@@ -272,7 +272,7 @@ async def _answer(send: Send, body: bytes) -> None:
 async def warm_up() -> None:
     """Use once what is slow at its first use, so that every fork has it."""
     sandbox = asdict(new_sandbox(url="http://127.0.0.1:81", serves="http://127.0.0.1:80"))
-    orders = StandOrders(port=80, public_port=80, folder="nowhere", sandbox=sandbox)
+    orders = AccountOrders(port=80, public_port=80, folder="nowhere", sandbox=sandbox)
     settings = settings_of(public_port=80, folder="nowhere")
     store = await open_store("memory:")
     outside: Any = SandboxApp(orders.settings, clock=_now, deliver=_nobody)

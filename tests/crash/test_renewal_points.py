@@ -13,7 +13,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.crash.account_env import TOKEN, AccountEnv, Customer
-from tests.crash.account_server import StandOrders
+from tests.crash.account_server import AccountOrders
 from tests.crash.shop_env import Road, Server, calling, no_certificates
 from tests.support.serving import bound
 
@@ -115,7 +115,7 @@ async def test_fifty_calls_of_two_processes_renew_one_key_once(
 def beside(server: Server, account_env: AccountEnv, reserved: socket) -> Server:
     """Another process behind the same public address."""
     port = reserved.getsockname()[1]
-    assert isinstance(server.orders, StandOrders)
+    assert isinstance(server.orders, AccountOrders)
     return account_env.process_pool.start(replace(server.orders, port=port))
 
 

@@ -1,4 +1,4 @@
-"""The stage: a sandbox without a socket, a client of it, and a browser that keeps its cookies."""
+"""The env: a sandbox without a socket, a client of it, and a browser that keeps its cookies."""
 
 import secrets
 from collections.abc import AsyncIterator

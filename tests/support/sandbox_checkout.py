@@ -171,9 +171,9 @@ def order(
 
 
 @asynccontextmanager
-async def staged() -> AsyncIterator[ServerEnv]:
-    stage = ServerEnv()
+async def checkout_env() -> AsyncIterator[ServerEnv]:
+    env = ServerEnv()
     try:
-        yield stage
+        yield env
     finally:
-        await stage.browser.aclose()
+        await env.browser.aclose()

@@ -17,7 +17,7 @@ from flows.payments.receipt import Payment
 from flows.payments.session import SessionStatus
 from tests.support import gateway_env
 from tests.support.gateway_env import BACK, NINE, kept_in
-from tests.support.sandbox_checkout import ServerEnv, staged
+from tests.support.sandbox_checkout import ServerEnv, checkout_env
 from webapp.http.client import Outbound
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ WENT_BACK = f"{BACK}?state=s-1"
 class Paying:
     """A gateway and whoever uses it; `secret` is who may control the sandbox."""
 
-    stage: ServerEnv
+    env: ServerEnv
     gateway: Gateway
     outbound: Outbound
     secret: str
@@ -53,7 +53,7 @@ class Paying:
     ) -> Elicitation:
         """With an attempt that made a session, as `begin` left it."""
         before = self.prepared(elicitation, number=number)
-        now = self.stage.clock()
+        now = self.env.clock()
         trip = RedirectContext(number=number, return_url=BACK, state="s-1", now=now)
         departure = await self.run(self.gateway.begin(before, trip))
         return gateway_env.keeping(before, departure.kept)
@@ -78,7 +78,7 @@ class Paying:
 
     async def press(self, elicitation: Elicitation, button: str, *, late: bool = False) -> str:
         """Where a press of the page's button leads."""
-        gone = await self.stage.press_at(session_of(elicitation), button, late=late)
+        gone = await self.env.press_at(session_of(elicitation), button, late=late)
         assert gone.status_code == 303
         return gone.headers["location"]
 
@@ -89,7 +89,7 @@ class Paying:
         return begun, await self.payment(begun)
 
     async def page(self, elicitation: Elicitation) -> httpx.Response:
-        return await self.stage.browser.get(f"/pay/{session_of(elicitation)}")
+        return await self.env.browser.get(f"/pay/{session_of(elicitation)}")
 
     async def payment(self, elicitation: Elicitation) -> Payment:
         """What the ledger would hold of it."""
@@ -98,7 +98,7 @@ class Paying:
 
     async def control(self, **wishes: Any) -> dict[str, Any]:
         headers = {"authorization": f"Bearer {self.secret}"}
-        reply = await self.stage.browser.post(f"/{self.name}/control", json=wishes, headers=headers)
+        reply = await self.env.browser.post(f"/{self.name}/control", json=wishes, headers=headers)
         assert reply.status_code == 200, reply.text
         state: dict[str, Any] = reply.json()
         return state
@@ -107,11 +107,11 @@ class Paying:
 @asynccontextmanager
 async def paying_at(name: str) -> AsyncIterator[Paying]:
     """Somebody who pays at the sandbox's Mollie or PayPal."""
-    async with staged() as stage, stage.client() as client:
-        settings, is_mollie = stage.settings, name == "mollie"
+    async with checkout_env() as env, env.client() as client:
+        settings, is_mollie = env.settings, name == "mollie"
         mollie, paypal = MollieGateway(settings.mollie()), PayPalGateway(settings.paypal())
         yield Paying(
-            stage=stage,
+            env=env,
             gateway=mollie if is_mollie else paypal,
             outbound=Outbound(client, allow_loopback=True),
             secret=settings.mollie_key if is_mollie else settings.paypal_secret,

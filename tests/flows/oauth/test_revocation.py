@@ -13,7 +13,7 @@ from flows.oauth.provider import Client, Provider, Revocation
 from flows.oauth.refresh import RefreshTokenGone, refresh, refreshed
 from flows.oauth.revocation import revoke
 from flows.providers import dropbox, github, google, notion, openid, slack
-from tests.support import sandbox as stage
+from tests.support import sandbox as sandbox_env
 from tests.support.account_life import (
     ISSUER,
     METADATA,
@@ -179,10 +179,10 @@ class TestOtherWays:
         assert request.headers["authorization"] == basic()
 
 
-async def a_life(provider: Provider, served: stage.Provider, **query: str | None) -> None:
+async def a_life(provider: Provider, served: sandbox_env.Provider, **query: str | None) -> None:
     """Connect, renew, give back, and find that there is nothing left."""
-    sandbox = new_sandbox(url=stage.URL, serves=stage.MAIN)
-    async with stage.person_at(sandbox, clock=Clock()) as person:
+    sandbox = new_sandbox(url=sandbox_env.URL, serves=sandbox_env.MAIN)
+    async with sandbox_env.person_at(sandbox, clock=Clock()) as person:
         reply = await person.connect(served, **query)
         reply = reply.get("authed_user", reply)
         client = Client(
@@ -194,7 +194,7 @@ async def a_life(provider: Provider, served: stage.Provider, **query: str | None
         connection = a_connection(
             provider,
             person_id=who.get("sub", "1"),
-            token=f"{stage.URL}{served.token}",
+            token=f"{sandbox_env.URL}{served.token}",
             access_token=reply["access_token"],
             refresh_token=reply["refresh_token"],
             scopes=(),
@@ -211,11 +211,11 @@ async def a_life(provider: Provider, served: stage.Provider, **query: str | None
 
 class TestAWholeLifeAtTheSandbox:
     async def test_github(self) -> None:
-        await a_life(github.at(stage.URL), stage.GITHUB, scope="repo")
+        await a_life(github.at(sandbox_env.URL), sandbox_env.GITHUB, scope="repo")
 
     async def test_google(self) -> None:
-        await a_life(google.at(stage.URL), stage.OIDC, scope="openid email")
+        await a_life(google.at(sandbox_env.URL), sandbox_env.OIDC, scope="openid email")
 
     async def test_slack(self) -> None:
         query = {"scope": None, "user_scope": "chat:write"}
-        await a_life(slack.at(stage.URL), stage.SLACK, **query)
+        await a_life(slack.at(sandbox_env.URL), sandbox_env.SLACK, **query)

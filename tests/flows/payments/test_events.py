@@ -23,7 +23,7 @@ from flows.payments.receipt import (
     partly_refunded,
 )
 from flows.payments.session import SessionStatus
-from tests.support import gateway_env as stage
+from tests.support import gateway_env
 from tests.support.clock import NOON
 
 OPEN, SPENT, REFUNDED, DISPUTED = (
@@ -56,7 +56,9 @@ ADYEN = DeclaredAccount(
 
 
 def row(**changes: Any) -> Payment:
-    return stage.payment("acme", session="co-1", payment_intent="pay-1", is_live=True, **changes)
+    return gateway_env.payment(
+        "acme", session="co-1", payment_intent="pay-1", is_live=True, **changes
+    )
 
 
 def checkout(**says: Any) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def checkout(**says: Any) -> dict[str, Any]:
         "state": "paid",
         "amount": 900,
         "currency": "EUR",
-        "reference": stage.ID,
+        "reference": gateway_env.ID,
         "live": True,
         "payment": "pay-1",
         "refunded": 0,
@@ -96,7 +98,7 @@ def asked(payment: Payment, **says: Any) -> Payment:
         state=SessionStatus.PAID,
         amount=900,
         currency="EUR",
-        reference=stage.ID,
+        reference=gateway_env.ID,
         is_live=True,
         **says,
     )
@@ -104,7 +106,7 @@ def asked(payment: Payment, **says: Any) -> Payment:
 
 
 def item(kind: str, *, psp: str = "D1", success: str = "true") -> bytes:
-    return f"{psp}:P1:M1:{stage.ID}:1:900:EUR:{kind}:{success}".encode()
+    return f"{psp}:P1:M1:{gateway_env.ID}:1:900:EUR:{kind}:{success}".encode()
 
 
 NOTICES = [

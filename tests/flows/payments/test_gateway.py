@@ -39,8 +39,7 @@ from flows.payments.stripe.account import charge_amount, stripe
 from flows.payments.stripe.gateway import StripeGateway
 from flows.payments.stripe.session import neutral, read_session
 from flows.webhooks.signatures import verify
-from tests.support import gateway_env as stage
-from tests.support import signing
+from tests.support import gateway_env, signing
 from tests.support.checkouts import session as told
 from tests.support.clock import NOON
 from tests.support.gateway_env import ID, TRIP, kept_in, reply, run
@@ -52,8 +51,10 @@ STRIPE = StripeGateway(SELLER)
 PAGE = "https://checkout.stripe.com/c/pay/cs_test_1"
 
 
-def begun(price: Money = stage.NINE) -> Elicitation:
-    return stage.begun(STRIPE, stage.asked("stripe", price), session="cs_test_1", url=PAGE)
+def begun(price: Money = gateway_env.NINE) -> Elicitation:
+    return gateway_env.begun(
+        STRIPE, gateway_env.asked("stripe", price), session="cs_test_1", url=PAGE
+    )
 
 
 def found(**changes: Any) -> ProviderSession:
@@ -109,7 +110,7 @@ def test_somebody_elses_session_settles_nothing(changes: dict[str, Any], what: s
 
 
 def paid_row(**changes: Any) -> Payment:
-    return stage.payment("mollie", session="tr_1", payment_intent="tr_1", **changes)
+    return gateway_env.payment("mollie", session="tr_1", payment_intent="tr_1", **changes)
 
 
 def test_what_a_fetch_says_of_a_payment_afterwards_is_in_the_ledger() -> None:
@@ -336,7 +337,7 @@ def test_a_fetch_at_stripe_says_how_far_a_banks_claim_is(
     )
     assert (asked.url.path, asked.url.params["payment_intent"]) == ("/v1/disputes", "pi_1")
     assert found.claims == (("dp_1", dispute),)
-    payment = stage.payment("stripe", session="cs_test_1", payment_intent="pi_1")
+    payment = gateway_env.payment("stripe", session="cs_test_1", payment_intent="pi_1")
     now = heard(payment, found, now=NOON)
     assert now.status is becomes
     assert receipts.disputed(now, "dp_1", dispute) == now  # what its event says, too
@@ -388,9 +389,11 @@ ALL: dict[str, Gateway] = {name: gateway_of(seller) for name, seller in SELLERS.
 def test_each_is_asked_about_what_was_asked_for_it() -> None:
     gateways = Gateways(SELLERS)
     for name, gateway in ALL.items():
-        assert gateways.of(stage.asked(name)).seller == gateways.seller(name) == SELLERS[name]
-        assert gateways.prepare(stage.asked(name), TRIP) == gateway.prepare(stage.asked(name), TRIP)
-    before = stage.prepared(STRIPE, stage.asked("stripe"))
+        assert gateways.of(gateway_env.asked(name)).seller == gateways.seller(name) == SELLERS[name]
+        assert gateways.prepare(gateway_env.asked(name), TRIP) == gateway.prepare(
+            gateway_env.asked(name), TRIP
+        )
+    before = gateway_env.prepared(STRIPE, gateway_env.asked("stripe"))
     assert before.attempt is not None
     assert isinstance(run(gateways.begin(before, TRIP), reply(told()))[0], Redirect)
     assert run(gateways.repeat(before, before.attempt), reply(told()))[0].session == "cs_test_1"
@@ -399,14 +402,16 @@ def test_each_is_asked_about_what_was_asked_for_it() -> None:
     assert run(gateways.close(begun(), "cs_test_1"), reply(told(status="expired")))[0]
     with pytest.raises(Failed, match="holds no payment"):
         next(
-            gateways.refund(stage.payment("mollie", session="tr_1", payment_intent=None), reason="")
+            gateways.refund(
+                gateway_env.payment("mollie", session="tr_1", payment_intent=None), reason=""
+            )
         )
 
 
 def test_a_provider_that_is_gone_from_the_settings_is_named() -> None:
     gateways = Gateways({"paypal": SELLERS["paypal"]})
     with pytest.raises(NotConfigured, match="stripe"):
-        gateways.prepare(stage.asked("stripe"), TRIP)
+        gateways.prepare(gateway_env.asked("stripe"), TRIP)
     for talk in (gateways.begin(begun(), TRIP), gateways.fetch(begun(), "cs_test_1")):
         with pytest.raises(NotConfigured, match="stripe"):
             next(talk)
@@ -432,7 +437,7 @@ def test_a_page_is_led_to_again_until_it_closes() -> None:
     until = datetime.fromtimestamp(kept.expires_at, UTC)
     assert open_page(elicitation, now=until - timedelta(minutes=2, seconds=1)) == kept
     assert open_page(elicitation, now=until - timedelta(minutes=2)) is None
-    assert open_page(stage.asked("stripe"), now=NOON) is None
+    assert open_page(gateway_env.asked("stripe"), now=NOON) is None
 
 
 def test_a_page_that_closed_early_is_not_led_to_again() -> None:
@@ -441,11 +446,11 @@ def test_a_page_that_closed_early_is_not_led_to_again() -> None:
     assert kept_in(closed).session == "cs_test_1"
     assert forget_page(closed, "cs_test_1") == closed
     assert forget_page(begun(), "cs_test_2") == begun()
-    assert forget_page(stage.asked("stripe"), "cs_test_1") == stage.asked("stripe")
+    assert forget_page(gateway_env.asked("stripe"), "cs_test_1") == gateway_env.asked("stripe")
     for gateway in ALL.values():
         name = gateway.seller.name
         over = forget_page(
-            stage.begun(gateway, stage.asked(name), session="tr_1", url=PAGE), "tr_1"
+            gateway_env.begun(gateway, gateway_env.asked(name), session="tr_1", url=PAGE), "tr_1"
         )
         fresh = msgspec.convert(gateway.prepare(over, TRIP), StoredCheckout)
         assert (fresh.session, fresh.url) == (None, None)

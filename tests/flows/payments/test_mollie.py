@@ -21,7 +21,7 @@ from flows.payments.mollie.gateway import MollieGateway, mollie, sandbox_mollie
 from flows.payments.money import Money
 from flows.payments.receipt import Refund, RefundStatus
 from flows.payments.session import Mismatch, SessionStatus
-from tests.support import gateway_env as stage
+from tests.support import gateway_env
 from tests.support.anything import JSON
 from tests.support.checkout_replies import MOLLIE_API as API
 from tests.support.checkout_replies import MOLLIE_HOOKS as HOOKS
@@ -38,15 +38,15 @@ GATEWAY = MollieGateway(SELLER)
 
 
 def asked(price: Money = NINE, **terms: Any) -> Elicitation:
-    return stage.asked("mollie", price, **terms)
+    return gateway_env.asked("mollie", price, **terms)
 
 
 def prepared(elicitation: Elicitation | None = None, *, number: int = 1) -> Elicitation:
-    return stage.prepared(GATEWAY, elicitation or asked(), number=number)
+    return gateway_env.prepared(GATEWAY, elicitation or asked(), number=number)
 
 
 def begun(elicitation: Elicitation | None = None) -> Elicitation:
-    return stage.begun(GATEWAY, elicitation or asked(), session="tr_1", url=PAGE)
+    return gateway_env.begun(GATEWAY, elicitation or asked(), session="tr_1", url=PAGE)
 
 
 def eur(value: str) -> dict[str, str]:
@@ -84,7 +84,7 @@ def fetch(answer: Any, elicitation: Elicitation | None = None) -> ProviderSessio
 def refunded(
     *replies: httpx.Response, reason: str | None = None, up_to: int | None = None
 ) -> tuple[Refund, list[httpx.Request]]:
-    paid = stage.payment("mollie", session="tr_1", payment_intent="tr_1")
+    paid = gateway_env.payment("mollie", session="tr_1", payment_intent="tr_1")
     return run(GATEWAY.refund(paid, reason=reason, up_to=up_to), *replies)
 
 

@@ -30,7 +30,7 @@ from flows.payments.paypal.gateway import (
 from flows.payments.paypal.responses import has_lapsed
 from flows.payments.receipt import Dispute, Refund, RefundStatus, disputed
 from flows.payments.session import Malformed, Mismatch, SessionStatus
-from tests.support import gateway_env as stage
+from tests.support import gateway_env
 from tests.support.anything import JSON
 from tests.support.checkout_replies import PAYPAL_API as API
 from tests.support.checkout_replies import PAYPAL_PAGE as PAGE
@@ -44,15 +44,15 @@ OPEN, PENDING, PAID, FAILED, CLOSED = SessionStatus
 
 
 def asked(price: Money = NINE, **terms: Any) -> Elicitation:
-    return stage.asked("paypal", price, **terms)
+    return gateway_env.asked("paypal", price, **terms)
 
 
 def prepared(elicitation: Elicitation | None = None, *, number: int = 1) -> Elicitation:
-    return stage.prepared(PayPalGateway(SELLER), elicitation or asked(), number=number)
+    return gateway_env.prepared(PayPalGateway(SELLER), elicitation or asked(), number=number)
 
 
 def begun(elicitation: Elicitation | None = None, *, number: int = 1) -> Elicitation:
-    return stage.begun(
+    return gateway_env.begun(
         PayPalGateway(SELLER), elicitation or asked(), session="ORDER1", url=PAGE, number=number
     )
 
@@ -78,7 +78,7 @@ def run(
     talk_of: Callable[[PayPalGateway], Talk[T]], *replies: httpx.Response
 ) -> tuple[T, list[httpx.Request]]:
     """What comes of it once PayPal has let us in, and what was sent after that."""
-    result, requests = stage.run(talk_of(PayPalGateway(SELLER)), reply(TOKEN), *replies)
+    result, requests = gateway_env.run(talk_of(PayPalGateway(SELLER)), reply(TOKEN), *replies)
     return result, requests[1:]
 
 
@@ -99,7 +99,7 @@ def collect(
 def refunded(
     *replies: httpx.Response, reason: str | None = None, up_to: int | None = None
 ) -> tuple[Refund, list[httpx.Request]]:
-    paid = stage.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
+    paid = gateway_env.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
     return run(lambda gateway: gateway.refund(paid, reason=reason, up_to=up_to), *replies)
 
 
@@ -131,7 +131,7 @@ def test_the_whole_request_is_there_before_anything_is_sent() -> None:
 
 
 def test_we_are_let_in_first() -> None:
-    _, [request, _] = stage.run(
+    _, [request, _] = gateway_env.run(
         PayPalGateway(SELLER).fetch(begun(), "ORDER1"), reply(TOKEN), reply(order())
     )
     pair = base64.b64encode(b"client-1:hidden-1").decode()
@@ -152,10 +152,10 @@ def test_an_order_that_was_paid_meanwhile_is_learned_without_a_page() -> None:
 
 def test_the_token_is_used_again_until_it_is_no_longer_taken() -> None:
     gateway = PayPalGateway(SELLER)
-    stage.run(gateway.fetch(begun(), "ORDER1"), reply(TOKEN), reply(order()))
-    _, requests = stage.run(gateway.fetch(begun(), "ORDER1"), reply(order()))
+    gateway_env.run(gateway.fetch(begun(), "ORDER1"), reply(TOKEN), reply(order()))
+    _, requests = gateway_env.run(gateway.fetch(begun(), "ORDER1"), reply(order()))
     assert [request.url.path for request in requests] == ["/v2/checkout/orders/ORDER1"]
-    _, requests = stage.run(
+    _, requests = gateway_env.run(
         gateway.collect(begun(), "ORDER1"),
         reply(order("APPROVED")),
         refusal("invalid_token", 401),
@@ -172,7 +172,7 @@ def test_the_token_is_used_again_until_it_is_no_longer_taken() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        *stage.NO_ANSWERS,
+        *gateway_env.NO_ANSWERS,
         reply({"error": "invalid_client", "error_description": "hidden-1"}, 401),
         reply({"access_token": ""}),
         reply({"access_token": "a b"}),
@@ -182,7 +182,7 @@ def test_the_token_is_used_again_until_it_is_no_longer_taken() -> None:
 )
 def test_without_a_token_nothing_else_is_sent(bad: httpx.Response) -> None:
     with pytest.raises(Failed, match=r"^PayPal could not let this server in") as failed:
-        stage.run(PayPalGateway(SELLER).begin(prepared(), TRIP), bad)
+        gateway_env.run(PayPalGateway(SELLER).begin(prepared(), TRIP), bad)
     assert "hidden" not in str(failed.value)
 
 
@@ -285,7 +285,7 @@ def test_a_capture_whose_reply_was_lost_is_repeated_under_its_key() -> None:
     lost = talk.send(reply(order("APPROVED")))
     with pytest.raises(httpx.ReadTimeout):
         talk.throw(httpx.ReadTimeout("lost"))
-    _, [_, again, _] = stage.run(
+    _, [_, again, _] = gateway_env.run(
         gateway.collect(begun(), "ORDER1"),
         reply(order("APPROVED")),
         reply(order("COMPLETED", capture())),
@@ -416,7 +416,7 @@ def test_an_order_that_lapsed_before_it_was_learned_is_none() -> None:
 def test_an_order_that_is_forgotten_says_nothing_of_its_payment() -> None:
     """A dispute that was lost is not won by it."""
     session, _ = run(lambda g: g.fetch(begun(), "ORDER1"), missing(CLOSES_AT))
-    paid = stage.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
+    paid = gateway_env.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
     lost = disputed(paid, "ORDER1", Dispute.LOST)
     assert heard(lost, session, now=CLOSES_AT) == lost
 
@@ -719,7 +719,7 @@ def test_a_capture_of_somebody_elses_shop_is_none_of_ours(answer: httpx.Response
 @pytest.mark.parametrize(
     "bad",
     [
-        *stage.NO_ANSWERS,
+        *gateway_env.NO_ANSWERS,
         refusal("INTERNAL_SERVER_ERROR", 500),
         reply(capture(id="CAPTURE2")),
         reply(capture(custom_id=7)),

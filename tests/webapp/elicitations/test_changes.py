@@ -81,12 +81,12 @@ def play(scene: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     async def played() -> None:
         store = Shaky()
         async with process(store, clock) as here, process(store.sibling(), clock) as there:
-            stage = Scene(here=here, there=there, store=store, clock=clock)
+            at = Scene(here=here, there=there, store=store, clock=clock)
             await settled_loop()
-            await scene(stage)
-            assert not stage.listening.done(), "listening ended"
-            stage.listening.cancel()
-            await asyncio.wait({stage.listening})
+            await scene(at)
+            assert not at.listening.done(), "listening ended"
+            at.listening.cancel()
+            await asyncio.wait({at.listening})
 
     loop.run_until_complete(played())
     loop.close()
@@ -95,15 +95,15 @@ def play(scene: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
 def test_what_was_written_while_the_watch_was_down_is_looked_for_when_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scene(stage: Scene) -> None:
-        id, waiting = await stage.ask()
-        stage.store.fail()
+    async def scene(at: Scene) -> None:
+        id, waiting = await at.ask()
+        at.store.fail()
         await settled_loop()
-        await stage.answer(id)
+        await at.answer(id)
         await settled_loop()
         assert not waiting.done(), "nobody listens, so nobody was told"
         assert (await waiting).content == {"n": 1}
-        assert stage.seconds < 2 * LISTEN_AGAIN_SECONDS
+        assert at.seconds < 2 * LISTEN_AGAIN_SECONDS
 
     with caplog.at_level(logging.WARNING):
         play(scene)
@@ -111,18 +111,18 @@ def test_what_was_written_while_the_watch_was_down_is_looked_for_when_it_is_back
 
 
 def test_listening_goes_on_after_failed_watches() -> None:
-    async def scene(stage: Scene) -> None:
+    async def scene(at: Scene) -> None:
         for count in (1, 2, 3):
-            assert len(stage.store.watches) == count
-            stage.store.fail()
+            assert len(at.store.watches) == count
+            at.store.fail()
             await settled_loop()
-            id, waiting = await stage.ask()
-            await stage.answer(id)
+            id, waiting = await at.ask()
+            await at.answer(id)
             assert (await waiting).content == {"n": 1}
-        id, waiting = await stage.ask()
-        before = stage.seconds
-        await stage.answer(id)
+        id, waiting = await at.ask()
+        before = at.seconds
+        await at.answer(id)
         assert (await waiting).content == {"n": 1}
-        assert stage.seconds == before, "it was told, without a timer"
+        assert at.seconds == before, "it was told, without a timer"
 
     play(scene)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.clock import Clock
 from tests.support.sandbox import MAIN, URL, Person, person_at
-from tests.support.sandbox_checkout import ServerEnv, staged
+from tests.support.sandbox_checkout import ServerEnv, checkout_env
 from tests.support.sandbox_payments import Paying, paying_at
 from webapp.sandbox import Sandbox, new_sandbox
 
@@ -28,9 +28,9 @@ async def person(sandbox: Sandbox, clock: Clock) -> AsyncIterator[Person]:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[ServerEnv]:
-    async with staged() as stage:
-        yield stage
+async def env() -> AsyncIterator[ServerEnv]:
+    async with checkout_env() as env:
+        yield env
 
 
 @pytest.fixture

@@ -21,13 +21,13 @@ PRICE = (
 )
 
 
-async def test_a_session_is_created_and_fetched(stage: ServerEnv) -> None:
+async def test_a_session_is_created_and_fetched(env: ServerEnv) -> None:
     expires_at = int((NOON + timedelta(minutes=30)).timestamp())
-    created = await stage.begin(expires_at=expires_at)
-    fetched = await stage.session(created.id)
+    created = await env.begin(expires_at=expires_at)
+    fetched = await env.session(created.id)
     assert fetched.to_dict() == created.to_dict()
     assert created.id.startswith("cs_test_")
-    assert created.url == f"{stage.settings.url}/pay/{created.id}"
+    assert created.url == f"{env.settings.url}/pay/{created.id}"
     assert (created.object, created.mode, created.livemode) == (
         "checkout.session",
         "payment",
@@ -42,28 +42,28 @@ async def test_a_session_is_created_and_fetched(stage: ServerEnv) -> None:
     assert created.success_url == BACK
 
 
-async def test_a_session_holds_its_payment_whole_where_that_is_asked_for(stage: ServerEnv) -> None:
+async def test_a_session_holds_its_payment_whole_where_that_is_asked_for(env: ServerEnv) -> None:
     wish: Any = {"expand": ["payment_intent"]}
-    created = await stage.begin(**wish)
-    sessions = stage.stripe.checkout.sessions
+    created = await env.begin(**wish)
+    sessions = env.stripe.checkout.sessions
     assert created.payment_intent is None
     assert (await sessions.retrieve_async(created.id, wish)).payment_intent is None
-    await stage.press(created, "card")
-    intent = (await stage.session(created.id)).payment_intent
+    await env.press(created, "card")
+    intent = (await env.session(created.id)).payment_intent
     assert isinstance(intent, str)
     whole = (await sessions.retrieve_async(created.id, wish)).payment_intent
     assert isinstance(whole, stripe.PaymentIntent)
-    alone = await stage.stripe.payment_intents.retrieve_async(intent)
+    alone = await env.stripe.payment_intents.retrieve_async(intent)
     assert whole.to_dict() == alone.to_dict()
-    ended = await sessions.expire_async((await stage.begin()).id, wish)
+    ended = await sessions.expire_async((await env.begin()).id, wish)
     assert (ended.status, ended.payment_intent) == ("expired", None)
 
 
-async def test_what_cannot_be_held_whole_is_refused(stage: ServerEnv) -> None:
-    created = await stage.begin()
+async def test_what_cannot_be_held_whole_is_refused(env: ServerEnv) -> None:
+    created = await env.begin()
     for names in (["amount_total"], ["payment_intent", "shop"], ["shop", "payment_intent"]):
         with pytest.raises(stripe.InvalidRequestError, match="cannot be expanded") as refused:
-            await stage.stripe.checkout.sessions.retrieve_async(created.id, {"expand": names})
+            await env.stripe.checkout.sessions.retrieve_async(created.id, {"expand": names})
         assert (refused.value.http_status, refused.value.param) == (400, "expand")
 
 
@@ -93,84 +93,84 @@ async def test_stripes_own_client_reaches_it_over_a_real_connection() -> None:
     [("EUR", 900, "9.00\u00a0€"), ("jpy", 500, "500\u00a0JPY"), ("kwd", 1230, "1.230\u00a0KWD")],
 )
 async def test_an_amount_is_shown_with_its_currencys_own_digits(
-    currency: str, amount: int, shown: str, stage: ServerEnv
+    currency: str, amount: int, shown: str, env: ServerEnv
 ) -> None:
-    created = await stage.begin(currency=currency, amount=amount)
+    created = await env.begin(currency=currency, amount=amount)
     assert (created.amount_total, created.currency) == (amount, currency.lower())
-    assert shown in (await stage.browser.get(f"/pay/{created.id}")).text
+    assert shown in (await env.browser.get(f"/pay/{created.id}")).text
 
 
-async def test_all_items_are_added_up(stage: ServerEnv) -> None:
+async def test_all_items_are_added_up(env: ServerEnv) -> None:
     item = order()["line_items"][0]
-    created = await stage.begin(line_items=[item, {**item, "quantity": 2}])
+    created = await env.begin(line_items=[item, {**item, "quantity": 2}])
     assert created.amount_total == 2700
 
 
-async def test_an_expired_session_takes_no_money_and_says_so_once(stage: ServerEnv) -> None:
-    created = await stage.begin()
-    ended = await stage.stripe.checkout.sessions.expire_async(created.id)
+async def test_an_expired_session_takes_no_money_and_says_so_once(env: ServerEnv) -> None:
+    created = await env.begin()
+    ended = await env.stripe.checkout.sessions.expire_async(created.id)
     assert (ended.status, ended.url) == ("expired", None)
     with pytest.raises(stripe.InvalidRequestError, match="status of expired"):
-        await stage.stripe.checkout.sessions.expire_async(created.id)
-    await stage.press(created, "card", late=True)
-    assert (await stage.session(created.id)).payment_status == "unpaid"
-    assert stage.shop.types == ["checkout.session.expired"]
+        await env.stripe.checkout.sessions.expire_async(created.id)
+    await env.press(created, "card", late=True)
+    assert (await env.session(created.id)).payment_status == "unpaid"
+    assert env.shop.types == ["checkout.session.expired"]
 
 
-async def test_time_alone_ends_a_session(stage: ServerEnv) -> None:
-    created = await stage.begin()
-    stage.clock.tick(hours=24)
-    assert (await stage.session(created.id)).status == "expired"
-    assert stage.shop.types == ["checkout.session.expired"]
+async def test_time_alone_ends_a_session(env: ServerEnv) -> None:
+    created = await env.begin()
+    env.clock.tick(hours=24)
+    assert (await env.session(created.id)).status == "expired"
+    assert env.shop.types == ["checkout.session.expired"]
 
 
-async def test_a_payment_is_refunded_in_parts_and_then_no_more(stage: ServerEnv) -> None:
-    created = await stage.begin()
-    await stage.press(created, "card")
-    paid = await stage.session(created.id)
+async def test_a_payment_is_refunded_in_parts_and_then_no_more(env: ServerEnv) -> None:
+    created = await env.begin()
+    await env.press(created, "card")
+    paid = await env.session(created.id)
     intent = str(paid.payment_intent)
-    payment = await stage.stripe.payment_intents.retrieve_async(intent)
+    payment = await env.stripe.payment_intents.retrieve_async(intent)
     assert (payment.status, payment.amount_received) == ("succeeded", 900)
     assert payment.to_dict()["metadata"] == {"elicitation": "e1"}
 
-    part = await stage.stripe.refunds.create_async(
+    part = await env.stripe.refunds.create_async(
         {"payment_intent": intent, "amount": 400, "reason": "requested_by_customer"}
     )
     assert (part.amount, part.status, part.charge) == (400, "succeeded", payment.latest_charge)
-    assert (await stage.stripe.refunds.retrieve_async(part.id)).amount == 400
+    assert (await env.stripe.refunds.retrieve_async(part.id)).amount == 400
     with pytest.raises(stripe.InvalidRequestError, match="greater than unrefunded"):
-        await stage.stripe.refunds.create_async({"payment_intent": intent, "amount": 501})
-    rest = await stage.stripe.refunds.create_async(
+        await env.stripe.refunds.create_async({"payment_intent": intent, "amount": 501})
+    rest = await env.stripe.refunds.create_async(
         {"payment_intent": intent, "metadata": {"receipt": "r1"}}
     )
     assert (rest.amount, rest.to_dict()["metadata"]) == (500, {"receipt": "r1"})
-    listed = await stage.stripe.refunds.list_async({"payment_intent": intent})
+    listed = await env.stripe.refunds.list_async({"payment_intent": intent})
     assert [refund.id for refund in listed.data] == [rest.id, part.id]
-    assert not (await stage.stripe.refunds.list_async({"payment_intent": "pi_0"})).data
-    assert (await stage.stripe.refunds.list_async({"limit": 1})).has_more
+    assert not (await env.stripe.refunds.list_async({"payment_intent": "pi_0"})).data
+    assert (await env.stripe.refunds.list_async({"limit": 1})).has_more
     with pytest.raises(stripe.InvalidRequestError) as refused:
-        await stage.stripe.refunds.create_async({"payment_intent": intent})
+        await env.stripe.refunds.create_async({"payment_intent": intent})
     assert refused.value.code == "charge_already_refunded"
 
-    refunds = [event for event in stage.shop.events if event.type == "charge.refunded"]
+    refunds = [event for event in env.shop.events if event.type == "charge.refunded"]
     charges = [event.data.object for event in refunds]
     assert [charge["amount_refunded"] for charge in charges] == [400, 900]
     assert [charge["refunded"] for charge in charges] == [False, True]
     assert {charge["payment_intent"] for charge in charges} == {intent}
 
 
-async def test_what_is_not_there_is_said_to_be_missing(stage: ServerEnv) -> None:
+async def test_what_is_not_there_is_said_to_be_missing(env: ServerEnv) -> None:
     for call in (
-        stage.session("cs_test_0"),
-        stage.stripe.checkout.sessions.expire_async("cs_test_0"),
-        stage.stripe.payment_intents.retrieve_async("pi_0"),
-        stage.stripe.refunds.retrieve_async("re_0"),
+        env.session("cs_test_0"),
+        env.stripe.checkout.sessions.expire_async("cs_test_0"),
+        env.stripe.payment_intents.retrieve_async("pi_0"),
+        env.stripe.refunds.retrieve_async("re_0"),
     ):
         with pytest.raises(stripe.InvalidRequestError) as missing:
             await call
         assert (missing.value.http_status, missing.value.code) == (404, "resource_missing")
     with pytest.raises(stripe.InvalidRequestError) as missing:
-        await stage.stripe.refunds.create_async({"payment_intent": "pi_0"})
+        await env.stripe.refunds.create_async({"payment_intent": "pi_0"})
     assert (missing.value.http_status, missing.value.param) == (400, "payment_intent")
 
 
@@ -196,67 +196,67 @@ async def test_what_is_not_there_is_said_to_be_missing(stage: ServerEnv) -> None
         (FORM + ITEM + PRICE + "&succes_url=x", "succes_url"),
     ],
 )
-async def test_a_wrong_parameter_is_named(content: str, param: str, stage: ServerEnv) -> None:
-    refused = await stage.post("/v1/checkout/sessions", content)
+async def test_a_wrong_parameter_is_named(content: str, param: str, env: ServerEnv) -> None:
+    refused = await env.post("/v1/checkout/sessions", content)
     assert refused.status_code == 400
     error = refused.json()["error"]
     assert (error["type"], error["param"]) == ("invalid_request_error", param)
 
 
 @pytest.mark.parametrize("content", ["{}", "mode=%ff", "mode=ü", "&".join(["a=1"] * 501)])
-async def test_what_is_no_form_is_refused(content: str, stage: ServerEnv) -> None:
-    refused = await stage.post("/v1/checkout/sessions", content)
+async def test_what_is_no_form_is_refused(content: str, env: ServerEnv) -> None:
+    refused = await env.post("/v1/checkout/sessions", content)
     assert refused.status_code == 400
     assert "x-www-form-urlencoded" in refused.json()["error"]["message"]
 
 
-async def test_a_body_without_end_is_refused(stage: ServerEnv) -> None:
-    refused = await stage.post("/v1/refunds", "a" * 100_000)
+async def test_a_body_without_end_is_refused(env: ServerEnv) -> None:
+    refused = await env.post("/v1/refunds", "a" * 100_000)
     assert refused.status_code == 413
     assert refused.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_only_the_key_opens(stage: ServerEnv) -> None:
+async def test_only_the_key_opens(env: ServerEnv) -> None:
     for given in ("", "Bearer ", "Bearer sk_test_other", "Bearer sk_ü", "Basic ?", "Digest x"):
         headers = {"authorization": given.encode()}
-        reply = await stage.browser.get("/stripe/v1/refunds/re_0", headers=headers)  # type: ignore[arg-type]
+        reply = await env.browser.get("/stripe/v1/refunds/re_0", headers=headers)  # type: ignore[arg-type]
         assert reply.status_code == 401, given
         assert reply.json()["error"]["type"] == "invalid_request_error"
-        assert (await stage.browser.post("/stripe/control", headers=headers)).status_code == 401  # type: ignore[arg-type]
+        assert (await env.browser.post("/stripe/control", headers=headers)).status_code == 401  # type: ignore[arg-type]
     basic = base64.b64encode(f"{KEY}:".encode()).decode()
-    reply = await stage.browser.get(
+    reply = await env.browser.get(
         "/stripe/v1/refunds/re_0", headers={"authorization": f"Basic {basic}"}
     )
     assert reply.status_code == 404
 
 
-async def test_one_idempotency_key_makes_one_session(stage: ServerEnv) -> None:
-    sessions = stage.stripe.checkout.sessions
+async def test_one_idempotency_key_makes_one_session(env: ServerEnv) -> None:
+    sessions = env.stripe.checkout.sessions
     first, second = await asyncio.gather(
         *(sessions.create_async(order(), {"idempotency_key": "e1:1"}) for _ in range(2))
     )
     assert first.id == second.id
-    await stage.press(first, "card")
+    await env.press(first, "card")
     again = await sessions.create_async(order(), {"idempotency_key": "e1:1"})
     assert (again.id, again.status) == (first.id, "open")  # the reply of then, word by word
     assert (await sessions.create_async(order(), {"idempotency_key": "e1:2"})).id != first.id
 
 
 async def test_a_lost_reply_is_there_again_under_its_key_and_a_500_did_nothing(
-    stage: ServerEnv,
+    env: ServerEnv,
 ) -> None:
     key = {"idempotency-key": "e1:1"}
     for trouble, status in (("500", 500), ("lost", 504)):
-        await stage.control(next=trouble)
-        reply = await stage.post("/v1/checkout/sessions", FORM + ITEM + PRICE, headers=key)
+        await env.control(next=trouble)
+        reply = await env.post("/v1/checkout/sessions", FORM + ITEM + PRICE, headers=key)
         assert reply.status_code == status
     for _ in range(2):
-        reply = await stage.post("/v1/checkout/sessions", FORM + ITEM + PRICE, headers=key)
+        reply = await env.post("/v1/checkout/sessions", FORM + ITEM + PRICE, headers=key)
         assert (reply.status_code, reply.headers["idempotent-replayed"]) == (200, "true")
 
 
-async def test_a_key_with_other_words_is_an_error(stage: ServerEnv) -> None:
-    sessions = stage.stripe.checkout.sessions
+async def test_a_key_with_other_words_is_an_error(env: ServerEnv) -> None:
+    sessions = env.stripe.checkout.sessions
     first = await sessions.create_async(order(), {"idempotency_key": "e1:1"})
     for call in (
         sessions.create_async(order(amount=901), {"idempotency_key": "e1:1"}),
@@ -265,37 +265,37 @@ async def test_a_key_with_other_words_is_an_error(stage: ServerEnv) -> None:
         with pytest.raises(stripe.IdempotencyError) as refused:
             await call
         assert refused.value.http_status == 400
-    assert (await stage.session(first.id)).status == "open"
+    assert (await env.session(first.id)).status == "open"
 
 
-async def test_a_repeated_refund_refunds_once(stage: ServerEnv) -> None:
-    created = await stage.begin()
-    await stage.press(created, "card")
-    intent = str((await stage.session(created.id)).payment_intent)
+async def test_a_repeated_refund_refunds_once(env: ServerEnv) -> None:
+    created = await env.begin()
+    await env.press(created, "card")
+    intent = str((await env.session(created.id)).payment_intent)
     first, second = [
-        await stage.stripe.refunds.create_async(
+        await env.stripe.refunds.create_async(
             {"payment_intent": intent, "amount": 100}, {"idempotency_key": "refund:r1"}
         )
         for _ in range(2)
     ]
     assert first.id == second.id
-    assert stage.shop.types == ["checkout.session.completed", "charge.refunded"]
+    assert env.shop.types == ["checkout.session.completed", "charge.refunded"]
 
 
-async def test_a_refusal_does_not_use_up_a_key(stage: ServerEnv) -> None:
-    sessions = stage.stripe.checkout.sessions
+async def test_a_refusal_does_not_use_up_a_key(env: ServerEnv) -> None:
+    sessions = env.stripe.checkout.sessions
     with pytest.raises(stripe.InvalidRequestError):
         await sessions.create_async(order(amount=0), {"idempotency_key": "e1:1"})
     assert (await sessions.create_async(order(), {"idempotency_key": "e1:1"})).status == "open"
 
 
-async def test_a_key_is_forgotten_after_a_day(stage: ServerEnv) -> None:
-    sessions = stage.stripe.checkout.sessions
+async def test_a_key_is_forgotten_after_a_day(env: ServerEnv) -> None:
+    sessions = env.stripe.checkout.sessions
     first = await sessions.create_async(order(), {"idempotency_key": "e1:1"})
-    stage.clock.tick(hours=24)
+    env.clock.tick(hours=24)
     assert (await sessions.create_async(order(), {"idempotency_key": "e1:1"})).id != first.id
 
 
-async def test_a_key_without_end_is_refused(stage: ServerEnv) -> None:
+async def test_a_key_without_end_is_refused(env: ServerEnv) -> None:
     headers = {"idempotency-key": "k" * 256}
-    assert (await stage.post("/v1/refunds", "a=b", headers=headers)).status_code == 400
+    assert (await env.post("/v1/refunds", "a=b", headers=headers)).status_code == 400

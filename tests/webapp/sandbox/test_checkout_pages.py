@@ -12,9 +12,9 @@ from tests.support.sandbox_checkout import SHOP, ServerEnv
 EVERY_BUTTON = ("card", "declined", "bank", "cancel", "arrive", "fail", "other")
 
 
-async def test_the_page_says_what_it_costs_and_that_nothing_is_real(stage: ServerEnv) -> None:
-    created = await stage.begin(name="Premium <b>report</b>")
-    page = await stage.browser.get(str(created.url))
+async def test_the_page_says_what_it_costs_and_that_nothing_is_real(env: ServerEnv) -> None:
+    created = await env.begin(name="Premium <b>report</b>")
+    page = await env.browser.get(str(created.url))
     assert page.status_code == 200
     assert "9.00\u00a0€" in page.text
     assert "Premium &lt;b&gt;report&lt;/b&gt;" in page.text
@@ -27,168 +27,168 @@ async def test_the_page_says_what_it_costs_and_that_nothing_is_real(stage: Serve
     assert page.headers["cache-control"] == "no-store"
 
 
-async def test_its_style_is_served(stage: ServerEnv) -> None:
-    style = await stage.browser.get("/pay.css")
+async def test_its_style_is_served(env: ServerEnv) -> None:
+    style = await env.browser.get("/pay.css")
     assert style.status_code == 200
     assert style.headers["content-type"].startswith("text/css")
 
 
-async def test_opening_the_page_changes_nothing(stage: ServerEnv) -> None:
-    created = await stage.begin()
+async def test_opening_the_page_changes_nothing(env: ServerEnv) -> None:
+    created = await env.begin()
     for _ in range(2):
-        await stage.browser.get(f"/pay/{created.id}")
-        await stage.browser.head(f"/pay/{created.id}")
+        await env.browser.get(f"/pay/{created.id}")
+        await env.browser.head(f"/pay/{created.id}")
         for button in EVERY_BUTTON:
-            assert (await stage.browser.get(f"/pay/{created.id}/{button}")).status_code == 405
-    assert (await stage.session(created.id)).status == "open"
-    assert stage.shop.heard == []
+            assert (await env.browser.get(f"/pay/{created.id}/{button}")).status_code == 405
+    assert (await env.session(created.id)).status == "open"
+    assert env.shop.heard == []
 
 
-async def test_paying_tells_the_shop_and_goes_back_with_the_sessions_id(stage: ServerEnv) -> None:
-    created = await stage.begin()
-    gone = await stage.press(created, "card")
+async def test_paying_tells_the_shop_and_goes_back_with_the_sessions_id(env: ServerEnv) -> None:
+    created = await env.begin()
+    gone = await env.press(created, "card")
     assert gone.status_code == 303
     assert gone.headers["location"] == f"{SHOP}/back?session={created.id}"
-    paid = await stage.session(created.id)
+    paid = await env.session(created.id)
     assert (paid.status, paid.payment_status, paid.url) == ("complete", "paid", None)
-    [event] = stage.shop.events
+    [event] = env.shop.events
     assert event.type == "checkout.session.completed"
     assert event.to_dict()["data"]["object"] == paid.to_dict()
 
 
-async def test_a_declined_card_says_so_and_the_page_stays_open(stage: ServerEnv) -> None:
-    created = await stage.begin()
-    assert (await stage.press(created, "declined")).headers["location"] == f"/pay/{created.id}"
-    page = await stage.browser.get(f"/pay/{created.id}")
+async def test_a_declined_card_says_so_and_the_page_stays_open(env: ServerEnv) -> None:
+    created = await env.begin()
+    assert (await env.press(created, "declined")).headers["location"] == f"/pay/{created.id}"
+    page = await env.browser.get(f"/pay/{created.id}")
     assert "The card was declined." in page.text
     assert 'role="alert"' in page.text
-    assert (await stage.session(created.id)).status == "open"
-    assert stage.shop.heard == []
-    assert (await stage.press(created, "card")).headers["location"].startswith(SHOP)
+    assert (await env.session(created.id)).status == "open"
+    assert env.shop.heard == []
+    assert (await env.press(created, "card")).headers["location"].startswith(SHOP)
 
 
-async def test_cancelling_goes_back_and_leaves_the_session_open(stage: ServerEnv) -> None:
-    created = await stage.begin()
-    assert (await stage.press(created, "cancel")).headers["location"] == f"{SHOP}/cancelled"
-    assert (await stage.session(created.id)).status == "open"
+async def test_cancelling_goes_back_and_leaves_the_session_open(env: ServerEnv) -> None:
+    created = await env.begin()
+    assert (await env.press(created, "cancel")).headers["location"] == f"{SHOP}/cancelled"
+    assert (await env.session(created.id)).status == "open"
 
 
-async def test_without_an_address_to_cancel_there_is_no_button(stage: ServerEnv) -> None:
-    created = await stage.begin(cancel_url="")
-    assert "/cancel" not in (await stage.browser.get(f"/pay/{created.id}")).text
+async def test_without_an_address_to_cancel_there_is_no_button(env: ServerEnv) -> None:
+    created = await env.begin(cancel_url="")
+    assert "/cancel" not in (await env.browser.get(f"/pay/{created.id}")).text
 
 
-async def payment_status(stage: ServerEnv, session: str) -> str:
+async def payment_status(env: ServerEnv, session: str) -> str:
     """How a session's payment stands, in the session's own answer."""
-    whole = await stage.stripe.checkout.sessions.retrieve_async(
+    whole = await env.stripe.checkout.sessions.retrieve_async(
         session, {"expand": ["payment_intent"]}
     )
     assert isinstance(whole.payment_intent, stripe.PaymentIntent)
     return whole.payment_intent.status
 
 
-async def test_a_transfer_is_promised_and_arrives_later(stage: ServerEnv) -> None:
-    created = await stage.begin()
-    assert (await stage.press(created, "bank")).headers["location"] == f"/pay/{created.id}"
-    promised = await stage.session(created.id)
+async def test_a_transfer_is_promised_and_arrives_later(env: ServerEnv) -> None:
+    created = await env.begin()
+    assert (await env.press(created, "bank")).headers["location"] == f"/pay/{created.id}"
+    promised = await env.session(created.id)
     assert (promised.status, promised.payment_status) == ("complete", "unpaid")
-    assert await payment_status(stage, created.id) == "processing"
-    intent = await stage.stripe.payment_intents.retrieve_async(str(promised.payment_intent))
+    assert await payment_status(env, created.id) == "processing"
+    intent = await env.stripe.payment_intents.retrieve_async(str(promised.payment_intent))
     assert (intent.status, intent.amount_received) == ("processing", 0)
-    page = await stage.browser.get(f"/pay/{created.id}")
+    page = await env.browser.get(f"/pay/{created.id}")
     assert f'href="{SHOP}/back?session={created.id}"' in page.text
 
-    gone = await stage.press(created, "arrive")
+    gone = await env.press(created, "arrive")
     assert gone.headers["location"] == f"{SHOP}/back?session={created.id}"
-    assert (await stage.session(created.id)).payment_status == "paid"
-    assert await payment_status(stage, created.id) == "succeeded"
-    assert stage.shop.types == [
+    assert (await env.session(created.id)).payment_status == "paid"
+    assert await payment_status(env, created.id) == "succeeded"
+    assert env.shop.types == [
         "checkout.session.completed",
         "checkout.session.async_payment_succeeded",
     ]
-    assert [event.data.object["payment_status"] for event in stage.shop.events] == [
+    assert [event.data.object["payment_status"] for event in env.shop.events] == [
         "unpaid",
         "paid",
     ]
 
 
-async def test_a_transfer_that_fails_stays_unpaid(stage: ServerEnv) -> None:
-    created = await stage.begin()
-    await stage.press(created, "bank")
-    await stage.press(created, "fail")
-    failed = await stage.session(created.id)
+async def test_a_transfer_that_fails_stays_unpaid(env: ServerEnv) -> None:
+    created = await env.begin()
+    await env.press(created, "bank")
+    await env.press(created, "fail")
+    failed = await env.session(created.id)
     assert (failed.status, failed.payment_status) == ("complete", "unpaid")
-    assert await payment_status(stage, created.id) == "requires_payment_method"
-    assert stage.shop.types[1:] == ["checkout.session.async_payment_failed"]
-    page = await stage.browser.get(f"/pay/{created.id}")
+    assert await payment_status(env, created.id) == "requires_payment_method"
+    assert env.shop.types[1:] == ["checkout.session.async_payment_failed"]
+    page = await env.browser.get(f"/pay/{created.id}")
     assert "payment failed" in page.text
     assert "<form" not in page.text
 
 
 @pytest.mark.parametrize("ending", ["card", "expire", "arrive", "fail"])
-async def test_what_is_over_cannot_be_changed_by_any_button(ending: str, stage: ServerEnv) -> None:
-    created = await stage.begin()
-    page = await stage.browser.get(f"/pay/{created.id}")
+async def test_what_is_over_cannot_be_changed_by_any_button(ending: str, env: ServerEnv) -> None:
+    created = await env.begin()
+    page = await env.browser.get(f"/pay/{created.id}")
     mark = page.text.partition('name="csrf" value="')[2].partition('"')[0]
     if ending == "expire":
-        await stage.stripe.checkout.sessions.expire_async(created.id)
+        await env.stripe.checkout.sessions.expire_async(created.id)
     else:
         if ending in {"arrive", "fail"}:
-            await stage.press(created, "bank")
-        await stage.press(created, ending)
-    before, heard = await stage.session(created.id), len(stage.shop.heard)
+            await env.press(created, "bank")
+        await env.press(created, ending)
+    before, heard = await env.session(created.id), len(env.shop.heard)
     for button in EVERY_BUTTON:
-        late = await stage.browser.post(f"/pay/{created.id}/{button}", data={"csrf": mark})
+        late = await env.browser.post(f"/pay/{created.id}/{button}", data={"csrf": mark})
         assert late.headers["location"] == f"/pay/{created.id}"
-    assert (await stage.session(created.id)).to_dict() == before.to_dict()
-    assert len(stage.shop.heard) == heard
-    over = await stage.browser.get(f"/pay/{created.id}")
+    assert (await env.session(created.id)).to_dict() == before.to_dict()
+    assert len(env.shop.heard) == heard
+    over = await env.browser.get(f"/pay/{created.id}")
     assert over.status_code == 200
     ways = re.findall(r'<form[^>]*action="([^"]+)"', over.text)
     is_paid = ending in {"card", "arrive"}  # and what its seller may see is all that is left
     assert ways == ([f"/pay/{created.id}/{way}" for way in ("part", "claim")] if is_paid else [])
 
 
-async def test_what_may_become_of_it_afterwards_is_told_and_shown(stage: ServerEnv) -> None:
-    created = await stage.begin()
-    await stage.press(created, "card")
+async def test_what_may_become_of_it_afterwards_is_told_and_shown(env: ServerEnv) -> None:
+    created = await env.begin()
+    await env.press(created, "card")
     for button, words in {
         "part": "4.50\u00a0€ of it was given back.",
         "claim": "The bank claims it back.",
         "won": "The bank claimed it back, in vain.",
     }.items():
-        await stage.press(created, button)
-        assert words in (await stage.browser.get(f"/pay/{created.id}")).text
-        await stage.press(created, button, late=button != "part")
-    assert stage.shop.types == [
+        await env.press(created, button)
+        assert words in (await env.browser.get(f"/pay/{created.id}")).text
+        await env.press(created, button, late=button != "part")
+    assert env.shop.types == [
         "checkout.session.completed",
         *["charge.refunded"] * 2,
         "charge.dispute.created",
         "charge.dispute.closed",
     ]
     wish: Any = {"expand": ["payment_intent.latest_charge"]}
-    found = await stage.stripe.checkout.sessions.retrieve_async(created.id, wish)
+    found = await env.stripe.checkout.sessions.retrieve_async(created.id, wish)
     assert isinstance(found.payment_intent, stripe.PaymentIntent)
     charge = found.payment_intent.latest_charge
     assert isinstance(charge, stripe.Charge)
     assert (charge.amount_refunded, charge.disputed) == (675, True)
-    listed = await stage.stripe.disputes.list_async({"payment_intent": found.payment_intent.id})
+    listed = await env.stripe.disputes.list_async({"payment_intent": found.payment_intent.id})
     assert [dispute.status for dispute in listed.data] == ["won"]
-    assert (await stage.stripe.disputes.list_async({"payment_intent": "pi_2"})).data == []
+    assert (await env.stripe.disputes.list_async({"payment_intent": "pi_2"})).data == []
 
 
-async def test_an_unknown_session_has_a_page(stage: ServerEnv) -> None:
+async def test_an_unknown_session_has_a_page(env: ServerEnv) -> None:
     for reply in (
-        await stage.browser.get("/pay/cs_test_0"),
-        await stage.browser.post("/pay/cs_test_0/card"),
+        await env.browser.get("/pay/cs_test_0"),
+        await env.browser.post("/pay/cs_test_0/card"),
     ):
         assert reply.status_code == 404
         assert "We do not know this checkout" in reply.text
 
 
-async def test_a_form_from_elsewhere_pays_nothing(stage: ServerEnv) -> None:
-    created, other = await stage.begin(), await stage.begin()
-    page = await stage.browser.get(f"/pay/{other.id}")
+async def test_a_form_from_elsewhere_pays_nothing(env: ServerEnv) -> None:
+    created, other = await env.begin(), await env.begin()
+    page = await env.browser.get(f"/pay/{other.id}")
     others_mark = page.text.partition('name="csrf" value="')[2].partition('"')[0]
     for content in (
         "",
@@ -198,15 +198,13 @@ async def test_a_form_from_elsewhere_pays_nothing(stage: ServerEnv) -> None:
         f"csrf={others_mark}&csrf={others_mark}",
         "&".join(["csrf=1"] * 20),
     ):
-        refused = await stage.browser.post(f"/pay/{created.id}/card", content=content)
+        refused = await env.browser.post(f"/pay/{created.id}/card", content=content)
         assert refused.status_code == 403
-    stage.browser.cookies.clear()
-    refused = await stage.browser.post(f"/pay/{other.id}/card", content=f"csrf={others_mark}")
+    env.browser.cookies.clear()
+    refused = await env.browser.post(f"/pay/{other.id}/card", content=f"csrf={others_mark}")
     assert refused.status_code == 403
-    assert (
-        await stage.browser.post(f"/pay/{other.id}/card", content="a" * 100_000)
-    ).status_code in {
+    assert (await env.browser.post(f"/pay/{other.id}/card", content="a" * 100_000)).status_code in {
         403,
         413,
     }
-    assert stage.shop.heard == []
+    assert env.shop.heard == []

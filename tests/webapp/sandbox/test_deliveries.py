@@ -18,24 +18,24 @@ from webapp.sandbox.checkout.deliveries import RETRY_AFTER_SECONDS
 COMPLETED, ENDED = "checkout.session.completed", "checkout.session.expired"
 
 
-async def pay(stage: ServerEnv) -> str:
-    created = await stage.begin()
-    await stage.press(created, "card")
+async def pay(env: ServerEnv) -> str:
+    created = await env.begin()
+    await env.press(created, "card")
     return created.id
 
 
-async def end(stage: ServerEnv) -> str:
-    created = await stage.begin()
-    await stage.stripe.checkout.sessions.expire_async(created.id)
+async def end(env: ServerEnv) -> str:
+    created = await env.begin()
+    await env.stripe.checkout.sessions.expire_async(created.id)
     return created.id
 
 
-async def test_an_event_has_stripes_shape_and_signature(stage: ServerEnv) -> None:
-    await pay(stage)
-    [request] = stage.shop.heard
+async def test_an_event_has_stripes_shape_and_signature(env: ServerEnv) -> None:
+    await pay(env)
+    [request] = env.shop.heard
     assert str(request.url) == f"{SHOP}/webhooks/stripe"
     assert request.headers["content-type"].startswith("application/json")
-    [event] = stage.shop.events
+    [event] = env.shop.events
     assert event.id.startswith("evt_")
     assert (event.object, event.livemode) == ("event", False)
     assert event.created == int(NOON.timestamp())
@@ -45,9 +45,9 @@ async def test_an_event_has_stripes_shape_and_signature(stage: ServerEnv) -> Non
     assert delivery.sent_at == NOON
 
 
-async def test_another_secret_does_not_fit(stage: ServerEnv) -> None:
-    await pay(stage)
-    [request] = stage.shop.heard
+async def test_another_secret_does_not_fit(env: ServerEnv) -> None:
+    await pay(env)
+    [request] = env.shop.heard
     with pytest.raises(stripe.SignatureVerificationError):
         stripe.Webhook.construct_event(
             request.content, request.headers["stripe-signature"], "whsec_other", tolerance=0
@@ -55,110 +55,110 @@ async def test_another_secret_does_not_fit(stage: ServerEnv) -> None:
 
 
 @pytest.mark.parametrize("answer", [500, 302, httpx.ConnectError("nobody there")])
-async def test_what_is_not_taken_is_sent_again_later(answer: Any, stage: ServerEnv) -> None:
-    stage.shop.answers = [answer, answer]
-    await pay(stage)
-    assert len(stage.shop.heard) == 3
-    assert len({event.id for event in stage.shop.events}) == 1
-    assert stage.shop.pauses == list(RETRY_AFTER_SECONDS[:2])
+async def test_what_is_not_taken_is_sent_again_later(answer: Any, env: ServerEnv) -> None:
+    env.shop.answers = [answer, answer]
+    await pay(env)
+    assert len(env.shop.heard) == 3
+    assert len({event.id for event in env.shop.events}) == 1
+    assert env.shop.pauses == list(RETRY_AFTER_SECONDS[:2])
 
 
-async def test_a_shop_that_never_takes_it_is_left_alone_in_the_end(stage: ServerEnv) -> None:
-    stage.shop.answers = [500] * 100
-    assert (await stage.session(await pay(stage))).payment_status == "paid"
-    assert stage.shop.pauses == list(RETRY_AFTER_SECONDS)
-    assert len(stage.shop.heard) == 1 + len(RETRY_AFTER_SECONDS)
+async def test_a_shop_that_never_takes_it_is_left_alone_in_the_end(env: ServerEnv) -> None:
+    env.shop.answers = [500] * 100
+    assert (await env.session(await pay(env))).payment_status == "paid"
+    assert env.shop.pauses == list(RETRY_AFTER_SECONDS)
+    assert len(env.shop.heard) == 1 + len(RETRY_AFTER_SECONDS)
 
 
-async def test_a_broken_way_to_the_shop_does_not_break_the_checkout(stage: ServerEnv) -> None:
-    stage.shop.answers = [RuntimeError("a bug of ours")]
-    await pay(stage)
-    await end(stage)
-    assert stage.shop.types == [COMPLETED, ENDED]
+async def test_a_broken_way_to_the_shop_does_not_break_the_checkout(env: ServerEnv) -> None:
+    env.shop.answers = [RuntimeError("a bug of ours")]
+    await pay(env)
+    await end(env)
+    assert env.shop.types == [COMPLETED, ENDED]
 
 
-async def test_a_try_is_signed_when_it_is_sent(stage: ServerEnv) -> None:
-    await stage.control(hold=True)
-    await pay(stage)
-    later = stage.clock.tick(hours=1)
-    await stage.control(release=True)
-    [request] = stage.shop.heard
+async def test_a_try_is_signed_when_it_is_sent(env: ServerEnv) -> None:
+    await env.control(hold=True)
+    await pay(env)
+    later = env.clock.tick(hours=1)
+    await env.control(release=True)
+    [request] = env.shop.heard
     assert request.headers["stripe-signature"].startswith(f"t={int(later.timestamp())},v1=")
-    assert stage.shop.events[0].created == int(NOON.timestamp())
+    assert env.shop.events[0].created == int(NOON.timestamp())
 
 
-async def test_duplicates_are_the_same_event(stage: ServerEnv) -> None:
-    assert await stage.control(duplicates=2) == {
+async def test_duplicates_are_the_same_event(env: ServerEnv) -> None:
+    assert await env.control(duplicates=2) == {
         "duplicates": 2,
         "reorder": False,
         "hold": False,
         "drop": False,
         "held": 0,
     }
-    await pay(stage)
-    assert stage.shop.types == [COMPLETED] * 3
-    assert len({event.id for event in stage.shop.events}) == 1
-    await stage.control(duplicates=0)
-    await pay(stage)
-    assert len(stage.shop.heard) == 4
+    await pay(env)
+    assert env.shop.types == [COMPLETED] * 3
+    assert len({event.id for event in env.shop.events}) == 1
+    await env.control(duplicates=0)
+    await pay(env)
+    assert len(env.shop.heard) == 4
 
 
-async def test_reordering_sends_the_next_event_first(stage: ServerEnv) -> None:
-    await stage.control(reorder=True)
-    await pay(stage)
-    assert stage.shop.heard == []
-    await end(stage)
-    assert stage.shop.types == [ENDED, COMPLETED]
+async def test_reordering_sends_the_next_event_first(env: ServerEnv) -> None:
+    await env.control(reorder=True)
+    await pay(env)
+    assert env.shop.heard == []
+    await end(env)
+    assert env.shop.types == [ENDED, COMPLETED]
 
 
-async def test_the_last_of_a_reordered_row_can_be_released(stage: ServerEnv) -> None:
-    await stage.control(reorder=True)
-    await pay(stage)
-    assert (await stage.control(release=True, reorder=False))["held"] == 0
-    assert stage.shop.types == [COMPLETED]
+async def test_the_last_of_a_reordered_row_can_be_released(env: ServerEnv) -> None:
+    await env.control(reorder=True)
+    await pay(env)
+    assert (await env.control(release=True, reorder=False))["held"] == 0
+    assert env.shop.types == [COMPLETED]
 
 
-async def test_what_is_held_arrives_when_it_is_released(stage: ServerEnv) -> None:
-    await stage.control(hold=True)
-    await pay(stage)
-    await end(stage)
-    assert stage.shop.heard == []
-    assert (await stage.control())["held"] == 2
-    state = await stage.control(release=True)
+async def test_what_is_held_arrives_when_it_is_released(env: ServerEnv) -> None:
+    await env.control(hold=True)
+    await pay(env)
+    await end(env)
+    assert env.shop.heard == []
+    assert (await env.control())["held"] == 2
+    state = await env.control(release=True)
     assert (state["hold"], state["held"]) == (False, 0)
-    assert stage.shop.types == [COMPLETED, ENDED]
-    await pay(stage)
-    assert stage.shop.types == [COMPLETED, ENDED, COMPLETED]
+    assert env.shop.types == [COMPLETED, ENDED]
+    await pay(env)
+    assert env.shop.types == [COMPLETED, ENDED, COMPLETED]
 
 
 async def test_held_and_reordered_is_released_backwards_and_as_often_as_asked(
-    stage: ServerEnv,
+    env: ServerEnv,
 ) -> None:
-    await stage.control(hold=True, reorder=True, duplicates=1)
-    await pay(stage)
-    await end(stage)
-    await stage.control(release=True)
-    assert stage.shop.types == [ENDED, ENDED, COMPLETED, COMPLETED]
+    await env.control(hold=True, reorder=True, duplicates=1)
+    await pay(env)
+    await end(env)
+    await env.control(release=True)
+    assert env.shop.types == [ENDED, ENDED, COMPLETED, COMPLETED]
 
 
-async def test_what_is_dropped_never_arrives(stage: ServerEnv) -> None:
-    await stage.control(drop=True)
-    await pay(stage)
-    await stage.control(drop=False)
-    await end(stage)
-    assert stage.shop.types == [ENDED]
+async def test_what_is_dropped_never_arrives(env: ServerEnv) -> None:
+    await env.control(drop=True)
+    await pay(env)
+    await env.control(drop=False)
+    await end(env)
+    assert env.shop.types == [ENDED]
 
 
 @pytest.mark.parametrize(
     "body",
     [b"", b"[]", b"\xff", b'{"duplicate": 1}', b'{"duplicates": -1}', b'{"hold": "yes"}'],
 )
-async def test_a_wish_that_is_none_changes_nothing(body: bytes, stage: ServerEnv) -> None:
+async def test_a_wish_that_is_none_changes_nothing(body: bytes, env: ServerEnv) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
-    refused = await stage.browser.post("/stripe/control", content=body, headers=headers)
+    refused = await env.browser.post("/stripe/control", content=body, headers=headers)
     assert refused.status_code == 400
     assert refused.json()["error"]["type"] == "invalid_request_error"
-    assert await stage.control() == {
+    assert await env.control() == {
         "duplicates": 0,
         "reorder": False,
         "hold": False,
@@ -184,12 +184,12 @@ async def test_an_answer_does_not_wait_for_the_shop_and_a_stop_ends_the_delivery
         return cast("ASGIApp", stages[0].app)
 
     async with serving_at(make) as url, httpx.AsyncClient(base_url=url) as browser:
-        [stage] = stages
-        await stage.browser.aclose()
-        stage.browser = browser
-        created = await stage.begin()
-        assert (await stage.press(created, "card")).status_code == 303
+        [env] = stages
+        await env.browser.aclose()
+        env.browser = browser
+        created = await env.begin()
+        assert (await env.press(created, "card")).status_code == 303
         await told.wait()
-        assert (await stage.session(created.id)).payment_status == "paid"
+        assert (await env.session(created.id)).payment_status == "paid"
         assert not given_up.is_set()
     assert given_up.is_set()

@@ -24,11 +24,11 @@ PROVIDER = "mollie"
 def hints(paying: Paying) -> list[UnsignedNotice]:
     """What the server takes from the webhooks that came."""
     found: list[UnsignedNotice] = []
-    for heard in paying.stage.shop.heard:
+    for heard in paying.env.shop.heard:
         assert str(heard.url.copy_with(query=None)) == f"{SHOP}/webhooks/mollie"
         assert heard.headers["content-type"] == "application/x-www-form-urlencoded"
         assert list(parse_qs(heard.content.decode())) == ["id"]
-        seller = paying.stage.settings.mollie()
+        seller = paying.env.settings.mollie()
         hint = MollieGateway(seller).read_unsigned(heard.content, query=heard.url.query.decode())
         assert hint is not None
         found.append(hint)
@@ -49,7 +49,7 @@ async def call(
     if key is not None:
         headers["idempotency-key"] = key
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return await paying.stage.browser.post(f"/mollie/v2/{path}", content=content, headers=headers)
+    return await paying.env.browser.post(f"/mollie/v2/{path}", content=content, headers=headers)
 
 
 def wish(**changes: Any) -> dict[str, Any]:
@@ -88,9 +88,9 @@ async def test_what_was_left_open_can_be_paid_days_later(paying: Paying) -> None
     begun = await paying.begun()
     assert await paying.press(begun, "open") == WENT_BACK
     assert await paying.judged(begun) is SessionStatus.OPEN
-    assert paying.stage.shop.heard == []
+    assert paying.env.shop.heard == []
     assert "It was left open" in (await paying.page(begun)).text
-    paying.stage.clock.tick(days=11)
+    paying.env.clock.tick(days=11)
     assert await paying.press(begun, "paid") == WENT_BACK
     assert await paying.judged(begun) is SessionStatus.PAID
     assert times_told(paying, session_of(begun)) == 1
@@ -98,7 +98,7 @@ async def test_what_was_left_open_can_be_paid_days_later(paying: Paying) -> None
 
 async def test_time_alone_ends_what_nobody_began_to_pay(paying: Paying) -> None:
     begun = await paying.begun()
-    paying.stage.clock.tick(minutes=15)
+    paying.env.clock.tick(minutes=15)
     assert await paying.judged(begun) is SessionStatus.CLOSED
     assert "checkout is over" in (await paying.page(begun)).text
     assert times_told(paying, session_of(begun)) == 1
@@ -126,7 +126,7 @@ async def test_two_tabs_with_a_payment_each_are_two_payments(paying: Paying) -> 
 async def test_a_payment_is_made_anew_after_an_hour(paying: Paying) -> None:
     before = paying.prepared()
     session = await paying.repeated(before)
-    paying.stage.clock.tick(hours=1)
+    paying.env.clock.tick(hours=1)
     assert await paying.repeated(before) != session
 
 
@@ -142,7 +142,7 @@ async def test_giving_money_back_takes_a_day(paying: Paying) -> None:
     begun, payment = await paying.paid()
     first = await paying.run(paying.gateway.refund(payment, reason="sold out"))
     assert first.status == RefundStatus.PENDING
-    paying.stage.clock.tick(days=1)
+    paying.env.clock.tick(days=1)
     done = await paying.run(paying.gateway.refund(payment, reason=None))
     assert (done.id, done.status) == (first.id, RefundStatus.SUCCEEDED)
     assert times_told(paying, session_of(begun)) == 2
@@ -164,7 +164,7 @@ async def test_more_can_be_given_back_than_was_paid_by_whoever_does_not_look(
 
 async def test_a_bank_takes_it_back_and_may_give_it_again(paying: Paying) -> None:
     begun, payment = await paying.paid()
-    now = paying.stage.clock()
+    now = paying.env.clock()
     await paying.press(begun, "chargeback")
     taken = await paying.fetched(begun)
     assert (taken.charged_back, await paying.judged(begun)) == (900, SessionStatus.FAILED)
@@ -179,12 +179,12 @@ async def test_a_bank_takes_it_back_and_may_give_it_again(paying: Paying) -> Non
 
 
 async def test_who_has_another_key_is_told_nothing(paying: Paying) -> None:
-    seller = replace(paying.stage.settings.mollie(), key="test_another")
+    seller = replace(paying.env.settings.mollie(), key="test_another")
     stranger = replace(paying, gateway=MollieGateway(seller), secret="test_another")
     with pytest.raises(Failed, match="HTTP 401"):
         await stranger.begun()
     for path in ("/mollie/control", "/mollie/v2/payments"):
-        refused = await paying.stage.browser.post(path, json={})
+        refused = await paying.env.browser.post(path, json={})
         assert (refused.status_code, refused.json()["status"]) == (401, 401)
 
 
@@ -229,9 +229,9 @@ async def test_a_list_has_an_end(limit: str, paying: Paying) -> None:
     begun = await paying.begun()
     headers = {"authorization": f"Bearer {paying.secret}"}
     path = f"/mollie/v2/payments/{session_of(begun)}/refunds"
-    reply = await paying.stage.browser.get(path, params={"limit": limit}, headers=headers)
+    reply = await paying.env.browser.get(path, params={"limit": limit}, headers=headers)
     assert reply.status_code == 400
-    listed = await paying.stage.browser.get(path, headers=headers)
+    listed = await paying.env.browser.get(path, headers=headers)
     assert listed.json()["count"] == 0
 
 
@@ -244,5 +244,5 @@ async def test_one_key_is_for_one_request(paying: Paying) -> None:
 
 async def test_a_payment_without_a_webhook_tells_nobody(paying: Paying) -> None:
     made = (await call(paying, "payments", wish())).json()
-    await paying.stage.press_at(made["id"], "paid")
-    assert paying.stage.shop.heard == []
+    await paying.env.press_at(made["id"], "paid")
+    assert paying.env.shop.heard == []

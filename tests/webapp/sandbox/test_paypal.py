@@ -15,7 +15,7 @@ from flows.payments.receipt import RefundStatus
 from flows.payments.session import SessionStatus
 from flows.webhooks.certificates import certificate_url, roots_of, verify_certified
 from tests.support.gateway_env import ID, NINE
-from tests.support.sandbox_checkout import SHOP, staged
+from tests.support.sandbox_checkout import SHOP, checkout_env
 from tests.support.sandbox_payments import WENT_BACK, Paying, page_of, session_of
 from webapp.http.client import Outbound
 from webapp.sandbox.paypal.certificates import sandbox_scheme
@@ -27,11 +27,11 @@ PROVIDER = "paypal"
 
 async def hints(paying: Paying) -> list[UnsignedNotice]:
     """What the server takes from the webhooks that came, once each is found to be signed."""
-    settings, browser, now = paying.stage.settings, paying.stage.browser, paying.stage.clock()
+    settings, browser, now = paying.env.settings, paying.env.browser, paying.env.clock()
     scheme = sandbox_scheme(settings.url)
     roots = roots_of(scheme, bundle=(await browser.get("/paypal/root.pem")).content)
     found: list[UnsignedNotice] = []
-    for heard in paying.stage.shop.heard:
+    for heard in paying.env.shop.heard:
         assert str(heard.url) == f"{SHOP}/webhooks/paypal"
         headers, body = heard.headers.multi_items(), heard.content
         url = certificate_url(scheme, body=body, headers=headers, now=now)
@@ -56,14 +56,14 @@ async def types(paying: Paying) -> list[str]:
 
 async def traced(paying: Paying, hint: UnsignedNotice) -> str | None:
     assert hint.payment is not None
-    return await paying.run(PayPalGateway(paying.stage.settings.paypal()).trace(hint.payment))
+    return await paying.run(PayPalGateway(paying.env.settings.paypal()).trace(hint.payment))
 
 
 async def call(
     paying: Paying, path: str, body: Any = None, *, key: str | None = None
 ) -> httpx.Response:
     """What our own gateway would not say, with a token."""
-    settings, browser = paying.stage.settings, paying.stage.browser
+    settings, browser = paying.env.settings, paying.env.browser
     granted = await browser.post(
         "/paypal/v1/oauth2/token",
         auth=(settings.client_id, settings.paypal_secret),
@@ -135,20 +135,20 @@ async def test_a_key_is_forgotten_after_six_hours_and_the_order_after_three(
 ) -> None:
     begun, before = await paying.begun(), paying.prepared()
     assert before.attempt is not None
-    paying.stage.clock.tick(hours=3)
+    paying.env.clock.tick(hours=3)
     assert await paying.judged(begun) is SessionStatus.CLOSED
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
     lapsed = await paying.run(paying.gateway.repeat(before, before.attempt))
     assert (lapsed.session, lapsed.url) == (None, None)
     assert (await paying.page(begun)).status_code == 404
-    paying.stage.clock.tick(hours=3)
+    paying.env.clock.tick(hours=3)
     assert await paying.repeated(paying.prepared()) != session_of(begun)
 
 
 async def test_an_order_that_is_not_there_while_it_could_be_is_not_closed(paying: Paying) -> None:
     begun = await paying.begun()
-    async with staged() as elsewhere, elsewhere.client() as client:
-        settings = replace(paying.stage.settings.paypal(), client_id=elsewhere.settings.client_id)
+    async with checkout_env() as elsewhere, elsewhere.client() as client:
+        settings = replace(paying.env.settings.paypal(), client_id=elsewhere.settings.client_id)
         seller = replace(settings, client_secret=elsewhere.settings.paypal_secret)
         other = replace(
             paying,
@@ -241,7 +241,7 @@ async def test_a_lost_dispute_takes_the_money(paying: Paying) -> None:
     told = (await hints(paying))[-1]
     assert (told.type, told.reference) == ("PAYMENT.CAPTURE.REVERSED", None)
     assert await traced(paying, told) == ID
-    revisited = await paying.run(PayPalGateway(paying.stage.settings.paypal()).revisit(payment))
+    revisited = await paying.run(PayPalGateway(paying.env.settings.paypal()).revisit(payment))
     assert revisited == await paying.fetched(begun)
     page = await paying.page(begun)
     assert "the money is gone again" in page.text
@@ -254,13 +254,13 @@ async def test_an_old_token_is_replaced_and_a_wrong_secret_gets_none(paying: Pay
     begun = await paying.begun()
     await paying.press(begun, "balance")
     assert await paying.judged(begun) is SessionStatus.PAID
-    paying.stage.clock.tick(hours=9)
+    paying.env.clock.tick(hours=9)
     assert (await paying.fetched(begun)).state is SessionStatus.PAID
-    seller = replace(paying.stage.settings.paypal(), client_secret="another")
+    seller = replace(paying.env.settings.paypal(), client_secret="another")
     stranger = replace(paying, gateway=PayPalGateway(seller))
     with pytest.raises(Failed, match=r"let this server in \(HTTP 401, invalid_client\)"):
         await stranger.begun()
-    control = await paying.stage.browser.post(
+    control = await paying.env.browser.post(
         "/paypal/control", json={}, headers={"authorization": "Bearer another"}
     )
     assert control.status_code == 401
@@ -307,7 +307,7 @@ async def test_nothing_is_given_back_before_it_came(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "bank")
     await paying.collected(begun)
-    order = await paying.stage.browser.get(f"/pay/{session_of(begun)}")
+    order = await paying.env.browser.get(f"/pay/{session_of(begun)}")
     assert "/part" not in order.text
     assert (await call(paying, "v2/payments/captures/NOBODY/refund", {})).status_code == 404
     nobodys = UnsignedNotice(type=REFUNDED, reference=None, session=None, payment="NOBODY")
@@ -328,11 +328,11 @@ async def test_one_id_is_for_one_request(paying: Paying) -> None:
 async def test_another_root_or_another_webhook_vouches_for_nothing(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "balance")
-    [heard] = paying.stage.shop.heard
-    settings, browser = paying.stage.settings, paying.stage.browser
+    [heard] = paying.env.shop.heard
+    settings, browser = paying.env.settings, paying.env.browser
     scheme = sandbox_scheme(settings.url)
     root = (await browser.get("/paypal/root.pem")).content
-    async with staged() as elsewhere:
+    async with checkout_env() as elsewhere:
         other = (await elsewhere.browser.get("/paypal/root.pem")).content
     url = heard.headers["paypal-cert-url"]
     certificate = (await browser.get(url)).content
@@ -349,6 +349,6 @@ async def test_another_root_or_another_webhook_vouches_for_nothing(paying: Payin
                 webhook_ids=[webhook],
                 certificate=certificate,
                 roots=roots_of(scheme, bundle=trusted),
-                now=paying.stage.clock(),
+                now=paying.env.clock(),
             )
         assert refused.value.reason == reason

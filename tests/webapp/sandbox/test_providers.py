@@ -16,14 +16,14 @@ BOTH = pytest.mark.parametrize("paying", ["mollie", "paypal"], indirect=True)
 @BOTH
 async def test_the_page_is_the_sandboxs_and_says_that_nothing_is_real(paying: Paying) -> None:
     begun = await paying.begun()
-    assert page_of(begun) == f"{paying.stage.settings.url}/pay/{session_of(begun)}"
+    assert page_of(begun) == f"{paying.env.settings.url}/pay/{session_of(begun)}"
     page = await paying.page(begun)
     named = {"mollie": "for Mollie,", "paypal": "for PayPal,"}[paying.name]
     for words in ("9.00\u00a0€", "Premium report &amp; more", "No money moves.", named):
         assert words in page.text
     assert "nothing here is real" in page.text
     assert (await paying.fetched(begun)).state is SessionStatus.OPEN
-    assert paying.stage.shop.heard == []
+    assert paying.env.shop.heard == []
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ async def test_a_lost_reply_leaves_one_session_that_is_found_again(paying: Payin
         await paying.begun()
     before = paying.prepared()
     session = await paying.repeated(before)
-    paying.stage.clock.tick(minutes=59)
+    paying.env.clock.tick(minutes=59)
     assert await paying.repeated(before) == session
     assert session_of(await paying.begun()) == session
 
@@ -77,36 +77,36 @@ async def test_money_that_comes_later_is_awaited(
     await paying.press(begun, paying.pays_later)
     assert await paying.judged(begun) is SessionStatus.PENDING
     assert "under way" in (await paying.page(begun)).text
-    told = len(paying.stage.shop.heard)
+    told = len(paying.env.shop.heard)
     await paying.press(begun, button)
     assert await paying.judged(begun) is verified
     assert await paying.press(begun, button, late=True) == f"/pay/{session_of(begun)}"
-    assert len(paying.stage.shop.heard) == told + 1
+    assert len(paying.env.shop.heard) == told + 1
 
 
 @BOTH
 async def test_after_a_part_by_hand_the_rest_is_given_back(paying: Paying) -> None:
     begun, payment = await paying.paid()
-    told = len(paying.stage.shop.heard)
+    told = len(paying.env.shop.heard)
     await paying.press(begun, "part")
     assert (await paying.fetched(begun)).refunded == 450
     assert "4.50\u00a0€ of it was given back." in (await paying.page(begun)).text
     rest = await paying.run(paying.gateway.refund(payment, reason=None))
     assert rest.price == Money("4.50", "EUR")
-    assert len(paying.stage.shop.heard) == told + 2
+    assert len(paying.env.shop.heard) == told + 2
 
 
 @BOTH
 async def test_money_is_given_back_once_also_when_the_answer_is_lost(paying: Paying) -> None:
     begun, payment = await paying.paid()
-    told = len(paying.stage.shop.heard)
+    told = len(paying.env.shop.heard)
     await paying.control(next="lost")
     first = await paying.run(paying.gateway.refund(payment, reason="sold out"))
     assert await paying.run(paying.gateway.refund(payment, reason="sold out")) == first
     assert first.price == NINE
     assert (await paying.fetched(begun)).refunded == 900
     assert await paying.judged(begun) is SessionStatus.FAILED
-    assert len(paying.stage.shop.heard) == told + 1
+    assert len(paying.env.shop.heard) == told + 1
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_money_is_given_back_once_also_when_the_answer_is_lost(paying: Pay
 async def test_what_the_framework_refuses_is_said_as_the_provider_says_it(
     path: str, said: str, paying: Paying
 ) -> None:
-    refused = await paying.stage.browser.post(f"/{path}", content=b"a" * 100_000)
+    refused = await paying.env.browser.post(f"/{path}", content=b"a" * 100_000)
     assert refused.status_code == 413
     assert refused.json()[said]
 
@@ -130,11 +130,11 @@ async def test_events_arrive_as_badly_as_a_test_asks_for(paying: Paying) -> None
     await paying.control(hold=True, duplicates=2)
     begun = await paying.begun()
     await paying.press(begun, paying.pays)
-    assert paying.stage.shop.heard == []
+    assert paying.env.shop.heard == []
     state: dict[str, Any] = await paying.control(release=True)
     assert state["held"] == 0
-    assert len({event.content for event in paying.stage.shop.heard}) == 1
-    assert len(paying.stage.shop.heard) == 3
+    assert len({event.content for event in paying.env.shop.heard}) == 1
+    assert len(paying.env.shop.heard) == 3
     await paying.control(drop=True)
     await paying.judged(begun)
-    assert len(paying.stage.shop.heard) == 3
+    assert len(paying.env.shop.heard) == 3

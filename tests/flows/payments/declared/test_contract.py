@@ -23,7 +23,7 @@ from flows.payments.money import Money
 from flows.payments.receipt import RefundStatus
 from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import verify
-from tests.support import gateway_env as stage
+from tests.support import gateway_env
 from tests.support.clock import NOON
 from tests.support.gateway_env import BACK, ID, NINE, TRIP
 
@@ -130,11 +130,11 @@ def run(talk: Talk[T], payment_env: Callable[[httpx.Request], httpx.Response]) -
 
 
 def asked() -> Elicitation:
-    return stage.asked("till", is_live=True)
+    return gateway_env.asked("till", is_live=True)
 
 
 def opened(payment_env: PaymentEnv) -> Elicitation:
-    before = stage.prepared(GATEWAY, asked())
+    before = gateway_env.prepared(GATEWAY, asked())
     assert before.attempt is not None
     departure = run(GATEWAY.begin(before, TRIP), payment_env)
     assert departure.url == "https://pay.till.example/ch-1"
@@ -157,7 +157,7 @@ def test_four_lines_declare_a_provider_that_is_paid_at() -> None:
     assert isinstance(GATEWAY, Signs)
     payment_env = PaymentEnv()
     elicitation = opened(payment_env)
-    request = msgspec.json.decode(stage.kept_in(elicitation).request)
+    request = msgspec.json.decode(gateway_env.kept_in(elicitation).request)
     assert request == {
         "reference": ID,
         "amount": 900,
@@ -185,7 +185,7 @@ def test_a_lost_reply_opens_no_second_page() -> None:
     assert elicitation.attempt is not None
     kept = run(GATEWAY.repeat(elicitation, elicitation.attempt), payment_env)
     assert (kept.session, len(payment_env.checkouts)) == ("ch-1", 1)
-    again = stage.prepared(GATEWAY, asked(), number=2)
+    again = gateway_env.prepared(GATEWAY, asked(), number=2)
     run(GATEWAY.begin(again, TRIP), payment_env)
     assert len(payment_env.checkouts) == 2
 
@@ -201,7 +201,7 @@ def test_a_part_is_given_back_by_hand_and_then_the_rest_by_us() -> None:
     payment_env = PaymentEnv()
     elicitation = opened(payment_env)
     payment_env.pay("ch-1")
-    paid = stage.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
+    paid = gateway_env.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
     payment_env.refund_by_hand("ch-1", 400)
     notice = told(payment_env)
     assert notice.session is not None
@@ -248,7 +248,7 @@ def test_what_the_provider_did_not_sign_says_nothing() -> None:
 def test_another_key_is_refused_in_words() -> None:
     other = DeclaredGateway(dataclasses.replace(SELLER, secret="other"))
     with pytest.raises(Failed, match=r"The Till could not .+ \(HTTP 401, unauthorized\)"):
-        run(other.begin(stage.prepared(other, asked()), TRIP), PaymentEnv())
+        run(other.begin(gateway_env.prepared(other, asked()), TRIP), PaymentEnv())
 
 
 # What a declaration says
@@ -349,7 +349,7 @@ def test_a_value_of_the_settings_stays_in_its_part_of_the_path() -> None:
         needs=("shop",), create="POST /shops/{shop}/checkouts", create_body={"shop": "{shop}"}
     )
     gateway = DeclaredGateway(dataclasses.replace(SELLER, declaration=own, own={"shop": "a.b"}))
-    before = stage.prepared(gateway, asked())
+    before = gateway_env.prepared(gateway, asked())
     request = next(gateway.begin(before, TRIP))
     assert request.url.path == "/v1/shops/a.b/checkouts"
     assert request.content == b'{"shop":"a.b"}'
@@ -359,7 +359,7 @@ def test_a_name_without_a_value_leaves_its_key_out() -> None:
     payment_env = PaymentEnv()
     opened(payment_env)
     payment_env.pay("ch-1")
-    paid = stage.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
+    paid = gateway_env.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
     talk = GATEWAY.refund(paid, reason=None)
     next(talk)
     request = talk.send(httpx.Response(200, json=payment_env.checkouts["ch-1"]))
@@ -370,7 +370,7 @@ def test_what_we_know_to_be_given_back_is_not_given_back_again() -> None:
     payment_env = PaymentEnv()
     opened(payment_env)
     payment_env.pay("ch-1")
-    paid = stage.payment(
+    paid = gateway_env.payment(
         "till", session="ch-1", payment_intent="p-ch-1", is_live=True, refunded=400
     )
     assert run(GATEWAY.refund(paid, reason=None), payment_env).price == Money("5.00", "EUR")
@@ -380,7 +380,7 @@ def test_what_we_know_to_be_given_back_is_not_given_back_again() -> None:
 def test_an_answer_about_something_else_gives_nothing_back(changes: dict[str, Any]) -> None:
     payment_env = PaymentEnv()
     opened(payment_env)
-    paid = stage.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
+    paid = gateway_env.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
     talk = GATEWAY.refund(paid, reason=None)
     next(talk)
     with pytest.raises(Failed, match="give the money back"):
@@ -390,12 +390,12 @@ def test_an_answer_about_something_else_gives_nothing_back(changes: dict[str, An
 def test_what_goes_by_a_handle_is_not_asked_for_by_a_receipt() -> None:
     own = declared(fetch="GET /checkouts/{handle}")
     gateway = DeclaredGateway(dataclasses.replace(SELLER, declaration=own))
-    paid = stage.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
+    paid = gateway_env.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
     assert next(gateway.refund(paid, reason=None)).method == "POST"
 
 
 def test_a_page_is_open_for_as_long_as_the_provider_says() -> None:
-    kept = stage.kept_in(opened(PaymentEnv()))
+    kept = gateway_env.kept_in(opened(PaymentEnv()))
     assert kept.expires_at == (NOON + timedelta(hours=1)).timestamp()
 
 
@@ -403,7 +403,7 @@ def test_a_page_is_open_for_as_long_as_the_provider_says() -> None:
 def test_a_time_that_is_none_opens_nothing(changes: dict[str, Any]) -> None:
     payment_env = PaymentEnv()
     opened(payment_env)
-    talk = GATEWAY.begin(stage.prepared(GATEWAY, asked()), TRIP)
+    talk = GATEWAY.begin(gateway_env.prepared(GATEWAY, asked()), TRIP)
     next(talk)
     with pytest.raises(Failed, match="not what was asked for"):
         talk.send(httpx.Response(201, json={**payment_env.checkouts["ch-1"], **changes}))

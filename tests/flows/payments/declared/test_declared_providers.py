@@ -20,7 +20,7 @@ from flows.payments.gateway import Notice, ProviderSession, Signs, verify_notice
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.session import Malformed, Mismatch, SessionStatus
-from tests.support import gateway_env as stage
+from tests.support import gateway_env
 from tests.support.anything import JSON
 from tests.support.clock import NOON
 from tests.support.declared_env import CASES, DIGEST, KEY, SECRET, Case, put
@@ -55,7 +55,7 @@ def refunding(case: Case, *replies: httpx.Response, **changes: Any) -> Any:
         "payment_intent": case.payment,
         "is_live": case.seller.is_live,
     }
-    paid = replace(stage.payment(case.name, **said), **changes)
+    paid = replace(gateway_env.payment(case.name, **said), **changes)
     return run(case.gateway.refund(paid, reason="No seats"), *replies)
 
 
@@ -123,10 +123,10 @@ def test_an_open_page_is_led_to_again(case: Case) -> None:
     "what", ["{secret} {return_url}", '{minor}", "x": "', "{what}", "{digest}{key}", "\n\x00\\"]
 )
 def test_words_that_look_like_a_template_stay_words(case: Case, what: str) -> None:
-    before = stage.prepared(case.gateway, case.asked(what=what))
+    before = gateway_env.prepared(case.gateway, case.asked(what=what))
     request = msgspec.json.decode(kept_in(before).request)
     plain = msgspec.json.decode(
-        kept_in(stage.prepared(case.gateway, case.asked(what="Words"))).request
+        kept_in(gateway_env.prepared(case.gateway, case.asked(what="Words"))).request
     )
 
     def worded(part: Any) -> Any:
@@ -144,7 +144,7 @@ def test_words_that_look_like_a_template_stay_words(case: Case, what: str) -> No
 
 @EVERY
 def test_long_words_are_cut_where_the_provider_would_refuse_them(case: Case) -> None:
-    request = kept_in(stage.prepared(case.gateway, case.asked(what="é" * 500))).request
+    request = kept_in(gateway_env.prepared(case.gateway, case.asked(what="é" * 500))).request
     if case.name != "polar":  # it names the product
         assert "é" * case.seller.declaration.what_at_most in request
     assert "é" * (case.seller.declaration.what_at_most + 1) not in request
@@ -176,7 +176,7 @@ def test_a_page_that_stands_elsewhere_is_not_led_to(case: Case, url: Any) -> Non
 
 
 @EVERY
-@pytest.mark.parametrize("bad", [*stage.NO_ANSWERS, reply({"errors": ["key_hidden"]}, 401)])
+@pytest.mark.parametrize("bad", [*gateway_env.NO_ANSWERS, reply({"errors": ["key_hidden"]}, 401)])
 def test_a_reply_that_is_no_page_ends_in_words_for_the_person(
     case: Case, bad: httpx.Response
 ) -> None:
@@ -237,7 +237,7 @@ def test_a_page_for_another_price_is_not_led_to(case: Case, one: str) -> None:
 
 @EVERY
 def test_another_mode_than_was_asked_begins_nothing(case: Case) -> None:
-    before = stage.prepared(case.gateway, case.asked(is_live=not case.seller.is_live))
+    before = gateway_env.prepared(case.gateway, case.asked(is_live=not case.seller.is_live))
     with pytest.raises(Failed, match="another mode"):
         next(case.gateway.begin(before, TRIP))
     with pytest.raises(Failed, match="another mode"):
@@ -263,7 +263,7 @@ def test_a_price_is_sent_as_it_is_or_refused_before_it_is_asked(case: Case, pric
             case.gateway.check(price)
         return
     case.gateway.check(price)
-    request = kept_in(stage.prepared(case.gateway, case.asked(price=price))).request
+    request = kept_in(gateway_env.prepared(case.gateway, case.asked(price=price))).request
     amount = '"500"' if case.name == "paddle" else str(price.minor_units)
     shown = f'"{price.amount}"' if case.name == "coinbase" else amount
     assert f":{shown}" in request
@@ -292,7 +292,7 @@ def test_a_status_that_is_not_known_is_no_verdict(case: Case) -> None:
 
 
 @EVERY_FETCHED
-@pytest.mark.parametrize("bad", stage.NO_ANSWERS)
+@pytest.mark.parametrize("bad", gateway_env.NO_ANSWERS)
 def test_what_is_no_answer_is_no_verdict(case: Case, bad: httpx.Response) -> None:
     with pytest.raises(Failed, match="say what became of the payment"):
         run(case.gateway.fetch(case.begun(), case.session), bad)
@@ -442,7 +442,7 @@ def test_after_a_refund_by_hand_only_the_rest_is_given_back(case: Case) -> None:
 def test_what_cannot_be_looked_at_is_not_given_back(case: Case) -> None:
     assert case.held is not None
     holding = case.seller.declaration.holding
-    others = [reply({}, 503), *stage.NO_ANSWERS]
+    others = [reply({}, 503), *gateway_env.NO_ANSWERS]
     if holding is not None:
         others.append(reply(put(case.held(0), holding.id, "another")))
         others.append(reply(put(case.held(0), holding.currency, "USD")))
@@ -627,7 +627,7 @@ def test_our_key_fits_where_it_is_sent() -> None:
 
 def test_a_long_reason_is_cut() -> None:
     [square] = [case for case in CASES if case.name == "square"]
-    paid = stage.payment("square", session="ORDER1", payment_intent=square.payment)
+    paid = gateway_env.payment("square", session="ORDER1", payment_intent=square.payment)
     done = reply(square.refund_replies["succeeded"])
     _, [*_, sent] = run(square.gateway.refund(paid, reason="é" * 300), *held(square), done)
     assert len(msgspec.json.decode(sent.content)["reason"]) == 190

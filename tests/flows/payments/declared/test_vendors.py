@@ -49,7 +49,7 @@ from square.types.payment_updated_event import PaymentUpdatedEvent
 from square.types.refund_payment_response import RefundPaymentResponse
 
 from flows.payments.declared.catalog import SELLERS
-from tests.support import gateway_env as stage
+from tests.support import gateway_env
 from tests.support.declared_env import (
     DIGEST,
     KEY,
@@ -217,7 +217,7 @@ def test_paddle_is_asked_what_its_own_library_asks() -> None:
         )
     [_, asking, closing] = sent(paddle)
     held = [] if paddle.held is None else [reply(paddle.held(0))]
-    paid = stage.payment("paddle", session=paddle.session, payment_intent=paddle.payment)
+    paid = gateway_env.payment("paddle", session=paddle.session, payment_intent=paddle.payment)
     answer = reply(paddle.refund_replies["pending"])
     _, requests = run(paddle.gateway.refund(paid, reason=None), *held, answer)
     ours = [asking, closing, requests[-1]]
