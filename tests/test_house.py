@@ -188,6 +188,45 @@ def test_every_folder_opens_with_its_theory_of_operation() -> None:
             assert theory.count("\n\n") >= 1, path
 
 
+def test_no_module_is_too_long_to_be_seen_whole() -> None:
+    assert {
+        path for path in SOURCES if len((HOUSE / path).read_text("utf-8").splitlines()) > 450
+    } == set()
+
+
+# Short, and of use to one file of their folder alone: those that stand by themselves all the same.
+ALONE = {
+    "flows/schema/rules.py": "a table of JSON Schema's rules, read apart from what reads a schema",
+    "webapp/calls/outcome.py": "what a tool gets, which its verbs have no room for",
+    "webapp/calls/resources.py": "what accounts and receipts may do, likewise",
+    "webapp/demo/paired.py": "how the demo proves itself, apart from what it shows",
+    "webapp/demo/tools.py": "the tools that somebody who tries it reads",
+    "webapp/demo/waiting.py": "what a terminal shows meanwhile",
+    "webapp/elicitations/cache.py": "what may be remembered, and never believed",
+    "webapp/mcp/params.py": "arguments as the library reads them",
+    "webapp/pages/builder_payments.py": "one kind's pages, which the builder has no room for",
+    "webapp/pages/views_forms.py": "one kind's views",
+}
+# Where each file is one of a kind: a declaration, a command, a way to show, a place to keep.
+ONE_OF_MANY = ("flows/providers/", "webapp/cli/", "webapp/mcp/presenters/", "webapp/stores/")
+
+
+def test_what_one_file_alone_uses_stands_in_it_or_says_why() -> None:
+    users: dict[str, set[str]] = {path: set() for path in SOURCES}
+    for path in SOURCES:
+        for module in imported_modules(path):
+            name = module.replace(".", "/")
+            users[f"{name}.py" if f"{name}.py" in SOURCES else f"{name}/__init__.py"].add(path)
+    short = {
+        path
+        for path, by in users.items()
+        if [user.rpartition("/")[0] for user in by] == [path.rpartition("/")[0]]
+        and len((HOUSE / path).read_text("utf-8").splitlines()) < 80
+        and not path.startswith(ONE_OF_MANY)
+    }
+    assert short == set(ALONE)
+
+
 def test_the_map_names_every_room() -> None:
     text = (HOUSE / "docs" / "architecture.md").read_text("utf-8")
     told = {f"{half}.{room}" for half, room in _told(text)}
