@@ -32,13 +32,6 @@ def shared(port: int) -> SharedPort:
     return SharedPort(HOST, port, url=URL, pepper=PEPPER)
 
 
-@pytest.fixture
-def free_port() -> int:
-    with bound(HOST) as socket:
-        port: int = socket.getsockname()[1]
-    return port
-
-
 async def test_a_free_port_is_ours_at_once(free_port):
     listener = await own_or_find(HOST, free_port, url=URL, pepper=PEPPER)
     assert listener is not None

@@ -155,12 +155,13 @@ async def test_a_server_that_cannot_be_found_is_named_in_a_sentence(tmp_path, na
 @pytest.mark.parametrize(
     ("kind", "made_in"), [("MCPServer", "mcp.server.mcpserver"), ("FastMCP", "fastmcp")]
 )
-async def test_a_server_without_a_name_is_refused_in_a_sentence(tmp_path, command, kind, made_in):
+async def test_a_server_without_a_name_is_refused_in_a_sentence(
+    tmp_path, free_port, command, kind, made_in
+):
     (tmp_path / "tools.py").write_text(f"from {made_in} import {kind}\nmcp = {kind}()\n")
-    port = ("--port", "0") if command == "serve" else ()
     # `stdio` puts the stdin and stdout of its process away.
     runs = called if command == "serve" else run
-    end = await runs(command, "tools:mcp", *port, home=tmp_path)
+    end = await runs(command, "tools:mcp", "--port", str(free_port), home=tmp_path)
     assert end.status == 1
     assert end.err.startswith("elicit: The server has no name of its own")
     assert f'{kind}(name="...")' in end.err

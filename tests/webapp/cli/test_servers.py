@@ -24,15 +24,16 @@ def module(folder: Path, name: str) -> Path:
 
 
 async def test_another_server_of_the_same_name_is_not_served_until_the_operator_says_so(
-    tmp_path: Path,
+    tmp_path: Path, free_port: int
 ) -> None:
     # finding: S12
+    there = ("--port", str(free_port))
     mine, other = module(tmp_path / "mine", "tools"), module(tmp_path / "other", "tools")
     for _ in range(2):  # the second time is no news
         async with serving("tools:mcp", "--port", "0", home=tmp_path, cwd=mine):
             pass
     refusals = [
-        await run("stdio", "tools:mcp", home=tmp_path, cwd=other),
+        await run("stdio", "tools:mcp", *there, home=tmp_path, cwd=other),
         await called("serve", "tools:mcp", "--port", "0", home=tmp_path, cwd=other),
     ]
     for refused in refusals:
@@ -47,7 +48,7 @@ async def test_another_server_of_the_same_name_is_not_served_until_the_operator_
     assert (accepted.status, accepted.err) == (0, "")
     async with serving("tools:mcp", "--port", "0", home=tmp_path, cwd=other):
         pass
-    assert (await run("stdio", "tools:mcp", home=tmp_path, cwd=mine)).status == 1
+    assert (await run("stdio", "tools:mcp", *there, home=tmp_path, cwd=mine)).status == 1
 
 
 def test_what_is_installed_stays_where_it_is_under_another_python(

@@ -16,7 +16,7 @@ from mcp_types import CallToolResult
 from tests.support.cli import called, run
 from tests.support.desktop import PATIENCE_SECONDS, Desktop
 from tests.support.processes import ended
-from tests.support.serving import bound, serving
+from tests.support.serving import serving
 from webapp.demo.client import text_of
 
 SOUP = "The person would like soup."
@@ -38,12 +38,10 @@ REVISIONS = pytest.mark.parametrize("revision", ["legacy", "2026-07-28"])
 
 
 @pytest.fixture
-def desktop(tmp_path: Path, request: pytest.FixtureRequest) -> Desktop:
+def desktop(tmp_path: Path, free_port: int, request: pytest.FixtureRequest) -> Desktop:
     example = getattr(request, "param", "my_tools")
     (tmp_path / "tools.py").write_text(TOOLS.format(example=example))
-    with bound("127.0.0.1") as free:
-        port = free.getsockname()[1]
-    return Desktop(home=tmp_path, port=port)
+    return Desktop(home=tmp_path, port=free_port)
 
 
 def link_in(text: str) -> str:
