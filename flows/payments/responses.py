@@ -159,15 +159,13 @@ def refund_made(
 def standing_refunds(
     refunds: Iterable[RefundT], payment: Payment, seller: MerchantAccount
 ) -> tuple[list[RefundT], int]:
-    """Those of the payment that stand, and their sum in minor units. Raises Failed."""
-    standing = [one for one in refunds if one.stands]
+    """Those in its currency that stand, and their sum in minor units. Raises Failed."""
     try:
-        prices = [one.price for one in standing]
+        priced = [(one, one.price) for one in refunds if one.stands]
     except Malformed:
         raise unreadable(seller, doing=GIVING_BACK) from None
-    if any(price.currency != payment.currency for price in prices):
-        raise unreadable(seller, doing=GIVING_BACK)
-    return standing, sum(price.minor_units for price in prices)
+    priced = [(one, price) for one, price in priced if price.currency == payment.currency]
+    return [one for one, _ in priced], sum(price.minor_units for _, price in priced)
 
 
 def refund_that_stands(

@@ -36,6 +36,8 @@ from webapp.records.rows import StoredWebhook, Value
 
 ON_ITS_WAY = "a payment is on its way: call again later, and nobody pays twice"
 _OTHERWISE = ("amount", "currency", "mode")
+# What providers were always answered, where that is another word than ours.
+_ANSWERS = {SessionStatus.CLOSED: "expired"}
 
 
 class Verification:
@@ -96,7 +98,7 @@ class Verification:
         done = await self._act(elicitation, session, verified, payment, hook=hook)
         if session.refunded or session.charged_back:  # of nothing, an old notice may tell too
             await self._hear(elicitation, session)
-        return str(done or verified)
+        return str(done or _ANSWERS.get(verified, verified))
 
     async def paid_otherwise(
         self, elicitation: Elicitation, session: ProviderSession, mismatch: Mismatch

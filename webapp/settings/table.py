@@ -85,7 +85,8 @@ class Values:
         self.problems: list[str] = []
 
     def text(self, row: Setting[Any]) -> str:
-        return self.environment.get(row.name, "").strip()
+        text = self.environment.get(row.name, "")
+        return text if row.names_file else text.strip()
 
     def read(self, row: Setting[T]) -> T:
         """What is set, or else the default; that, too, where something is wrong."""

@@ -282,6 +282,12 @@ def test_refunds_by_hand_that_come_to_the_whole_are_the_refund() -> None:
     )
 
 
+def test_a_refund_in_another_currency_does_not_hide_the_one_that_is_there() -> None:
+    listed = reply({"data": [refund(id="re_0", currency="usd", amount=10), refund()]})
+    answered = refunded(refusal("charge_already_refunded"), listed)
+    assert (answered.id, answered.price) == ("re_1", Money("9.00", "EUR"))
+
+
 @pytest.mark.parametrize(
     "listed",
     [

@@ -550,6 +550,13 @@ def test_a_payment_that_was_refunded_already_gives_the_refund_that_is_there(issu
     assert (answered.id, answered.price) == ("REFUND1", NINE)
 
 
+def test_a_refund_in_another_currency_does_not_hide_the_one_that_is_there() -> None:
+    other = refund(id="R0", amount={"currency_code": "USD", "value": "0.10"})
+    there = order("COMPLETED", capture("REFUNDED"), refunds=[other, refund()])
+    answered, _ = refunded(refusal("CAPTURE_FULLY_REFUNDED"), reply(there))
+    assert (answered.id, answered.price) == ("REFUND1", NINE)
+
+
 def test_refunds_by_hand_that_come_to_the_whole_are_the_refund() -> None:
     halves = [
         refund(amount=eur("4.00")),

@@ -226,6 +226,16 @@ def test_every_problem_is_reported_at_once(home: dict[str, str]) -> None:
     ]
 
 
+def test_a_folder_is_named_as_it_stands_there(home: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "pages "
+    folder.mkdir()
+    assert read_settings({**home, "ELICIT_TEMPLATES": str(folder)}).templates == (folder,)
+    for wrong in (" ", f" {tmp_path}"):
+        assert variables_in(problems_in({**home, "ELICIT_TEMPLATES": wrong})) == [
+            "ELICIT_TEMPLATES"
+        ]
+
+
 def test_what_is_right_is_read(home: dict[str, str]) -> None:
     settings = read_settings(
         {
