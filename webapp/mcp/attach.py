@@ -51,6 +51,7 @@ from webapp.mcp.results import (
     error_result,
     escaped,
     given_again,
+    in_revision,
     is_whole,
     without,
 )
@@ -244,7 +245,7 @@ class Middleware:
             await call.finish()
             if isinstance(call.answer, Exception):
                 raise call.answer
-            answer = _as_result(call.answer)
+            answer = in_revision(_as_result(call.answer), context.protocol_version)
             until = call.repeats_until
             return answer if until is None else given_again(answer, until=until)
         if error is None and _is_input_required(own):

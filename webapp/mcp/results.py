@@ -32,11 +32,9 @@ def text_result(
 ) -> Result:
     """A CallToolResult as it stands on the wire."""
     result: Result = {"content": [{"type": "text", "text": text}], "isError": is_error}
-    if protocol_version >= MODERN:
-        result["resultType"] = "complete"
     if meta:
         result["_meta"] = dict(meta)
-    return result
+    return in_revision(result, protocol_version)
 
 
 def link_result(
@@ -166,6 +164,14 @@ def _schema(elicitation: Elicitation) -> dict[str, Any] | None:
     if not fits or not isinstance(terms, Mapping):
         return None
     return on_the_wire(cast("Mapping[str, Json]", terms["schema"]))
+
+
+def in_revision(result: Result, protocol_version: str) -> Result:
+    """A result as this revision has it; one that was kept may be of a call of the other."""
+    if "content" not in result:
+        return result
+    plain = {name: value for name, value in result.items() if name != "resultType"}
+    return {**plain, "resultType": "complete"} if protocol_version >= MODERN else plain
 
 
 def given_again(result: Result, *, until: datetime) -> Result:

@@ -9,7 +9,7 @@ from flows import elicit
 from flows.elicitation.run import REPEATED_FOR
 from flows.elicitation.states import Json
 from tests.support.clock import Clock
-from tests.support.mcp_server import FORM, MODERN, attached, caller_of, new_server, text_of
+from tests.support.mcp_server import FORM, LEGACY, MODERN, attached, caller_of, new_server, text_of
 
 NOTE = "given again in case it did not arrive"
 
@@ -96,6 +96,18 @@ async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(ser
         assert [given_again(result) for result in again] == ["order 1 of tea"] * 3
         assert [result.structured_content for result in again] == [first.structured_content] * 3
         assert orders.orders == 1
+
+
+@pytest.mark.parametrize(("first", "then"), [(LEGACY, MODERN), (MODERN, LEGACY)])
+async def test_a_result_of_one_revision_is_given_again_in_the_other(server, first, then):
+    # finding: R2
+    Orders(server)
+    async with attached(server) as env:
+        async with env.caller(first) as caller:
+            before = await caller.result("order", what="tea")
+        async with env.caller(then) as caller:
+            again = await caller.result("order", what="tea")
+            assert given_again(again) == text_of(before) == "order 1 of tea"
 
 
 async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(server, revision):
