@@ -100,7 +100,7 @@ class NotAsked(ElicitError):
     def __init__(self, *places: str) -> None:
         self.places = places
         super().__init__(
-            f"The tool made a question at {', '.join(places)} and asked it nobody, so what it "
+            f"The tool made a question at {', '.join(places)} and never asked it, so what it "
             "returned is withheld. This is a fault of the tool, and calling it again changes "
             "nothing: its author has to write `await` before the question, or to call discard() "
             "on one that is not to be asked. What the tool did before is not undone."
@@ -117,7 +117,7 @@ class QuestionChanged(ElicitError):
         self.asked = asked
         super().__init__(
             f"The tool asked {asked!r} where it had asked {expected!r} before: what a question "
-            "says must not change between two legs of one call."
+            "says must be the same each time the tool starts again in a call."
         )
 
 
@@ -141,7 +141,8 @@ class NotConfigured(ElicitError):
     def __init__(self, *missing: str) -> None:
         self.missing = missing
         super().__init__(
-            f"This server is not set up for that yet: {', '.join(missing)} is not set."
+            f"This server is not set up for that yet: {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not set. Whoever runs it can set that."
         )
 
 

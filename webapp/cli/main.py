@@ -24,10 +24,10 @@ COMMANDS = {
     "backup": "copy the store and its key, while servers run",
     "restore": "put a backup back; no server may run",
     "keys": "make, replace and retire secrets",
-    "payments": "list what was paid, and give it back",
-    "approvals": "list what tools may do unasked, end it",
+    "payments": "list payments, and refund them",
+    "approvals": "list approvals, and end them",
     "pending": "list what people are asked now",
-    "servers": "list what is served here, say that it moved",
+    "servers": "list the servers, or say that one has moved",
     "webhooks": "list what providers told, and replay it",
 }
 

@@ -46,9 +46,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     does(listing, list_payments)
     showing = commands.add_parser("show", help="show one, with all that is known of it")
     refund = commands.add_parser("refund", help="give one payment back; again does nothing more")
-    done = commands.add_parser(
-        "done", help="list no more what was paid otherwise, or nobody could be asked about"
-    )
+    done = commands.add_parser("done", help="take off the list what somebody has looked at")
     for command, work in ((showing, show_payment), (refund, refund_payment), (done, end_payment)):
         add_id(command, shown_by="payments")
         does(command, work)
