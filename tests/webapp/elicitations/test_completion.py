@@ -21,6 +21,7 @@ from flows.errors import (
 )
 from flows.question import Question, asking
 from tests.support.clock import Clock
+from tests.support.mcp_server import soon
 from tests.support.service_env import MINUTES, URL, Holding, asked, call_of, process
 from webapp.calls.verbs import Verbs
 from webapp.completion import Completing
@@ -143,7 +144,7 @@ async def test_a_late_yes_answers_the_same_call_within_ten_minutes(
     clock.tick(minutes=9)
     assert await here.completing.complete(id, {"n": 1}) is Completion.LATE
     with asking(Verbs(call_of(here))):
-        outcome = await question.outcome()
+        outcome = await soon(question.outcome())
     assert (outcome.content, outcome.is_late) == ({"n": 1}, True)
 
 

@@ -143,7 +143,7 @@ def test_somebody_else_is_told_as_whom_and_can_switch(shown: Shown) -> None:
     page = shown(view)
     said = page.said()
     assert page.text("h1") == "This link belongs to someone else"
-    assert "You are signed in as octocat" in said
+    assert "You are signed in as octocat, but another person asked for this." in said
     assert "Nothing was shared." in said
     assert "If somebody sent you this link, do not go on" in said
     assert page.text("button") == "Sign in as another person"
