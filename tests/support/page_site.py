@@ -15,7 +15,7 @@ STATIC = Path(module.__file__).parent / "static"
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self';"
-    " form-action 'self' https://example.org; frame-ancestors 'none'; base-uri 'none'"
+    " form-action 'self'{targets}; frame-ancestors 'none'; base-uri 'none'"
 )
 ORIGIN = "http://127.0.0.1:8765"
 
@@ -25,6 +25,7 @@ class Site:
     """Answers a browser as the server would, and keeps what was asked."""
 
     html: str
+    form_targets: str = " https://example.org"
     events: str = ": nothing yet\n\n"
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
@@ -45,7 +46,7 @@ class Site:
             await route.fulfill(
                 body=self.html,
                 content_type="text/html; charset=utf-8",
-                headers={"content-security-policy": POLICY},
+                headers={"content-security-policy": POLICY.format(targets=self.form_targets)},
             )
 
     async def watch(self, page: Page) -> None:

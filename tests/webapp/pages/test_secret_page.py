@@ -35,6 +35,11 @@ class Acme(BaseModel):
     is_test: Annotated[bool, Field(title="This is a test account")] = True
 
 
+def own_site(html: str) -> Site:
+    """Its form leads to this server alone."""
+    return Site(html=html, form_targets="")
+
+
 def schema_for(asked: Any = str) -> Schema[Any]:
     request = elicit.secret("Your key.", asked).request
     assert isinstance(request, Secret)
@@ -86,7 +91,7 @@ def posted(site: Site) -> list[tuple[str, dict[str, list[str]]]]:
 async def test_every_control_has_its_name_its_help_and_its_fault(
     pages: Renderer, browser: Browser
 ) -> None:
-    site = Site(html=pages.render(view(schema_for(Acme), WRONG)))
+    site = own_site(pages.render(view(schema_for(Acme), WRONG)))
     page = await opened(site, browser)
     key = page.get_by_role("textbox", name="API key")
     await expect(key).to_have_accessible_description(
@@ -109,7 +114,7 @@ async def test_every_control_has_its_name_its_help_and_its_fault(
 async def test_faults_are_told_first_and_lead_to_their_fields(
     pages: Renderer, browser: Browser
 ) -> None:
-    site = Site(html=pages.render(view(schema_for(Acme), WRONG)))
+    site = own_site(pages.render(view(schema_for(Acme), WRONG)))
     for with_script in (True, False):
         context = await browser.new_context(java_script_enabled=with_script)
         page = await context.new_page()
@@ -133,7 +138,7 @@ async def test_a_secret_is_never_sent_back(pages: Renderer) -> None:
 
 
 async def test_a_form_without_a_fault_shows_no_summary(pages: Renderer, browser: Browser) -> None:
-    site = Site(html=pages.render(view(schema_for(Acme))))
+    site = own_site(pages.render(view(schema_for(Acme))))
     page = await opened(site, browser)
     await expect(page.get_by_role("alert")).to_have_count(0)
     await expect(page.get_by_role("checkbox", name="read")).to_be_checked()
@@ -147,7 +152,7 @@ async def test_what_is_filled_in_arrives_as_it_was_meant(
     with_script: bool, pages: Renderer, browser: Browser
 ) -> None:
     schema = schema_for(Acme)
-    site = Site(html=pages.render(view(schema)))
+    site = own_site(pages.render(view(schema)))
     context = await browser.new_context(java_script_enabled=with_script)
     page = await context.new_page()
     await site.watch(page)
@@ -176,7 +181,7 @@ async def test_what_is_filled_in_arrives_as_it_was_meant(
 
 
 async def test_no_is_said_without_filling_anything_in(pages: Renderer, browser: Browser) -> None:
-    site = Site(html=pages.render(view(schema_for())))
+    site = own_site(pages.render(view(schema_for())))
     page = await opened(site, browser)
     async with page.expect_request(lambda request: request.method == "POST"):
         await page.get_by_role("button", name="Decline").click()
@@ -187,7 +192,7 @@ async def test_no_is_said_without_filling_anything_in(pages: Renderer, browser: 
 async def test_a_secret_can_be_shown_and_is_hidden_again_when_it_goes(
     pages: Renderer, browser: Browser
 ) -> None:
-    site = Site(html=pages.render(view(schema_for())))
+    site = own_site(pages.render(view(schema_for())))
     page = await opened(site, browser)
     field = page.get_by_role("textbox", name="Your answer")
     await field.fill("ak_12345")
@@ -207,7 +212,7 @@ async def test_a_secret_can_be_shown_and_is_hidden_again_when_it_goes(
 
 
 async def test_without_script_nothing_offers_to_show(pages: Renderer, browser: Browser) -> None:
-    site = Site(html=pages.render(view(schema_for())))
+    site = own_site(pages.render(view(schema_for())))
     context = await browser.new_context(java_script_enabled=False)
     page = await context.new_page()
     await site.watch(page)
@@ -217,7 +222,7 @@ async def test_without_script_nothing_offers_to_show(pages: Renderer, browser: B
 
 
 async def test_no_browser_fills_in_a_password_of_its_own(pages: Renderer, browser: Browser) -> None:
-    site = Site(html=pages.render(view(schema_for(Acme))))
+    site = own_site(pages.render(view(schema_for(Acme))))
     page = await opened(site, browser)
     key = page.get_by_role("textbox", name="API key")
     await expect(key).to_have_attribute("autocomplete", "off")  # of text areas, which none fills in
@@ -249,7 +254,7 @@ async def test_strangers_words_stay_words_on_a_small_phone(
     # Half a letter cannot stand in a schema at all, and more does not fit in one.
     text = HOSTILE[name].replace("\ud800", "")[:250]
     schema = hostile_schema(text)
-    site = Site(html=pages.render(view(schema, {"answer.shown": [text]})))
+    site = own_site(pages.render(view(schema, {"answer.shown": [text]})))
     page = await opened(site, browser, viewport={"width": 320, "height": 640})
     assert await page.evaluate("document.documentElement.scrollWidth") <= 320
     assert await page.locator("script, img, main a:not([href^='#answer-'])").count() == 1
@@ -264,7 +269,7 @@ async def test_the_page_fits_and_can_be_pressed_in_both_schemes(
     pages: Renderer, browser: Browser
 ) -> None:
     for sent in (None, WRONG):
-        site = Site(html=pages.render(view(schema_for(Acme), sent)))
+        site = own_site(pages.render(view(schema_for(Acme), sent)))
         page = await opened(site, browser)
         for width in (390, 1280):
             await page.set_viewport_size({"width": width, "height": 844})
