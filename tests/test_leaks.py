@@ -36,7 +36,7 @@ from tests.support.leaks import (
     overheard,
     visible,
 )
-from tests.support.readme import finish_at_the_checkout
+from tests.support.samples import finish_at_the_checkout
 from tests.support.serving import serving, transport_to
 from tests.typescript.conformance import checked
 from tests.typescript.env import CLIENTS, calling

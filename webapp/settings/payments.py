@@ -104,7 +104,7 @@ ORIGINS = Setting(
 NEED = Setting(
     name="ELICIT_{NAME}_{NEED}",
     parse=str,
-    says="what such a provider needs besides: the table of payment providers names it",
+    says="what such a provider needs besides, as docs/payments.md says",
 )
 PAYMENTS = (
     *(CLIENT_ID, CLIENT_SECRET, STRIPE_KEY, STRIPE_SIGNS, PAYPAL_ID, PAYPAL_SECRET, PAYPAL_LIVE),

@@ -220,7 +220,7 @@ class Settings:
         )
 
 
-# Every setting, in the order in which README has them.
+# Every setting, in the order in which docs/settings.md has them.
 TABLE: tuple[Setting[Any], ...] = (
     *(URL, *SECRETS, STORE, CONFIG),
     *payments.PAYMENTS,

@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 HOUSE = Path(__file__).parents[3]
+PAGE = (HOUSE / "docs/payments.md").read_text("utf-8")
 LINES = [
     line
-    for line in (HOUSE / "docs/payments.md").read_text("utf-8").splitlines()
+    for line in PAGE.partition("\n## What becomes of a payment\n")[2].splitlines()
     if line.startswith("| ") and not line.startswith("| what happened")
 ]
 
