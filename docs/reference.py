@@ -19,15 +19,16 @@ WRITTEN = "<!-- Written by `python -m docs.reference`; change the code, not this
 
 def settings() -> str:
     """Each row of the table of settings."""
+    sections = [
+        f"## `{row.name}`\n\n{_sentence(row.says)}\n\nDefault: {row.shown_default}" for row in TABLE
+    ]
     return f"""# Settings
 
 {WRITTEN}
 
 Settings are environment variables, read once when the server starts. On your own machine none is needed. A name that begins with `ELICIT_` and is none of these stops the start, and says which one is probably meant. `elicit settings` lists them in a terminal, with what is set.
 
-| variable | default | meaning |
-|---|---|---|
-{_lines(f"| `{row.name}` | {row.shown_default} | {row.says} |" for row in TABLE)}
+{(chr(10) * 2).join(sections)}
 """
 
 
@@ -56,8 +57,10 @@ def error_tree() -> str:
 
 Every error that elicit-url raises on purpose is an `ElicitError`; `from flows import Declined` and so on imports those that a tool handles. An error that leaves a tool reaches the model as its message and its code, such as `[ELICITATION_DECLINED]`. The code never changes; the message may.
 
-| error | code | JSON-RPC | HTTP | what happened |
-|---|---|---|---|---|
+Under the name of each error stand its code, and the codes by which it is known in JSON-RPC and HTTP.
+
+| error | what happened |
+|---|---|
 {_lines(_row(each, depth) for each, depth in _tree(ElicitError))}
 """
 
@@ -139,8 +142,9 @@ def _tree(kind: type[ElicitError], depth: int = 0) -> Iterator[tuple[type[Elicit
 
 def _row(kind: type[ElicitError], depth: int) -> str:
     what = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
-    name = f"{'&nbsp;' * 4 * depth}`{kind.__name__}`"
-    return f"| {name} | `{kind.name}` | {kind.code} | {kind.http_status} | {what} |"
+    indent = "&nbsp;" * 4 * depth
+    codes = f"`{kind.name}`, {kind.code}, {kind.http_status}"
+    return f"| {indent}**`{kind.__name__}`**<br>{indent}{codes} | {what} |"
 
 
 def _lines(rows: Iterator[str]) -> str:
