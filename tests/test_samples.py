@@ -18,7 +18,7 @@ from mcp import Client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from docs.reference import parser_of, subcommands
-from tests.support.cli import HOUSE, serving
+from tests.support.cli import HOUSE, run, serving
 from tests.support.samples import FILES, PAGES, finish_at_the_checkout, one_server, samples
 from webapp.cli.arguments import with_ids
 from webapp.cli.main import COMMANDS, parser_for
@@ -109,6 +109,16 @@ async def test_every_tool_in_the_samples_does_what_it_says(tmp_path, library, re
     assert said == ["Done", "Done", "accepted", "accepted"]
 
 
+async def test_the_two_commands_of_the_first_screen_call_the_tool_that_it_shows(tmp_path):
+    serve, demo = (line.partition("  #")[0].split() for line in _lines_of("README.md")[:2])
+    (tmp_path / "github_tools.py").write_text(samples("README.md", "python")[0])
+    async with serving(*serve[2:], home=tmp_path) as server:
+        at = ("--url", server.url, "--no-browser", "--mode", "legacy")
+        called = await run(*demo[1:], *at, home=tmp_path)
+    assert "The tool says: octocat/hello-sandbox" in called.out
+    assert called.status == 0, called.err
+
+
 def test_the_samples_are_typed(tmp_path):
     # finding: H5
     for name, text in FILES.items():
@@ -167,9 +177,12 @@ def _answer(field: dict[str, object]) -> str | int:
     return 4 if field["type"] == "integer" else "Ada"
 
 
+def _lines_of(page: str) -> list[str]:
+    return [line for text in samples(page, "console") for line in text.splitlines()]
+
+
 def _commands(page: str) -> Iterator[str]:
-    for text in samples(page, "console"):
-        yield from (line.partition("  #")[0].strip() for line in text.splitlines())
+    yield from (line.partition("  #")[0].strip() for line in _lines_of(page))
     yield from COMMAND.findall(PAGES[page])
 
 
