@@ -58,8 +58,8 @@ SECRET = Setting(
     name="ELICIT_SECRET",
     parse=str,
     otherwise="on loopback only: a key file, made once",
-    says="what everything is sealed with, 32 bytes or more, from `elicit keys new`; several with "
-    "commas, newest first",
+    says="the secret that everything is encrypted with, 32 bytes or more, from `elicit keys new`; "
+    "several, separated by commas, newest first",
 )
 SECRETS = (
     SECRET,
@@ -96,7 +96,7 @@ READ_SECONDS = Setting(
     name="ELICIT_READ_SECONDS",
     parse=count(999_999),
     default="30",
-    says="how long a request's head, and then its body, may take to come",
+    says="how many seconds a request's head, and then its body, may take to arrive",
 )
 CONNECTIONS = Setting(
     name="ELICIT_CONNECTIONS",
@@ -160,9 +160,9 @@ class Settings:
         parse=gate,
         default="destructive",
         says="which tools wait for a person's approval before they start: `destructive` (annotated "
-        "so by their author), patterns of tool names such as `delete_*`, or both, with commas; "
-        "`off` for none of these. Patterns replace the default unless it stands among them. Tools "
-        "marked with `@elicit.gate` always wait",
+        "so by their author), patterns of tool names such as `delete_*`, or both, separated by "
+        "commas; `off` for none of these. Patterns replace the default unless it stands among "
+        "them. Tools decorated with `@elicit.gate` always wait",
     )
     sandbox_url: str | None = None
     identity: IdentitySettings = field(default_factory=IdentitySettings)
@@ -171,8 +171,8 @@ class Settings:
     origins: frozenset[str] = setting(
         "ELICIT_ORIGINS",
         parse=lambda text: frozenset(each(origin)(text)),
-        says="web origins whose pages may call tools here, as of a client that runs in a browser "
-        "(`http://localhost:6274`); no page may otherwise",
+        says="web origins whose pages may call tools here, such as `http://localhost:6274` of a "
+        "client that runs in a browser; pages of others may not",
     )
     # For how long browsers come back by https alone.
     hsts: timedelta | None = setting(

@@ -1,13 +1,12 @@
-"""docs/payments.md: each line names a test that is there."""
+"""docs/payment-outcomes.md: each line names a test that is there."""
 
 import re
 from pathlib import Path
 
 HOUSE = Path(__file__).parents[3]
-PAGE = (HOUSE / "docs/payments.md").read_text("utf-8")
 LINES = [
     line
-    for line in PAGE.partition("\n## What becomes of a payment\n")[2].splitlines()
+    for line in (HOUSE / "docs/payment-outcomes.md").read_text("utf-8").splitlines()
     if line.startswith("| ") and not line.startswith("| what happened")
 ]
 
