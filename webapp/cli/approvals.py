@@ -12,7 +12,10 @@ from webapp.records.ids import tail_of
 from webapp.records.rows import Approval
 from webapp.service import Service
 
-COLUMNS = ("id", "tool", "arguments", "server", "owner", "client", "given_at", "expires_at")
+COLUMNS = (
+    *("id", "tool", "arguments", "server", "owner"),
+    *("client", "is_client_verified", "given_at", "expires_at"),
+)
 
 
 class ApprovalRow(Struct, frozen=True, kw_only=True):

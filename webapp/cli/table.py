@@ -77,7 +77,9 @@ def show_facts(row: Struct, *, as_json: bool) -> None:
     if as_json:
         tell(as_ascii(msgspec.to_builtins(row)))
         return
-    facts = {name: _whole(value) for name, value in _values(row).items() if value not in (None, {})}
+    facts = {
+        name: _whole(value) for name, value in _values(row).items() if value not in (None, {}, [])
+    }
     padded = max(map(len, facts))
     for name, text in sorted(facts.items(), key=lambda fact: "\n" in fact[1]):
         tell(f"\n{text}" if "\n" in text else f"{name:{padded}}  {printed(text)}")
@@ -92,7 +94,7 @@ def lines_of(table: Table[R], *, width: int | None, now: datetime) -> list[str]:
         return []
     short = shortened([*table.ids, *(str(row["id"]) for row in rows if row.get("id"))])
     told = [[_told(name, row[name], short, now) for name in table.columns] for row in rows]
-    heads = [name.removesuffix("_at").replace("_", " ").upper() for name in table.columns]
+    heads = [_head(name) for name in table.columns]
     cells = [heads, *told]
     natural = [max(map(cells_of, column)) for column in zip(*cells, strict=True)]
     is_cut = [name != "id" and not isinstance(rows[0][name], datetime) for name in table.columns]
@@ -154,6 +156,11 @@ def as_ascii(value: object) -> str:
 
 def _values(row: Struct) -> dict[str, Any]:
     return {name: getattr(row, name) for name in row.__struct_fields__}
+
+
+def _head(name: str) -> str:
+    """Of a column: `is_live` is LIVE, `paid_at` is PAID."""
+    return name.removeprefix("is_").removesuffix("_at").replace("_", " ").upper()
 
 
 def _whole(value: Any) -> str:
