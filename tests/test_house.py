@@ -55,6 +55,7 @@ VENDORS_ROOMS = (
     "webapp/settings/payments.py",  # each one's own settings
     "webapp/settings/config_file.py",  # an older word of elicit.toml
     "webapp/pages/views_home.py",  # how each client is told of this server
+    "webapp/printing.py",  # what each terminal calls itself
 )
 VENDORS = re.compile(
     "adyen|atlassian|claude|coinbase|digicert|discord|dropbox|github|gitlab|google|lemon|linear|"

@@ -10,10 +10,12 @@ import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from webapp.cli.arguments import commands_of
-from webapp.cli.operator import does
+from webapp.cli.operator import does, lists
+from webapp.cli.table import Table
 from webapp.command import CommandRefused
 from webapp.printing import printed
 from webapp.records.owners import SERVICE, Owners
@@ -22,10 +24,18 @@ from webapp.service import Service
 from webapp.stores import Conflict
 
 
+class ServerRow(Struct, frozen=True, kw_only=True):
+    """A server, the one place that it is served from, and since when."""
+
+    name: str
+    place: str
+    since: datetime
+
+
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
     words = "list the servers, and where each is served from"
-    does(commands.add_parser("list", help=words), list_servers)
+    lists(commands.add_parser("list", help=words), list_servers, of=ServerRow)
     accepting = commands.add_parser(
         "accept", help="a server has moved: it keeps what people connected, saved and approved"
     )
@@ -50,14 +60,15 @@ async def must_be_known(owners: Owners, *, name: str, place: str, now: datetime)
         )
 
 
-async def list_servers(service: Service) -> list[str]:
-    """Each name, where it is served from and since when."""
+async def list_servers(service: Service) -> Table[ServerRow]:
+    """By their names."""
     known = await service.elicitations.all(KnownServer, skips_unreadable=True)
-    lines = [
-        f"{printed(one.name)}  from {printed(one.place)}, since {one.since:%Y-%m-%d %H:%M} UTC"
-        for one in sorted(known, key=lambda one: one.name)
-    ]
-    return lines or ["No server was served."]
+    rows = [ServerRow(name=one.name, place=one.place, since=one.since) for one in known]
+    return Table(
+        rows=sorted(rows, key=lambda row: row.name),
+        columns=("name", "place", "since"),
+        nothing="No server was served.",
+    )
 
 
 async def accept_server(service: Service, *, name: str, place: str) -> list[str]:

@@ -78,7 +78,7 @@ class Demo:
                 if not isinstance(params, ElicitRequestURLParams) or not _is_http(params.url):
                     return ElicitResult(action="cancel")
                 messages.append(params.message)
-                tell(f"{params.message}\n\n  {params.url}\n")
+                tell(f"{params.message}\n\n  {params.url}\n", links=[params.url])
                 tasks.append(group.create_task(self._see_through(params.url)))
                 # It means "I will open it", never "it is done": the server waits for the end.
                 return ElicitResult(action="accept")
@@ -190,7 +190,7 @@ async def _pair(browser: httpx.AsyncClient, address: str, *, walks: bool) -> Non
     if walks:
         await walk(browser, address, answers={}, say=lambda step: tell(f"  {step}"))
         return
-    tell(f"  {address}\n")
+    tell(f"  {address}\n", links=[address])
     await asyncio.to_thread(webbrowser.open, address)
 
 

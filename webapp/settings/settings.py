@@ -282,10 +282,19 @@ def read_settings(
     )
     if settings.hsts is not None and not url.startswith("https:"):
         problems.append(f"ELICIT_HSTS: it is for a server behind https, and ELICIT_URL is {url}.")
-    values.refuse_unknown(_known(environment, settings, declared))
+    values.refuse_unknown(_known(environment, declared))
     if problems:
         raise BadSettings(problems)
     return settings
+
+
+def unknown_names(environment: Mapping[str, str]) -> list[str]:
+    """A sentence for each name of ours that is set and is no setting."""
+    values = Values(environment)
+    known = [*_known(environment, _declared(values))]
+    values.problems.clear()
+    values.refuse_unknown(known)
+    return values.problems
 
 
 def key_file_of(environment: Mapping[str, str]) -> KeyFile | None:
@@ -416,12 +425,10 @@ def _registered(environment: Mapping[str, str]) -> list[str]:
     return sorted({match[1] for match in matches if match is not None})
 
 
-def _known(
-    environment: Mapping[str, str], settings: Settings, declared: Declarations
-) -> Iterator[str]:
+def _known(environment: Mapping[str, str], declared: Declarations) -> Iterator[str]:
     """All names; of accounts also those of an author's own providers, as far as they are set."""
     yield from (row.name for row in TABLE if not row.is_of_providers)
-    for provider in (*settings.providers, *_registered(environment)):
+    for provider in (*PROVIDERS, *declared.providers, *_registered(environment)):
         yield from (row.of(provider).name for row in payments.OF_ACCOUNTS)
     for declaration in {**SELLERS, **declared.sellers}.values():
         yield from payments.names_of(declaration)
