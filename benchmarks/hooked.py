@@ -31,7 +31,7 @@ from flows.elicitation.attempt import hold_open, open_attempt
 from flows.elicitation.states import Elicitation
 from flows.payments.session import CheckoutTerms, StoredCheckout
 from flows.payments.stripe.account import stripe
-from webapp.cli.serve import loop_factory
+from webapp.serving.http_server import loop_factory
 from webapp.elicitations.waiters import Waiter  # noqa: TC001 - beside those that are needed
 from webapp.routes.webhooks import hooked
 from webapp.service import Service

@@ -36,7 +36,7 @@ from flows.elicitation.states import Status
 from flows.providers import github
 from flows.question import Link, asking
 from webapp.app import open_app
-from webapp.cli.serve import Pages
+from webapp.serving.http_server import Pages
 from webapp.demo.walker import Page
 from webapp.http.port import bind, listen
 from webapp.identity.accepting import Arrivals

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import cache, partial
@@ -80,12 +80,13 @@ async def open_app(
     plugins: Sequence[object] = (),
     kinds: Collection[type[OwnKind]] = (),
     built: Callable[[Service], None] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[ASGIApp]:
     """Everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
-    there is one. `built` is told of the service, for who has to end it gently. Raises
-    GateWithoutTool.
+    there is one. `built` is told of the service, for who has to end it gently. `options` are for
+    the application that the server's library makes. Raises GateWithoutTool.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     await must_name_tools(settings.gate, server)
@@ -121,6 +122,7 @@ async def open_app(
             server,
             clock=clock,
             around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
+            options=options,
         )
         answers = Answers(
             pages=Renderer(folders=[*settings.templates, template_folder()]), server=served.name

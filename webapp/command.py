@@ -27,7 +27,7 @@ class CommandRefused(Exception):
     """It cannot be served: sentences for the terminal, and the exit status."""
 
     def __init__(self, *sentences: str, status: int = 1) -> None:
-        super().__init__(*sentences)
+        super().__init__("\n".join(sentences))
         self.sentences = sentences
         self.status = status
 

@@ -6,7 +6,7 @@ import pytest
 
 from flows import Cancelled, Declined, Denied, Failed, Superseded, elicit
 from webapp.cli.serve import _announce
-from webapp.server import find_server
+from webapp.serving.finding import find_server
 from webapp.settings.settings import BadSettings, read_settings
 
 
@@ -23,7 +23,7 @@ def test_a_store_that_keeps_nothing_says_so(
 ) -> None:
     # finding: A4
     environment = {"HOME": str(tmp_path), **({"ELICIT_STORE": store} if store else {})}
-    _announce(read_settings(environment), "shop", is_demo=False, sandbox=None)
+    _announce(read_settings(environment), "shop", is_demo=False, sandbox_url=None)
     assert ("is lost when this ends" in capsys.readouterr().out) == is_told
 
 

@@ -66,6 +66,17 @@ def listen(listener: socket.socket) -> None:
         raise PortUnusable(_why_not(error, *listener.getsockname()[:2])) from error
 
 
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that has the port and listens. Raises PortUnusable."""
+    listener = bind(host, port)
+    try:
+        listen(listener)
+    except PortUnusable:
+        listener.close()
+        raise
+    return listener
+
+
 class Tagging(Protocol):
     """What makes keyed hashes that nobody without the store's secrets can make."""
 
@@ -86,7 +97,7 @@ async def own_or_find(host: str, port: int, *, url: str, pepper: Tagging) -> soc
     patient_until = loop.time() + _PATIENCE_SECONDS
     while True:
         try:
-            return _own(host, port)
+            return listening(host, port)
         except PortUnusable as error:
             if not _is_taken(error):
                 raise
@@ -141,7 +152,7 @@ class SharedPort:
         is_said = False
         while True:
             try:
-                self._listener = _own(self._host, self._port)
+                self._listener = listening(self._host, self._port)
             except PortUnusable as error:
                 if not is_said and await self._is_ours() is False:
                     say(str(error))
@@ -171,16 +182,6 @@ class SharedPort:
 
     async def _is_ours(self) -> bool | None:
         return await is_ours(self._host, self._port, url=self._url, pepper=self._pepper)
-
-
-def _own(host: str, port: int) -> socket.socket:
-    listener = bind(host, port)
-    try:
-        listen(listener)
-    except PortUnusable:
-        listener.close()
-        raise
-    return listener
 
 
 async def is_ours(host: str, port: int, *, url: str, pepper: Tagging) -> bool | None:

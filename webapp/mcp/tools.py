@@ -53,11 +53,21 @@ class ServedTool:
         return tuple({id(need): need for need in needs}.values())
 
 
+def is_fastmcp(server: Any) -> bool:
+    return hasattr(server, "_mcp_server") and hasattr(server, "get_tool")
+
+
+def low_level_of(server: Any) -> Any:
+    """The library's own server, which both libraries keep one level down, under two names."""
+    inner = getattr(server, "_mcp_server", None) or getattr(server, "_lowlevel_server", None)
+    return inner or server
+
+
 async def tool_of(
     server: Any, name: str, *, meta: object = None, is_inner: bool = False
 ) -> ServedTool | None:
     """The tool that a call of this name runs; `meta` is the call's own, with a version perhaps."""
-    if _is_fastmcp(server):
+    if is_fastmcp(server):
         tool = await _found(server, name, version=_version_in(meta, has_ranges=is_inner))
         return None if tool is None else await _served(server, tool)
     manager = getattr(server, "_tool_manager", None)
@@ -73,7 +83,7 @@ async def tools_of(server: Any) -> list[ServedTool]:
 
 
 async def _listed(server: Any) -> Sequence[Any]:
-    if not _is_fastmcp(server):
+    if not is_fastmcp(server):
         listed: Sequence[Any] = await server.list_tools()
         return listed
     from fastmcp.utilities.versions import (  # noqa: PLC0415 - an optional library
@@ -111,7 +121,7 @@ def _validation_of(server: Any, tool: Any) -> Callable[[dict[str, Any]], Mapping
     """Of a tool whose own function runs with what it gives; None for every other."""
     if (metadata := getattr(tool, "fn_metadata", None)) is not None:
         return cast("Callable[[dict[str, Any]], Mapping[str, Any]]", metadata.validate_arguments)
-    if tool is None or not _is_fastmcp(server):
+    if tool is None or not is_fastmcp(server):
         # MCPServer lists its tools as they stand on the wire.
         manager = getattr(server, "_tool_manager", None)
         known = manager.get_tool(tool.name) if manager is not None and tool is not None else None
@@ -158,10 +168,6 @@ async def _layers_of(tool: Any) -> tuple[list[Callable[..., Any]], list[Inside],
 def _version_of(tool: Any) -> str | None:
     version = getattr(tool, "version", None)
     return version if isinstance(version, str) and version else None
-
-
-def _is_fastmcp(server: Any) -> bool:
-    return hasattr(server, "_mcp_server") and hasattr(server, "get_tool")
 
 
 def _version_in(meta: object, *, has_ranges: bool) -> Mapping[str, str] | None:
