@@ -236,7 +236,10 @@ def test_the_map_names_every_room() -> None:
 
 
 def test_the_sandbox_is_reached_by_its_address_alone() -> None:
-    serves = {"webapp/serving/http_server.py": "webapp.sandbox", "webapp/app.py": "webapp.sandbox.settings"}
+    serves = {
+        "webapp/serving/http_server.py": "webapp.sandbox",
+        "webapp/app.py": "webapp.sandbox.settings",
+    }
     serves["webapp/settings/settings.py"] = serves["webapp/app.py"]
     wrong = [
         f"{path} imports {imported}"

@@ -56,8 +56,11 @@ class HostedServer:
     async def tools(self) -> tuple[tuple[str, str], ...]:
         """Name and description of each tool that anybody may see listed.
 
-        None are where the author's own middleware lists them within an MCP request only.
+        None are where the author's own middleware, or a low-level server's handler, lists them
+        within an MCP request only.
         """
+        if isinstance(self.server, Server):
+            return ()
         try:
             tools = await self.server.list_tools()
         except Exception:  # noqa: BLE001 - it is the author's code
@@ -82,15 +85,17 @@ class HostedServer:
 
 def _application(server: Any, streams: Streams, options: Mapping[str, Any]) -> Starlette:
     # Host and Origin are checked for everything by our own layer, in one place.
+    application: Starlette
     if isinstance(server, _MCP_SERVER | Server):
-        application: Starlette = server.streamable_http_app(
+        unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        application = server.streamable_http_app(
             streamable_http_path=MCP_PATH,
             event_store=streams,
-            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+            transport_security=unchecked,
             **options,
         )
-        return application
-    application = server.http_app(
-        path=MCP_PATH, event_store=streams, host_origin_protection=False, **options
-    )
+    else:
+        application = server.http_app(
+            path=MCP_PATH, event_store=streams, host_origin_protection=False, **options
+        )
     return application

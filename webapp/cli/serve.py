@@ -7,20 +7,16 @@ import os
 from functools import partial
 
 from webapp.cli.arguments import port
-from webapp.cli.pair import pairing_of
-from webapp.command import CommandRefused, quieten, settings_for
+from webapp.command import CommandRefused, own_command, quieten, settings_for
 from webapp.demo.server import demo_server
 from webapp.http.port import PortUnusable, bind
-from webapp.identity.local_peer import can_tell_users
 from webapp.printing import tell
+from webapp.serving.announcing import announcement
 from webapp.serving.finding import load, place_of
 from webapp.serving.http_server import annex_of, loop_factory, serve_http
-from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT, Settings
+from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL, Settings
 
 DEMO = "the demo"  # what no path looks like
-
-
-_FLEETING = "   (all that is kept in it is lost when this ends: for trying only)"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -69,34 +65,16 @@ def _serve_bound(
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         server = demo_server(settings.url) if name is None else load(name, run=runner.run)
         quieten(log=settings.log)
-        ready = partial(
-            _announce,
-            settings,
-            server.name,
-            is_demo=name is None,
-            sandbox_url=None if annex is None else annex.sandbox.url,
-        )
+        sandbox_url = None if annex is None else annex.sandbox.url
+        lines = announcement(settings, server.name, sandbox_url=sandbox_url)
+        if name is None:
+            lines.append(_how_to_try(settings))
+        ready = partial(tell, "\n".join(lines))
         place = DEMO if name is None else place_of(name)
         runner.run(serve_http(settings, server, listener, place=place, ready=ready, annex=annex))
     return 0
 
 
-def _announce(settings: Settings, name: str, *, is_demo: bool, sandbox_url: str | None) -> None:
-    lines = [
-        f"{name} is served.",
-        f"  address  {settings.url}",
-        f"  MCP      {settings.url}/mcp",
-        f"  store    {settings.store}{_FLEETING if settings.store == 'memory:' else ''}",
-    ]
-    if sandbox_url is not None:
-        lines.append(f"  sandbox  {sandbox_url}")
-    if settings.is_local and settings.identity.issuer is None:
-        if not can_tell_users():
-            lines += pairing_of(settings)
-        elif settings.identity.pairs_for_yes:
-            lines += pairing_of(settings)[:1]  # clients are told apart here without a key
-    lines.append("  stop     Ctrl+C")
-    if is_demo:
-        at = "" if settings.url == "http://127.0.0.1:8765" else f" --url {settings.url}"
-        lines.append(f"  try      .venv/bin/elicit demo{at}   (in a second terminal)")
-    tell("\n".join(lines))
+def _how_to_try(settings: Settings) -> str:
+    at = "" if settings.url == DEFAULT_URL else f" --url {settings.url}"
+    return f"  try      {own_command()} demo{at}   (in a second terminal)"

@@ -86,7 +86,8 @@ _NO_SERVER = "not an MCPServer, FastMCP or low-level server, nor a function that
 
 def is_server(found: object) -> bool:
     """Whether it is a server of either library, or of one's own making that lists its tools."""
-    return isinstance(found, Server) or (hasattr(found, "list_tools") and hasattr(found, "name"))
+    looks_so = hasattr(found, "list_tools") and hasattr(found, "name")
+    return isinstance(found, Server) or (looks_so and not isinstance(found, type))
 
 
 def place_of(name: str) -> str:
@@ -176,9 +177,9 @@ def _named_in(path: Path) -> Iterator[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (target.id for target in targets if isinstance(target, ast.Name))
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
-            if not _KINDS.isdisjoint(_names_in(node.returns)):
-                yield node.name
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if is_function and node.returns and not _KINDS.isdisjoint(_names_in(node.returns)):
+            yield node.name
 
 
 def _makes_server(value: ast.expr | None) -> bool:

@@ -26,7 +26,7 @@ from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from flows.errors import Unreadable
 from webapp.command import CommandRefused, opened_store, under_another_secret
 from webapp.http.connection import ClientConnections
-from webapp.http.port import PortUnusable, SharedPort, listen
+from webapp.http.port import PORT_OPTION, PortUnusable, SharedPort, listen
 from webapp.mcp.tools import is_fastmcp, low_level_of
 from webapp.printing import tell
 from webapp.records.owners import open_owners
@@ -226,11 +226,13 @@ async def serve_stdio(
     place: str,
     annex: Annex | None = None,
     own: socket.socket | None = None,
+    option: str = PORT_OPTION,
 ) -> None:
     """Serve until the client is gone or a signal comes. Raises Refused.
 
     `streams` are descriptors that are read and written; `place` is where the server comes from. The
-    pages are on `own`, which listens, or on the port, which may be another process's of ours.
+    pages are on `own`, which listens, or on the port, which `option` names and another process of
+    ours may have.
     """
     inner = low_level_of(server)
     inner.lifespan = _entered_once(inner.lifespan)
@@ -238,7 +240,9 @@ async def serve_stdio(
         store = await stack.enter_async_context(opened_store(settings))
         try:
             owners = await open_owners(store=store, ring=settings.ring)
-            shared = SharedPort(DEFAULT_HOST, port, url=settings.url, pepper=owners.pepper)
+            shared = SharedPort(
+                DEFAULT_HOST, port, url=settings.url, pepper=owners.pepper, option=option
+            )
             listener = own or await shared.own_or_find()
             if annex is not None:
                 listen(annex.listener)
