@@ -39,7 +39,7 @@ ROOMS = (
             *("limits", "printing", "stores", "deadline", "http", "records", "elicitations"),
             *("oauth", "payments", "logs", "identity", "sandbox", "settings", "kinds"),
             *("completion", "calls", "service", "sweeper", "connecting", "command", "pages"),
-            *("mcp", "server", "routes", "app", "demo", "cli"),
+            *("mcp", "server", "routes", "app", "serving", "demo", "cli"),
         )
     ),
     "webapp",
@@ -237,7 +237,10 @@ def test_the_map_names_every_room() -> None:
 
 
 def test_the_sandbox_is_reached_by_its_address_alone() -> None:
-    serves = {"webapp/cli/serve.py": "webapp.sandbox", "webapp/app.py": "webapp.sandbox.settings"}
+    serves = {
+        "webapp/serving/http_server.py": "webapp.sandbox",
+        "webapp/app.py": "webapp.sandbox.settings",
+    }
     serves["webapp/settings/settings.py"] = serves["webapp/app.py"]
     wrong = [
         f"{path} imports {imported}"

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import cache, partial
@@ -87,12 +87,13 @@ async def open_app(
     plugins: Sequence[object] = (),
     kinds: Collection[type[OwnKind]] = (),
     built: Callable[[Service], None] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[ASGIApp]:
     """Everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
-    there is one. `built` is told of the service, for who has to end it gently. Raises
-    GateWithoutTool.
+    there is one. `built` is told of the service, for who has to end it gently. `options` are for
+    the application that the server's library makes. Raises GateWithoutTool.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     if is_served(server):
@@ -131,6 +132,7 @@ async def open_app(
             server,
             clock=clock,
             around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
+            options=options,
         )
         pages = Renderer(
             folders=[*settings.templates, template_folder()], root_path=settings.root_path

@@ -56,7 +56,7 @@ from webapp.mcp.results import (
     without,
 )
 from webapp.mcp.resuming import when_read_later
-from webapp.mcp.tools import ServedTool, tool_of
+from webapp.mcp.tools import ServedTool, has_tool, low_level_of, tool_of
 from webapp.mcp.versions import version_of
 from webapp.mcp.visibility import Visibility
 from webapp.service import Service
@@ -75,16 +75,17 @@ def attach(
     issuer: str | None = None,
     wires: ClientConnections | None = None,
 ) -> "Middleware":
-    """Let the tools of an MCPServer or a FastMCP server await people.
+    """Let the tools of an MCPServer, a FastMCP server or a low-level Server await people.
 
     `issuer` names who vouches for the subjects of the server's own authentication, where its
     access tokens do not say; `wires` has the calls that come over stdio. Raises TypeError for
     anything else than such a server, and ValueError for one without a name of its own.
     """
-    inner = getattr(server, "_mcp_server", server)  # FastMCP keeps the list one level down
-    middleware = getattr(inner, "middleware", None)
+    middleware = getattr(low_level_of(server), "middleware", None)
     if not isinstance(middleware, list):
-        raise TypeError(f"{type(server).__name__} is no MCPServer and no FastMCP server.")
+        raise TypeError(
+            f"{type(server).__name__} is no MCPServer, no FastMCP server and no low-level Server."
+        )
     must_be_named(server)
     parts = cast("list[object]", middleware)
     share_request_state(server, parts, service.request_state_keys)
@@ -169,7 +170,12 @@ class Middleware:
             links=service.links,
             now=service.clock(),
         )
-        tool = await tool_of(self._server, str(params.get("name", "")), meta=params.get("_meta"))
+        tool = await tool_of(
+            self._server,
+            str(params.get("name", "")),
+            meta=params.get("_meta"),
+            context=context,
+        )
         arguments = arguments_text(params.get("arguments") or {})
         _must_fit(tool, params, arguments)
         asks = self._connections.of(context)
@@ -340,7 +346,7 @@ class Middleware:
             case "tools/list":
                 return await self._listed(context, call_next)
             case "initialize":
-                return await self._hiding.promised(_wire_form(await call_next(context)))
+                return await self._hiding.promised(context, _wire_form(await call_next(context)))
             case "subscriptions/listen":
                 return await self._hiding.listening(context, call_next, self._caller_of(context))
             case _:
@@ -369,7 +375,7 @@ class Middleware:
         caller = self._caller(context, declared)
         if caller.is_anonymous or not declared.needs_result_tool(by_code=caller.by_code):
             return False
-        return await tool_of(self._server, RESULT_TOOL) is None
+        return not await has_tool(self._server, RESULT_TOOL, context=context)
 
 
 def _own(accounts: Mapping[str, str], caller: Caller) -> dict[str, str]:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # most servers have none
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
+DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 URL = Setting(
     name="ELICIT_URL",
     parse=str,
