@@ -39,7 +39,7 @@ ROOMS = (
             *("limits", "printing", "stores", "deadline", "http", "records", "elicitations"),
             *("oauth", "payments", "logs", "identity", "sandbox", "settings", "kinds"),
             *("completion", "calls", "service", "sweeper", "connecting", "command", "pages"),
-            *("mcp", "server", "routes", "app", "serving", "demo", "cli"),
+            *("mcp", "server", "routes", "app", "serving", "demo", "testing", "cli"),
         )
     ),
     "webapp",
@@ -242,6 +242,9 @@ def test_the_sandbox_is_reached_by_its_address_alone() -> None:
         "webapp/app.py": "webapp.sandbox.settings",
     }
     serves["webapp/settings/settings.py"] = serves["webapp/app.py"]
+    serves |= dict.fromkeys(
+        ("webapp/testing/in_process.py", "webapp/testing/webhooks.py"), "webapp.sandbox"
+    )
     wrong = [
         f"{path} imports {imported}"
         for path in SOURCES

@@ -24,6 +24,7 @@ from webapp.elicitations.watcher import listen
 from webapp.http.address import PLAIN_PATH
 from webapp.http.answer import problem, send_answer
 from webapp.http.browser import page_headers
+from webapp.http.client import Outbound
 from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send
 from webapp.http.ending import told_of_the_end
 from webapp.http.guard import MACHINE_PATHS, PROBES, Guard
@@ -88,12 +89,15 @@ async def open_app(
     kinds: Collection[type[OwnKind]] = (),
     built: Callable[[Service], None] | None = None,
     options: Mapping[str, Any] | None = None,
+    outbound: Outbound | None = None,
+    has_endpoint: bool = True,
 ) -> AsyncGenerator[ASGIApp]:
     """Everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
     there is one. `built` is told of the service, for who has to end it gently. `options` are for
-    the application that the server's library makes. Raises GateWithoutTool.
+    the application that the server's library makes. `outbound` is the network's unless given. Where
+    it has no endpoint, calls come to the server itself, in this process. Raises GateWithoutTool.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     if is_served(server):
@@ -105,7 +109,7 @@ async def open_app(
             store = await open_noted(settings)
             stack.push_async_callback(store.aclose)
         await must_open_all(store, settings.ring)
-        outbound = await outbound_of(stack, settings)
+        outbound = outbound or await outbound_of(stack, settings)
         issuer = None
         if settings.identity.client is not None:
             issuer = Issuer(settings.identity.client.provider, fetch=outbound.send, clock=clock)
@@ -147,7 +151,8 @@ async def open_app(
         )
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)
-        await stack.enter_async_context(served.running())
+        if has_endpoint:
+            await stack.enter_async_context(served.running())
         app: ASGIApp = Switch(
             answers=answers, served=served, service=service, root_path=settings.root_path
         )
