@@ -1,6 +1,6 @@
 """The public servers: which they are, the lines that each gets, and the packages they come in.
 
-The packages are installed once, beside this file and outside git, as the pins say; what a test
+The packages are installed once, outside git, as the pins say; what a test
 serves is a copy of its own, with the lines added.
 """
 
@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PACKAGES = HERE / "site-packages"
+PACKAGES = HERE.parents[1] / "build" / "public_servers"
 PINS = HERE / "requirements.txt"
 LINES_AT_MOST = 3
 
@@ -102,7 +102,8 @@ def installed() -> Path:
     """The packages as the pins say; they are fetched where they are not there yet."""
     kept = PACKAGES / PINS.name
     if not kept.is_file() or kept.read_bytes() != PINS.read_bytes():
-        with tempfile.TemporaryDirectory(dir=HERE, prefix="site-packages.") as folder:
+        PACKAGES.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=PACKAGES.parent, prefix="public_servers.") as folder:
             subprocess.run(
                 [
                     *(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"),
