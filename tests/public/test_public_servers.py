@@ -87,7 +87,8 @@ async def test_a_search_server_asks_for_an_account(revision: str, tmp_path: Path
 async def test_a_database_server_takes_a_payment(revision: str, tmp_path: Path) -> None:
     folder = MOTHERDUCK.copied(tmp_path)
     async with by_its_own_command(
-        *("-m", "mcp_server_motherduck", "--transport", "http", "--port", "0"),
+        *("-c", "from mcp_server_motherduck import main; main()"),
+        *("--transport", "http", "--port", "0"),
         *("--db-path", ":memory:", "--read-write"),
         folder=folder,
     ) as said:
@@ -129,7 +130,7 @@ async def by_its_own_command(*arguments: str, folder: Path) -> AsyncIterator[str
     """The server as its author has it started; yields what it says when it is ready."""
     process = await processes.start(
         *(sys.executable, "-P", *arguments),
-        name=arguments[1],
+        name="a public server",
         cwd=folder,
         env=environment_of(folder, {**environment(folder), "ELICIT_SANDBOX": "1"}),
     )
