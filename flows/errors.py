@@ -7,6 +7,7 @@ ElicitError
 ├── NoAsker              no tool call is going on here
 ├── CallOver             the call that this verb belongs to has ended
 ├── NotAsked             a question was made in the call and never awaited
+│   └── NotAwaited       and was used as if it were its answer
 ├── QuestionChanged      a retried tool asked something else than before
 ├── NotSupported         the client cannot show this kind of question
 ├── NotConfigured        the server lacks a setting that the question needs
@@ -107,6 +108,21 @@ class NotAsked(ElicitError):
         )
 
 
+class NotAwaited(NotAsked, TypeError):
+    """A question was used as if it were its answer: `place` is the line where it was made."""
+
+    name = "ELICITATION_NOT_AWAITED"
+
+    def __init__(self, place: str) -> None:
+        self.places = (place,)
+        ElicitError.__init__(
+            self,
+            f"The tool used the question that it made at {place} as if it were the answer. This is "
+            "a fault of the tool, and calling it again changes nothing: its author has to write "
+            "`await` before the question.",
+        )
+
+
 class QuestionChanged(ElicitError):
     """A retried tool asked something new where its earlier legs asked something else."""
 
@@ -138,11 +154,13 @@ class NotConfigured(ElicitError):
 
     name = "ELICITATION_NOT_CONFIGURED"
 
-    def __init__(self, *missing: str) -> None:
+    def __init__(self, *missing: str, has_none: bool = False) -> None:
+        """`has_none`: no provider of the kind is set up."""
         self.missing = missing
+        tries = ", or try it with --sandbox, which plays the providers" if has_none else ""
         super().__init__(
             f"This server is not set up for that yet: {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not set. Whoever runs it can set that."
+            f"{'is' if len(missing) == 1 else 'are'} not set. Whoever runs it can set that{tries}."
         )
 
 

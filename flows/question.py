@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 import httpx
 
@@ -28,6 +28,7 @@ from flows.errors import (
     InvalidQuestion,
     NoAsker,
     NotAccepted,
+    NotAwaited,
     Processing,
     Superseded,
 )
@@ -203,7 +204,30 @@ class Question(Generic[T_co]):
             self._made.settle()
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("a question has no truth before it is asked: write `await` before it")
+        raise self._not_awaited()
+
+    if not TYPE_CHECKING:  # to a type checker it has none of these, so it finds what was forgotten
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Not of Python's own protocols, which ask everything whether it has them."""
+            raise AttributeError(name) if name.startswith("_") else self._not_awaited()
+
+        def __getitem__(self, key: object) -> NoReturn:
+            raise self._not_awaited()
+
+        def __iter__(self) -> NoReturn:
+            raise self._not_awaited()
+
+        def __len__(self) -> NoReturn:
+            raise self._not_awaited()
+
+    def _not_awaited(self) -> NotAwaited:
+        """If it leaves the tool, the model is told."""
+        error = NotAwaited(
+            "a place outside of the call" if self._made is None else self._made.place
+        )
+        tell_asker(error)
+        return error
 
 
 def must_be_timeout(timeout: timedelta) -> None:

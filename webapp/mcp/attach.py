@@ -100,7 +100,7 @@ def attach(
 
 def is_served(server: Any) -> bool:
     """Whether an application that runs is attached to it."""
-    parts = getattr(getattr(server, "_mcp_server", server), "middleware", ())
+    parts = getattr(low_level_of(server), "middleware", ())
     return any(isinstance(part, Middleware) and not part.is_over for part in parts)
 
 

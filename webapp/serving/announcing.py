@@ -18,12 +18,19 @@ def announcement(settings: Settings, name: str, *, sandbox_url: str | None = Non
     ]
     if sandbox_url is not None:
         lines.append(f"  sandbox  {sandbox_url}")
+    elif has_no_provider(settings):
+        lines.append("  sandbox  none: --sandbox plays providers of accounts and payments")
     if settings.is_local and settings.identity.issuer is None:
         if not can_tell_users():
             lines += pairing_of(settings)
         elif settings.identity.pairs_for_yes:
             lines += pairing_of(settings)[:1]  # clients are told apart here without a key
     return [*lines, "  stop     Ctrl+C"]
+
+
+def has_no_provider(settings: Settings) -> bool:
+    """Whether a sandbox could be of use: nothing else answers for accounts and payments here."""
+    return settings.is_local and not (settings.credentials or settings.sellers)
 
 
 def pairing_of(settings: Settings) -> list[str]:

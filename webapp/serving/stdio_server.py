@@ -30,6 +30,7 @@ from webapp.http.port import PORT_OPTION, PortUnusable, SharedPort, listen
 from webapp.mcp.tools import is_fastmcp, low_level_of
 from webapp.printing import tell
 from webapp.records.owners import open_owners
+from webapp.serving.announcing import has_no_provider
 from webapp.serving.http_server import (
     Annex,
     Pages,
@@ -268,6 +269,8 @@ async def serve_stdio(
             ending = group.create_task(drained(service, told, settings=settings, end=incoming.end))
             outside = await _served_outside(stack, group, annex, settings)
             serving = group.create_task(_serve_pages(pages, listener, settings, shared=shared))
+            if annex is None and has_no_provider(settings):
+                _say("No provider of accounts or payments is set up; --sandbox plays them.")
             incoming.start(streams[0])
             outgoing.start(streams[1])
             try:
