@@ -52,6 +52,16 @@ def chromium() -> str:
     pytest.skip(NO_BROWSER)
 
 
+@pytest.fixture
+def free_port() -> int:
+    """Nobody's at the moment: the usual one may be that of a server that somebody runs."""
+    from tests.support.serving import bound  # after pytest has taken the plugin
+
+    with bound("127.0.0.1") as socket:
+        port: int = socket.getsockname()[1]
+    return port
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: starts a process, a browser or a foreign client")
 

@@ -17,7 +17,7 @@ from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 from tests.public.servers import DUCKDUCKGO, GIT, LINES_AT_MOST, MOTHERDUCK, environment
 from tests.support import processes
 from tests.support.cli import environment_of, said_until, serving
-from tests.support.mcp_server import LEGACY, MODERN, text_of
+from tests.support.mcp_server import LEGACY, MODERN, URL, _Declaring, text_of
 from tests.support.processes import ended, heard
 from webapp.demo.walker import walk
 
@@ -101,11 +101,11 @@ async def test_a_database_server_takes_a_payment(revision: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_git_server_waits_for_a_yes(revision: str, tmp_path: Path) -> None:
+async def test_a_git_server_waits_for_a_yes(revision: str, tmp_path: Path, free_port: int) -> None:
     folder, work = GIT.copied(tmp_path), tmp_path / "work"
     _make_repository(work)
     person = Person()
-    more = {**environment(folder), "ELICIT_URL": "http://127.0.0.1:8765"}
+    more = {**environment(folder), "ELICIT_URL": f"http://127.0.0.1:{free_port}"}
     parameters = StdioServerParameters(
         command=sys.executable,
         args=["-m", "mcp_server_git", "--repository", str(work)],
@@ -113,11 +113,10 @@ async def test_a_git_server_waits_for_a_yes(revision: str, tmp_path: Path) -> No
         cwd=tmp_path,
     )
     with heard("mcp_server_git") as said:
-        async with Client(
-            stdio_client(parameters, errlog=cast("TextIO", said)),
-            mode=revision,
-            elicitation_callback=person.show,
-        ) as client:
+        started = stdio_client(parameters, errlog=cast("TextIO", said))
+        client = _Declaring(started, mode=revision, elicitation_callback=person.show)
+        client.declares = URL  # else it would be the one to show the approval
+        async with client:
             assert _staged(work) == ["a.txt"]
             reset = await client.call_tool("git_reset", {"repo_path": str(work)})
             assert not reset.is_error, text_of(reset)
