@@ -241,7 +241,7 @@ def test_the_sandbox_is_reached_by_its_address_alone() -> None:
         "webapp/serving/http_server.py": "webapp.sandbox",
         "webapp/app.py": "webapp.sandbox.settings",
     }
-    serves["webapp/settings/settings.py"] = serves["webapp/app.py"]
+    serves["webapp/settings/sandboxed.py"] = serves["webapp/app.py"]
     serves |= dict.fromkeys(
         ("webapp/testing/in_process.py", "webapp/testing/webhooks.py"), "webapp.sandbox"
     )

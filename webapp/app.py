@@ -64,7 +64,8 @@ from webapp.sandbox.settings import Sandbox
 from webapp.server import HostedServer
 from webapp.service import Service
 from webapp.settings.key_usage import open_noted
-from webapp.settings.settings import Settings, with_sandbox
+from webapp.settings.sandboxed import with_sandbox
+from webapp.settings.settings import Settings
 from webapp.stores import Store
 from webapp.sweeper import sweep
 

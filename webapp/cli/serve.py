@@ -97,7 +97,7 @@ def _serve(
     has_sandbox: bool,
 ) -> int:
     # The demo has one, where only this machine reaches it.
-    has_sandbox = has_sandbox or (name is None and settings.is_local)
+    has_sandbox = has_sandbox or settings.has_sandbox or (name is None and settings.is_local)
     annex = stack.enter_context(annex_of(settings, listener)) if has_sandbox else None
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         server = demo_server(settings.url) if name is None else load(name, run=runner.run)

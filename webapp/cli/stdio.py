@@ -4,15 +4,12 @@ import argparse
 import asyncio
 import contextlib
 import os
-import socket
 
 from webapp.cli.arguments import port
-from webapp.command import CommandRefused, quieten, settings_for
-from webapp.http.port import PortUnusable, listening
+from webapp.command import quieten, settings_for
 from webapp.serving.finding import load, place_of
-from webapp.serving.http_server import annex_of
-from webapp.serving.stdio_server import must_be_local, put_away, serve_stdio
-from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT
+from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serve_stdio
+from webapp.settings.settings import DEFAULT_PORT
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -46,10 +43,8 @@ def _run(options: argparse.Namespace) -> int:
     settings, own, annex = settings_for(os.environ, port=options.port), None, None
     must_be_local(settings)
     with contextlib.ExitStack() as stack:
-        if options.sandbox:
-            own = stack.enter_context(_own_port(options.port))
-            settings = settings_for(os.environ, port=own.getsockname()[1])
-            annex = stack.enter_context(annex_of(settings, own))
+        if options.sandbox or settings.has_sandbox:
+            settings, own, annex = own_pages(stack, port=options.port)
         streams = put_away()
         with asyncio.Runner() as runner:
             server = load(options.server, run=runner.run)
@@ -61,19 +56,6 @@ def _run(options: argparse.Namespace) -> int:
                 )
             )
     return 0
-
-
-def _own_port(port: int) -> socket.socket:
-    """That one if it is free, else another. Raises Refused."""
-    try:
-        try:
-            return listening(DEFAULT_HOST, port)
-        except PortUnusable:
-            if os.environ.get("ELICIT_URL"):
-                raise
-            return listening(DEFAULT_HOST, 0)
-    except PortUnusable as error:
-        raise CommandRefused(str(error)) from error
 
 
 def _shared_port(text: str) -> int:

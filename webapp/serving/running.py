@@ -27,8 +27,8 @@ from webapp.printing import tell
 from webapp.server import MCP_PATH
 from webapp.serving.announcing import announcement
 from webapp.serving.finding import place_in
-from webapp.serving.http_server import serve_http
-from webapp.serving.stdio_server import must_be_local, put_away, serve_stdio
+from webapp.serving.http_server import annex_of, serve_http
+from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serve_stdio
 from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT
 
 _OURS = "the pages' server has its own"
@@ -160,16 +160,22 @@ class Running:
         return {"run_stdio_async": over_stdio, "run_http_async": over_http}
 
     async def _over_stdio(self) -> None:
-        settings = settings_for(os.environ)
+        settings, own, annex = settings_for(os.environ), None, None
         must_be_local(settings)
-        with _restored(put_away()) as streams:
+        port = urlsplit(settings.url).port or DEFAULT_PORT
+        with contextlib.ExitStack() as stack:
+            if settings.has_sandbox:
+                settings, own, annex = own_pages(stack, port=port)
+            streams = stack.enter_context(_restored(put_away()))
             quieten(log=settings.log)
             await serve_stdio(
                 settings,
                 self._server,
                 streams,
-                port=urlsplit(settings.url).port or DEFAULT_PORT,
+                port=port,
                 place=self._place(),
+                annex=annex,
+                own=own,
                 option="ELICIT_URL",
             )
 
@@ -180,12 +186,23 @@ class Running:
         except PortUnusable as error:
             settings_for(os.environ, host=host, port=port)  # what is wrong with these comes first
             raise CommandRefused(str(error)) from error
-        with listener:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(listener)
             settings = settings_for(os.environ, host=host, port=listener.getsockname()[1])
+            annex = (
+                stack.enter_context(annex_of(settings, listener)) if settings.has_sandbox else None
+            )
+            sandbox_url = None if annex is None else annex.sandbox.url
             quieten(log=settings.log)
-            ready = partial(tell, "\n".join(announcement(settings, self._server.name)))
+            lines = announcement(settings, self._server.name, sandbox_url=sandbox_url)
             await serve_http(
-                settings, self._server, listener, place=self._place(), ready=ready, options=options
+                settings,
+                self._server,
+                listener,
+                place=self._place(),
+                ready=partial(tell, "\n".join(lines)),
+                annex=annex,
+                options=options,
             )
 
     def _place(self) -> str:

@@ -24,9 +24,9 @@ import mcp_types as types
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
 from flows.errors import Unreadable
-from webapp.command import CommandRefused, opened_store, under_another_secret
+from webapp.command import CommandRefused, opened_store, settings_for, under_another_secret
 from webapp.http.connection import ClientConnections
-from webapp.http.port import PORT_OPTION, PortUnusable, SharedPort, listen
+from webapp.http.port import PORT_OPTION, PortUnusable, SharedPort, listen, listening
 from webapp.mcp.tools import is_fastmcp, low_level_of
 from webapp.printing import tell
 from webapp.records.owners import open_owners
@@ -34,6 +34,7 @@ from webapp.serving.announcing import has_no_provider
 from webapp.serving.http_server import (
     Annex,
     Pages,
+    annex_of,
     drained,
     opened_app,
     outside_pages,
@@ -216,6 +217,26 @@ def must_be_local(settings: Settings) -> None:
             "stdin and stdout are; unset it, or use `elicit serve`.",
             status=2,
         )
+
+
+def own_pages(stack: contextlib.ExitStack, *, port: int) -> tuple[Settings, socket.socket, Annex]:
+    """Pages and a sandbox of this process's own, on that port if it is free. Raises Refused."""
+    own = stack.enter_context(_own_port(port))
+    settings = settings_for(os.environ, port=own.getsockname()[1])
+    return settings, own, stack.enter_context(annex_of(settings, own))
+
+
+def _own_port(port: int) -> socket.socket:
+    """That one if it is free, else another. Raises Refused."""
+    try:
+        try:
+            return listening(DEFAULT_HOST, port)
+        except PortUnusable:
+            if os.environ.get("ELICIT_URL"):
+                raise
+            return listening(DEFAULT_HOST, 0)
+    except PortUnusable as error:
+        raise CommandRefused(str(error)) from error
 
 
 async def serve_stdio(

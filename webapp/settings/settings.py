@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from flows.crypto.vault import Ring
@@ -38,15 +38,13 @@ from webapp.settings.parsers import (
     origin,
     public_url,
     seconds,
+    switch,
     trusted_host,
     url_path,
 )
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.table import Setting, Values, not_utf_8, rows_of, setting
 from webapp.stores import holds_something
-
-if TYPE_CHECKING:  # most servers have none
-    from webapp.sandbox.settings import Sandbox
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -167,6 +165,13 @@ class Settings:
         "so by their author), patterns of tool names such as `delete_*`, or both, separated by "
         "commas; `off` for none of these. Patterns replace the default unless it stands among "
         "them. Tools decorated with `@elicit.gate` always wait",
+    )
+    has_sandbox: bool = setting(
+        "ELICIT_SANDBOX",
+        parse=switch,
+        default="0",
+        says="`1`: a sandbox beside the server plays the providers of accounts and payments that "
+        "are not set up, as with `--sandbox`; on this machine only",
     )
     sandbox_url: str | None = None
     identity: IdentitySettings = field(default_factory=IdentitySettings)
@@ -328,28 +333,6 @@ def key_file_of(environment: Mapping[str, str]) -> KeyFile | None:
 def store_of(environment: Mapping[str, str]) -> str:
     folder = data_folder(environment)
     return environment.get(STORE.name) or f"sqlite:///{folder / 'elicit.db'}"
-
-
-def with_sandbox(settings: Settings, sandbox: "Sandbox") -> Settings:
-    """The same, with the sandbox for what is not configured.
-
-    Raises ValueError unless the server is on loopback.
-    """
-    if not settings.is_local:
-        raise ValueError("The sandbox is for a server on this machine only.")
-    played = {
-        name: provider.at(sandbox.url)
-        for name, provider in settings.providers.items()
-        if provider.sandbox is not None and name not in settings.credentials
-    }
-    credentials = dict.fromkeys(played, (sandbox.client_id, sandbox.client_secret))
-    return replace(
-        settings,
-        providers={**settings.providers, **played},
-        credentials={**settings.credentials, **credentials},
-        sellers=settings.sellers or sandbox.merchant_accounts(),
-        sandbox_url=sandbox.url,
-    )
 
 
 def _url(values: Values, *, host: str, port: int) -> str:

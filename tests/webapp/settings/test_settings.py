@@ -16,12 +16,12 @@ from tests.support.settings import PUBLIC, SECRET, problems_in, variables_in
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
 from webapp.sandbox.settings import new_sandbox
+from webapp.settings.sandboxed import with_sandbox
 from webapp.settings.settings import (
     SECRET_NAMES,
     BadSettings,
     Settings,
     read_settings,
-    with_sandbox,
 )
 
 OTHER = "another secret of thirty-two bytes or more"
