@@ -21,7 +21,7 @@ settings.load_profile("house")
 pytest_plugins = ("tests.support.leaks",)
 
 # What starts processes of ours, a browser or a client of another language: `make test-slow`.
-SLOW_FOLDERS = ("browser", "crash", "oidc", "outside", "typescript")
+SLOW_FOLDERS = ("browser", "crash", "oidc", "outside", "public", "typescript")
 SLOW_COMMANDS = ("backups", "commands", "demo", "keys", "mac", "serve", "servers", "stdio")
 NO_BROWSER = "no browser on this machine"
 BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome")

@@ -39,7 +39,7 @@ ROOMS = (
             *("limits", "printing", "stores", "deadline", "http", "records", "elicitations"),
             *("oauth", "payments", "logs", "identity", "sandbox", "settings", "kinds"),
             *("completion", "calls", "service", "sweeper", "connecting", "command", "pages"),
-            *("mcp", "server", "routes", "app", "demo", "cli"),
+            *("mcp", "server", "routes", "app", "serving", "demo", "testing", "cli"),
         )
     ),
     "webapp",
@@ -55,6 +55,7 @@ VENDORS_ROOMS = (
     "webapp/settings/payments.py",  # each one's own settings
     "webapp/settings/config_file.py",  # an older word of elicit.toml
     "webapp/pages/views_home.py",  # how each client is told of this server
+    "webapp/printing.py",  # what each terminal calls itself
 )
 VENDORS = re.compile(
     "adyen|atlassian|claude|coinbase|digicert|discord|dropbox|github|gitlab|google|lemon|linear|"
@@ -236,8 +237,14 @@ def test_the_map_names_every_room() -> None:
 
 
 def test_the_sandbox_is_reached_by_its_address_alone() -> None:
-    serves = {"webapp/cli/serve.py": "webapp.sandbox", "webapp/app.py": "webapp.sandbox.settings"}
+    serves = {
+        "webapp/serving/http_server.py": "webapp.sandbox",
+        "webapp/app.py": "webapp.sandbox.settings",
+    }
     serves["webapp/settings/settings.py"] = serves["webapp/app.py"]
+    serves |= dict.fromkeys(
+        ("webapp/testing/in_process.py", "webapp/testing/webhooks.py"), "webapp.sandbox"
+    )
     wrong = [
         f"{path} imports {imported}"
         for path in SOURCES

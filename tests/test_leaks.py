@@ -508,6 +508,11 @@ MAY_START = {
         "create_subprocess_exec": "a client, which ends by itself",
         "stdio_client": "the same",
     },
+    "public/servers.py": {"subprocess.run": "installs the servers"},
+    "public/test_public_servers.py": {
+        "subprocess.run": "git, and nothing of ours",
+        "stdio_client": "with a standard error that is heard",
+    },
     "oidc/private_network.py": {"subprocess.run": "makes a network"},
     "oidc/env.py": {"subprocess.run": "installs the provider"},
     "support/processes.py": {

@@ -306,12 +306,13 @@ def paid_row(
     session: ProviderSession,
     *,
     id: str,
+    at: str,
     now: datetime,
     unused: timedelta | None,
 ) -> Payment:
     """The ledger's row of a paid session, with what it says became of it; not written yet.
 
-    It is given back after `unused`, if nobody uses it; None: never.
+    `at` is the address of the API. It is given back after `unused`, if nobody uses it; None: never.
     """
     terms, asked = terms_of(elicitation), elicitation.asked
     payment = Payment(
@@ -330,6 +331,7 @@ def paid_row(
         is_live=terms.is_live,
         once=terms.once,
         paid_at=now,
+        at=at,
         refund_at=None if unused is None else now + unused,
     )
     return heard(payment, session, now=now)

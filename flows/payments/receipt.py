@@ -95,6 +95,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     what: str
     is_live: bool
     paid_at: datetime
+    at: str = ""  # the address of the API; of what was kept before this was written down none
     status: ReceiptStatus = ReceiptStatus.OPEN
     spent_at: datetime | None = None
     refunded_at: datetime | None = None

@@ -79,8 +79,8 @@ async def test_our_session_on_other_terms_settles_nothing(
         await can_still_be_paid(shop, buy)
         return
     # Money of ours it is, and somebody has to look.
-    listed = await list_payments(shop.service, only_open=True)
-    assert any("asked 9.00 EUR" in line for line in listed)
+    listed = (await list_payments(shop.service, only_open=True)).rows
+    assert any("asked 9.00 EUR" in str(row.note) for row in listed)
     assert (await buy.person.visit(buy.link)).heading == "Paid otherwise than asked"
     await acknowledged(shop, told(COMPLETED, {**session, **PAID}, id="evt_right"))
     assert await buy.result() == "paid 9.00 EUR"

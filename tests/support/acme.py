@@ -17,7 +17,7 @@ from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import ReceiptStatus
 from tests.support.payment_env import Body, PaymentEnv
 from tests.support.shop_env import Shop
-from webapp.cli.payments import list_payments
+from webapp.cli.payments import PaymentRow, list_payments
 from webapp.settings.settings import read_settings
 
 DECLARED = """
@@ -193,8 +193,13 @@ async def ledger(payment_env: PaymentEnv) -> list[ReceiptStatus]:
     return [payment.status for payment in await payment_env.service.kinds.payments.ledger.all()]
 
 
-async def still_open(payment_env: PaymentEnv | Shop) -> list[str]:
-    return await list_payments(payment_env.service, only_open=True)
+async def still_open(payment_env: PaymentEnv | Shop) -> list[PaymentRow]:
+    return [*(await list_payments(payment_env.service, only_open=True)).rows]
+
+
+async def noted(payment_env: PaymentEnv | Shop) -> str:
+    """What the operator reads of the first that is open."""
+    return (await still_open(payment_env))[0].note or ""
 
 
 async def left_by(payment_env: PaymentEnv, acme: Acme, *, state: str) -> Elicitation:

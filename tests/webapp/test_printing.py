@@ -10,7 +10,7 @@ from tests.support.mcp_server import LEGACY, new_server, server_env
 from webapp.cli.device_flow import plain
 from webapp.command import CommandRefused
 from webapp.demo.client import Demo
-from webapp.printing import TRACE, printed, tell
+from webapp.printing import TRACE, makes_links, printed, tell
 
 TRICKS = "\x1b]0;title\x07\x1b[2J\x1b]52;c;ZWNobw==\x07\r\x9b31m\u202e\u2066"
 OBEYED = set(TRICKS) - set("]0;title[2J52cZWNobw==31m")
@@ -22,6 +22,54 @@ def test_what_a_terminal_obeys_is_shown_as_a_sign_that_it_does_not_know() -> Non
     assert printed("a\x1bb\nc") == f"a{TRACE}b{TRACE}c"
     assert printed("a\tb\nc\u00a0d", keeps_lines=True) == "a\tb\nc d"
     assert plain("two\n words\x1b[2J") == f"two words{TRACE}[2J"
+
+
+LINK = "http://127.0.0.1:8765/e/" + "t" * 60
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_link"),
+    [
+        ({"TERM": "xterm-256color", "VTE_VERSION": "7200"}, True),
+        ({"TERM": "xterm-256color", "VTE_VERSION": "4900"}, False),
+        ({"TERM": "xterm-256color", "TERM_PROGRAM": "vscode"}, True),
+        ({"TERM": "xterm-256color", "TERM_PROGRAM": "another"}, False),
+        ({"TERM": "xterm-kitty"}, True),
+        ({"TERM": "xterm-256color", "WT_SESSION": "any"}, True),
+        ({"TERM": "xterm-kitty", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb", "TERM_PROGRAM": "vscode"}, False),
+        ({"TERM_PROGRAM": "vscode"}, False),
+        ({"TERM": "xterm-256color"}, False),
+    ],
+)
+def test_an_address_is_a_link_on_a_terminal_that_is_known_to_make_one(
+    environment: dict[str, str], is_link: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TERM", "TERM_PROGRAM", "VTE_VERSION", "WT_SESSION", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert makes_links(environment) == is_link
+    terminal, pipe = Terminal(), io.StringIO()
+    for out in (terminal, pipe):
+        tell(f"Open {LINK}", out=out, links=[LINK])
+    assert pipe.getvalue() == f"Open {LINK}\n"
+    linked = f"\x1b]8;;{LINK}\x1b\\http://127.0.0.1:8765/e/…\x1b]8;;\x1b\\"
+    assert terminal.getvalue() == (f"Open {linked}\n" if is_link else pipe.getvalue())
+
+
+def test_no_link_is_made_of_what_a_terminal_obeys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-kitty")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for address in (f"http://127.0.0.1/{TRICKS}", "http://127.0.0.1/a b", "http://127.0.0.1/é"):
+        terminal = Terminal()
+        tell(address, out=terminal, links=[address])
+        assert not OBEYED & set(terminal.getvalue())
 
 
 def test_one_way_leads_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,42 +1,62 @@
-"""`elicit approvals`: what people have allowed tools without being asked again, and its end.
-
-What could go wrong: a terminal that obeys what a model wrote: arguments are shown cut, and signs
-that are no letters as such.
-"""
+"""`elicit approvals`: what people have allowed tools without being asked again, and its end."""
 
 import argparse
+from datetime import datetime
+
+from msgspec import Struct
 
 from webapp.cli.arguments import add_id, commands_of
-from webapp.cli.operator import OWNER_CHARACTERS, WHAT_CHARACTERS, does
-from webapp.command import CommandRefused
-from webapp.printing import printed
+from webapp.cli.operator import OWNER_CHARACTERS, does, lists
+from webapp.cli.table import Table, the_one
 from webapp.records.ids import tail_of
 from webapp.records.rows import Approval
 from webapp.service import Service
+
+COLUMNS = (
+    *("id", "tool", "arguments", "server", "owner"),
+    *("client", "is_client_verified", "given_at", "expires_at"),
+)
+
+
+class ApprovalRow(Struct, frozen=True, kw_only=True):
+    """What one person has allowed one tool; without `arguments`, whatever those are.
+
+    `client` is whose calls it is for; None: every client of theirs.
+    """
+
+    id: str
+    tool: str
+    arguments: str | None
+    server: str
+    owner: str
+    client: str | None
+    is_client_verified: bool
+    given_at: datetime
+    expires_at: datetime
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
     words = "list what people have allowed tools, the latest first"
-    does(commands.add_parser("list", help=words), list_approvals)
+    lists(commands.add_parser("list", help=words), list_approvals, of=ApprovalRow)
     revoke = commands.add_parser("revoke", help="end one: the next call asks again")
     add_id(revoke, shown_by="approvals")
     does(revoke, revoke_approval)
     does(commands.add_parser("clear", help="end all, of everybody"), clear_approvals)
 
 
-async def list_approvals(service: Service) -> list[str]:
+async def list_approvals(service: Service) -> Table[ApprovalRow]:
     """What is in force, the latest first."""
-    approvals = await service.kinds.gates.approvals.all()
-    return [line for one in approvals for line in _told(one)] or ["Nothing is approved."]
+    found = await service.kinds.gates.approvals.all()
+    return Table(rows=[*map(_row, found)], columns=COLUMNS, nothing="Nothing is approved.")
 
 
 async def revoke_approval(service: Service, id: str) -> list[str]:
     """End one: the next call asks again. Raises Refused."""
-    if not await service.kinds.gates.approvals.revoke(id):
-        raise CommandRefused(
-            f"There is no approval {id} in force: elicit approvals list shows them."
-        )
+    approvals = service.kinds.gates.approvals
+    there = {tail_of(one): one for one in await approvals.all()}
+    meant = the_one(id, there, what="approval", shown_by="approvals list")
+    await approvals.revoke(meant.id)  # gone meanwhile, it is ended all the same
     return ["It is revoked: the next call asks again."]
 
 
@@ -48,22 +68,16 @@ async def clear_approvals(service: Service) -> list[str]:
     return [f"{count} {'is' if count == 1 else 'are'} revoked: the next calls ask again."]
 
 
-def _told(approval: Approval) -> list[str]:
-    about = printed(approval.about[:WHAT_CHARACTERS])
-    what = f'with "{about}"' if approval.covers is not None else about
-    when = f"{approval.given_at:%Y-%m-%d %H:%M}, until {approval.until:%H:%M} UTC"
-    server, who = printed(approval.server), approval.owner[:OWNER_CHARACTERS]
-    return [
-        f"{tail_of(approval)}  {when}  {printed(approval.tool)}",
-        f"  {what}, at {server}, by {who}, for {_client(approval)}",
-    ]
-
-
-def _client(approval: Approval) -> str:
-    """Whose calls it opens for: verified, or by what it calls itself."""
-    client = approval.client
-    if approval.is_for_all or client is None:
-        return "every client of theirs"
-    if client.id is not None:
-        return f"the client {printed(client.id)}"
-    return f'what calls itself "{printed(client.name[:WHAT_CHARACTERS])}"'
+def _row(approval: Approval) -> ApprovalRow:
+    client = None if approval.is_for_all else approval.client
+    return ApprovalRow(
+        id=tail_of(approval),
+        tool=approval.tool,
+        arguments=None if approval.covers is None else approval.about,
+        server=approval.server,
+        owner=approval.owner[:OWNER_CHARACTERS],
+        client=None if client is None else client.id or client.name,
+        is_client_verified=client is not None and client.id is not None,
+        given_at=approval.given_at,
+        expires_at=approval.until,
+    )

@@ -5,15 +5,22 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# As the lists show it, or as a tool knows it: with its owner's tag before it.
-_ID = re.compile(r"(?:[A-Za-z0-9_-]{20})?([A-Za-z0-9_-]{24})")
+# As the lists show it, or the beginning of that; or as a tool knows it, with its owner's tag.
+_ID = re.compile(r"[A-Za-z0-9_-]{1,24}|[A-Za-z0-9_-]{20}([A-Za-z0-9_-]{24})")
+_PLACE = 2  # of an id: elicit payments refund ID
+_BEGINNING = re.compile(r"-[A-Za-z0-9_][A-Za-z0-9_-]+")
 _DASHED = re.compile(r"-(?:[A-Za-z0-9_-]{23}|[A-Za-z0-9_-]{43})")
 _PLAIN = "id:"
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:
     """The same; an id that begins as an option does is marked as none."""
-    return [_PLAIN + word if _DASHED.fullmatch(word) else word for word in arguments]
+    return [
+        _PLAIN + word
+        if _DASHED.fullmatch(word) or (place == _PLACE and _BEGINNING.fullmatch(word))
+        else word
+        for place, word in enumerate(arguments)
+    ]
 
 
 def commands_of(parser: argparse.ArgumentParser) -> Any:
@@ -22,7 +29,12 @@ def commands_of(parser: argparse.ArgumentParser) -> Any:
 
 
 def add_id(parser: argparse.ArgumentParser, *, shown_by: str) -> None:
-    parser.add_argument("id", metavar="ID", type=_id, help=f"as elicit {shown_by} list shows it")
+    parser.add_argument(
+        "id",
+        metavar="ID",
+        type=_id,
+        help=f"as elicit {shown_by} list shows it, or any beginning that no other has",
+    )
 
 
 def add_port(parser: argparse.ArgumentParser, *, default: int) -> None:
@@ -46,5 +58,7 @@ def _id(text: str) -> str:
     id = text.removeprefix(_PLAIN)
     found = _ID.fullmatch(id)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{id!r} is no id: those have 24 letters, digits, - or _")
-    return found[1]
+        raise argparse.ArgumentTypeError(
+            f"{id!r} is no id: those have 24 letters, digits, - or _; the first few will do"
+        )
+    return found[1] or id

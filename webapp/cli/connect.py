@@ -4,7 +4,10 @@ import argparse
 import asyncio
 import os
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
+
+from msgspec import Struct
 
 from flows.errors import ElicitError, StoreUnavailable, Unreadable
 from webapp.cli.arguments import add_port
@@ -16,10 +19,28 @@ from webapp.cli.device_flow import (
     open_questions,
     plain,
 )
+from webapp.cli.operator import operate
+from webapp.cli.table import Table, add_json, show_table
 from webapp.command import CommandRefused, quieten, settings_for, under_another_secret
-from webapp.connecting import connect
+from webapp.connecting import connect, utc_now
 from webapp.printing import tell
+from webapp.records.ids import tail_of
+from webapp.service import Service
 from webapp.settings.settings import DEFAULT_PORT, Settings
+
+COLUMNS = ("id", "provider", "tool", "server", "scopes", "account", "asked_at")
+
+
+class WaitingRow(Struct, frozen=True, kw_only=True):
+    """An account that a tool waits for; `account` is which one it must be, if that is said."""
+
+    id: str
+    provider: str
+    tool: str
+    server: str
+    scopes: list[str]
+    account: str | None
+    asked_at: datetime
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -33,14 +54,42 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="PROVIDER",
         help="such as github; else whichever a tool waits for",
     )
+    parser.add_argument(
+        "--list", dest="only_lists", action="store_true", help="only list what tools wait for"
+    )
+    add_json(parser, of=WaitingRow, says="the list as one JSON array, with an object for each")
     add_port(parser, default=DEFAULT_PORT)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.only_lists or options.as_json:
+        show = partial(show_table, as_json=options.as_json, now=utc_now())
+        operate(os.environ, partial(list_waiting, provider=options.provider), show=show)
+        return 0
     quieten()
     settings = settings_for(os.environ, port=options.port)
     return asyncio.run(_connect(settings, options.provider))
+
+
+async def list_waiting(service: Service, *, provider: str | None) -> Table[WaitingRow]:
+    """The accounts that tools of this machine's own user wait for, oldest first."""
+    rows = list[WaitingRow]()
+    for one in await open_questions(service, provider=provider):
+        terms = service.kinds.accounts.terms(one)
+        rows.append(
+            WaitingRow(
+                id=tail_of(one),
+                provider=terms.provider,
+                tool=one.asked.tool,
+                server=one.asked.server,
+                scopes=list(terms.scopes),
+                account=terms.account,
+                asked_at=one.created_at,
+            )
+        )
+    nothing = "No tool of yours waits for an account."
+    return Table(rows=rows, columns=COLUMNS, nothing=nothing)
 
 
 async def _connect(settings: Settings, provider: str | None) -> int:

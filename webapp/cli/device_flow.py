@@ -17,6 +17,7 @@ from flows.errors import Failed, NotConfigured
 from flows.oauth.authorization_code import Grant
 from flows.oauth.device_flow import DeviceCode, Pending, poll, start
 from flows.oauth.provider import Client
+from webapp.cli.table import age
 from webapp.oauth.clients import is_at_sandbox
 from webapp.oauth.code_exchange import why_not
 from webapp.printing import printed
@@ -24,7 +25,6 @@ from webapp.service import Service
 
 LONGEST_NAME = 80
 LONGEST_QUOTATION = 500
-_MINUTE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +55,10 @@ async def chosen(
         return waiting[0]
     now = service.clock()
     for number, one in enumerate(waiting, start=1):
-        terms, minutes = service.kinds.accounts.terms(one), (now - one.created_at) // _MINUTE
+        terms = service.kinds.accounts.terms(one)
         what = " ".join([_label(service, one), *terms.scopes])
         account = f", as {plain(terms.account)}" if terms.account else ""
-        since = f"{minutes} min ago" if minutes else "just now"
+        since = age(one.created_at, now)
         terminal.say(f"{number}. {_who(one)}: {plain(what)}{account} ({since})")
     number = await terminal.choose(len(waiting)) or 0
     return waiting[number - 1] if 0 < number <= len(waiting) else None

@@ -15,12 +15,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from typing import TypeVar
+
+from msgspec import Struct
 
 from flows.crypto.tokens import MAXIMUM_LIFE
 from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable, Unreadable, WeakSecret
 from webapp.cli.arguments import commands_of
 from webapp.cli.resealing import is_under_way, reseal
+from webapp.cli.table import Table, add_json, show_table, the_one
 from webapp.command import (
     CommandRefused,
     opened_store,
@@ -62,7 +66,22 @@ class Keys:
         return str(self.file.path) if self.file is not None else str(self.variable)
 
 
-Work = Callable[[Keys], Awaitable[list[str]]]
+T = TypeVar("T")
+COLUMNS = ("fingerprint", "wraps", "state", "ceased_at", "source", "store")
+
+
+class SecretRow(Struct, frozen=True, kw_only=True):
+    """A secret, where it stands, and how many keys of the store it wraps.
+
+    It is the `newest`, `older`, or `not here`: then what it wraps cannot be opened.
+    """
+
+    fingerprint: str
+    wraps: int
+    state: str
+    ceased_at: datetime | None
+    source: str
+    store: str
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -97,9 +116,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "list",
         help="list the secrets by their fingerprints",
         description="List the secrets by their fingerprints, newest first, and how many keys of "
-        "the store each one wraps.",
+        "the store each one wraps. What one that is not here wraps cannot be opened.",
     )
-    listing.set_defaults(run=partial(_run, list_keys))
+    add_json(listing, of=SecretRow, says="one JSON array, with an object for each")
+    listing.set_defaults(run=_list)
     retiring = commands.add_parser(
         "retire",
         help="take an old secret out of the key file",
@@ -107,7 +127,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "store that was opened with the file. With ELICIT_SECRET: say whether it could be taken "
         "out.",
     )
-    retiring.add_argument("fingerprint", metavar="FINGERPRINT", help="as elicit keys list shows it")
+    retiring.add_argument(
+        "fingerprint",
+        metavar="FINGERPRINT",
+        help="as elicit keys list shows it, or any beginning that no other has",
+    )
     retiring.add_argument(
         "--anyway",
         action="store_true",
@@ -192,29 +216,30 @@ async def _after_leak(keys: Keys, *, now: datetime) -> list[str]:
     return lines
 
 
-async def list_keys(keys: Keys) -> list[str]:
-    """Each secret by its fingerprint, and how many keys it wraps."""
-    counted = await count_wrapped(keys.store)
-    secrets = _secrets(keys)
-    lines = [f"secrets  {keys.source}", f"store    {keys.place}"]
-    for number, fingerprint in enumerate(keys.ring.fingerprints):
-        ceased_at = secrets[fingerprint].ceased_at if fingerprint in secrets else None
-        since = f" since {ceased_at:%Y-%m-%d %H:%M} UTC" if ceased_at is not None else ""
-        state = f"older{since}" if number else "newest"
-        lines.append(f"{fingerprint.hex()}  wraps {_keys(counted.pop(fingerprint, 0))}  {state}")
-    for fingerprint, number in sorted(counted.items()):
-        lines.append(f"{fingerprint.hex()}  wraps {_keys(number)}  is not here: they cannot open")
-    return lines
+async def list_keys(keys: Keys) -> Table[SecretRow]:
+    """Each secret by its fingerprint, the newest first, and how many keys it wraps."""
+    counted, secrets = await count_wrapped(keys.store), _secrets(keys)
+    here = keys.ring.fingerprints
+    rows = [
+        SecretRow(
+            fingerprint=one.hex(),
+            wraps=counted.get(one, 0),
+            state="newest" if one == here[0] else "older" if one in here else "not here",
+            ceased_at=secrets[one].ceased_at if one in secrets else None,
+            source=keys.source,
+            store=keys.place,
+        )
+        for one in (*here, *sorted(counted.keys() - set(here)))
+    ]
+    return Table(rows=rows, columns=COLUMNS, nothing="There is no secret.")
 
 
 async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = False) -> list[str]:
     """Take an old secret out of the key file, if nothing needs it any more. Raises Refused."""
-    found = next((f for f in keys.ring.fingerprints if f.hex() == fingerprint.lower()), None)
-    if found is None:
-        raise CommandRefused(
-            f"{keys.source} has no secret {fingerprint}; those that it has: elicit keys list",
-            status=2,
-        )
+    there = {one.hex(): one for one in keys.ring.fingerprints}
+    found: bytes = the_one(
+        fingerprint.lower(), there, what=f"secret of {keys.source}", shown_by="keys list"
+    )
     if found == keys.ring.newest:
         raise CommandRefused(f"{found.hex()} is the newest, which seals; first: elicit keys rotate")
     counted = await count_wrapped(keys.store)
@@ -281,7 +306,12 @@ def _run(work: Callable[..., Awaitable[list[str]]], options: argparse.Namespace)
         tell(line)
 
 
-async def _on_keys(environment: Mapping[str, str], work: Work) -> list[str]:
+def _list(options: argparse.Namespace) -> None:
+    table = asyncio.run(_on_keys(os.environ, list_keys))
+    show_table(table, as_json=options.as_json, now=utc_now())
+
+
+async def _on_keys(environment: Mapping[str, str], work: Callable[[Keys], Awaitable[T]]) -> T:
     variable = next((name for name in SECRET_NAMES if environment.get(name)), None)
     file = key_file_of(environment)
     if file is not None and not file.path.exists():
@@ -302,7 +332,7 @@ async def _on_keys(environment: Mapping[str, str], work: Work) -> list[str]:
         raise CommandRefused(f"The key file cannot be used: {error}") from error
 
 
-async def _refusing(work: Work, keys: Keys, settings: Settings) -> list[str]:
+async def _refusing(work: Callable[[Keys], Awaitable[T]], keys: Keys, settings: Settings) -> T:
     try:
         return await work(keys)
     except Unreadable as error:

@@ -1,5 +1,7 @@
 """What the commands of an operator have in common: work on the store of this environment.
 
+Work says sentences, or gives a table of rows or one row, which are shown in one way for all.
+
 What could go wrong: a list that leaves out what it could not read, and looks whole. So that is
 told, and the command has failed.
 """
@@ -10,43 +12,85 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from flows.errors import StoreUnavailable, Unreadable
+from webapp.cli.table import Table, add_json, show_facts, show_table
 from webapp.command import CommandRefused, quieten, settings_for, under_another_secret
-from webapp.connecting import connect
+from webapp.connecting import connect, utc_now
 from webapp.printing import printed, tell
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Record
 
 OWNER_CHARACTERS = 6
-WHAT_CHARACTERS = 60
 NAMED_AT_MOST = 5
-Work = Callable[[Service], Awaitable[Sequence[str]]]
+T = TypeVar("T")
 
 
 def does(parser: argparse.ArgumentParser, work: Callable[..., Awaitable[Sequence[str]]]) -> None:
     """The command is this work, which gets the arguments by their names."""
-    parser.set_defaults(run=partial(_run, work))
+    parser.set_defaults(run=partial(_run, work, _say))
 
 
-def operate(environment: Mapping[str, str], work: Work, *, say: Callable[[str], object]) -> None:
-    """Do the work on the store of that environment. Raises Refused."""
+def lists(
+    parser: argparse.ArgumentParser,
+    work: Callable[..., Awaitable[Table[Any]]],
+    *,
+    of: type[Struct],
+) -> None:
+    """The same of work that gives a table, of rows of that class."""
+    add_json(parser, of=of, says="one JSON array, with an object for each")
+    parser.set_defaults(run=partial(_run, work, _list))
+
+
+def shows(
+    parser: argparse.ArgumentParser, work: Callable[..., Awaitable[Struct]], *, of: type[Struct]
+) -> None:
+    """The same of work that gives one row."""
+    add_json(parser, of=of, says="one JSON object")
+    parser.set_defaults(run=partial(_run, work, show_facts))
+
+
+def operate(
+    environment: Mapping[str, str],
+    work: Callable[[Service], Awaitable[T]],
+    *,
+    show: Callable[[T], object],
+) -> None:
+    """Do the work on the store of that environment, and show what it gives. Raises Refused."""
     quieten()
-    lines, left_out = asyncio.run(_operate(settings_for(environment), work))
-    for line in lines:
-        say(line)
+    given, left_out = asyncio.run(_operate(settings_for(environment), work))
+    show(given)
     if left_out:
         raise _not_all(left_out)
 
 
-def _run(work: Callable[..., Awaitable[Sequence[str]]], options: argparse.Namespace) -> None:
-    given = {name: value for name, value in vars(options).items() if name != "run"}
-    operate(os.environ, partial(work, **given), say=tell)
+def _run(
+    work: Callable[..., Awaitable[T]], show: Callable[..., object], options: argparse.Namespace
+) -> None:
+    given = dict(vars(options))
+    how = {name: given.pop(name) for name in ("as_json",) if name in given}
+    for name in ("run", "of"):
+        given.pop(name, None)
+    operate(os.environ, partial(work, **given), show=partial(show, **how))
 
 
-async def _operate(settings: Settings, work: Work) -> tuple[Sequence[str], Sequence[Record]]:
-    """What it says, and what it could not read."""
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        tell(line)
+
+
+def _list(table: Table[Any], *, as_json: bool) -> None:
+    show_table(table, as_json=as_json, now=utc_now())
+
+
+async def _operate(
+    settings: Settings, work: Callable[[Service], Awaitable[T]]
+) -> tuple[T, Sequence[Record]]:
+    """What it gives, and what it could not read."""
     async with AsyncExitStack() as stack:
         try:
             service = await stack.enter_async_context(connect(settings))

@@ -1,27 +1,29 @@
 """`elicit payments`: what an operator sees, and refunds.
 
-What could go wrong: a terminal that obeys what a tool or a provider wrote, or a list that shows
-whose it is. So signs that are no letters are shown as such, owners are cut short, and no key of a
+What could go wrong: a list that shows whose it is. So owners are cut short, and no key of a
 provider's is in what is printed. What a provider calls a payment and its page is: by that it is
 found in its dashboard and on a bank's statement.
 """
 
 import argparse
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeVar
 
-import msgspec
+from msgspec import Struct
 
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, InvalidQuestion, NotPossible, StoreUnavailable
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
-from flows.payments.session import CheckoutTerms, sessions_of, terms_of
+from flows.payments.session import sessions_of, terms_of
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from webapp.cli.arguments import add_id, commands_of
-from webapp.cli.operator import OWNER_CHARACTERS, WHAT_CHARACTERS, does
+from webapp.cli.operator import OWNER_CHARACTERS, does, lists, shows
+from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
 from webapp.payments.refunds import NoRefunds
 from webapp.payments.verification import ON_ITS_WAY
-from webapp.printing import printed
 from webapp.records.ids import tail_of
 from webapp.service import Service
 
@@ -29,6 +31,43 @@ REASON_CHARACTERS = 500
 OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
 _AGAIN_WHOLE = "It is not used by any call any more, and giving it back is tried again."
 _AGAIN_PART = "Run the command again: what has gone back by then is not given twice."
+
+COLUMNS = ("id", "price", "standing", "paid_at", "tool", "what", "provider", "is_live", "note")
+T = TypeVar("T")
+
+
+class PaymentRow(Struct, frozen=True, kw_only=True):
+    """A payment; or one that is on its way, or that somebody has to look at at its provider.
+
+    `amount`, `refunded` and `paid` are in minor units of ISO 4217. `paid_at` is when it was asked
+    for or looked into last, as long as it is not known to be paid; `paid` is what came instead.
+    """
+
+    id: str
+    standing: str
+    note: str | None = None
+    is_open: bool
+    question: str
+    owner: str
+    tool: str
+    what: str
+    provider: str
+    is_live: bool
+    session: str | None
+    payment: str | None = None
+    price: str
+    amount: int
+    currency: str
+    paid_at: datetime
+    spent_at: datetime | None = None
+    refunded: int = 0
+    refunded_at: datetime | None = None
+    refund: str | None = None
+    reason: str | None = None
+    given_back_by_itself_at: datetime | None = None
+    disputes: dict[str, str] = {}
+    paid: int | None = None
+    paid_currency: str | None = None
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -40,16 +79,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="only what no call has used and nobody has back, or a bank has claimed",
     )
-    listing.add_argument(
-        "--json", dest="as_json", action="store_true", help="one JSON object a line"
-    )
-    does(listing, list_payments)
+    lists(listing, list_payments, of=PaymentRow)
     showing = commands.add_parser("show", help="show one, with all that is known of it")
     refund = commands.add_parser("refund", help="give one payment back; again does nothing more")
     done = commands.add_parser("done", help="take off the list what somebody has looked at")
-    for command, work in ((showing, show_payment), (refund, refund_payment), (done, end_payment)):
+    for command in (showing, refund, done):
         add_id(command, shown_by="payments")
-        does(command, work)
+    shows(showing, show_payment, of=PaymentRow)
+    does(refund, refund_payment)
+    does(done, end_payment)
     refund.add_argument(
         "--amount",
         metavar="AMOUNT",
@@ -61,41 +99,20 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
 
 
-async def list_payments(service: Service, *, only_open: bool, as_json: bool = False) -> list[str]:
+async def list_payments(service: Service, *, only_open: bool) -> Table[PaymentRow]:
     """What was paid, the latest first; `only_open`: what nobody has used and nobody has back.
 
-    What a bank has claimed is open, too. `as_json`: one object a line.
+    What a bank has claimed is open, too; first stands what somebody has to look at.
     """
-    payments = [p for p in await _payments(service) if not only_open or p.status in OPEN]
-    loose = await service.kinds.payments.loose_ends.open()
-    pending = await _on_their_way(service)
-    if as_json:
-        told = [
-            *map(_of_unresolved, loose),
-            *map(_of_pending, pending),
-            *map(_of_payment, payments),
-        ]
-        return [msgspec.json.encode(one).decode() for one in told]
-    if not payments and not loose and not pending:
-        return ["Nothing is open." if only_open else "Nothing was paid."]
-    lines = [line for one in loose for line in _left_open(one)]
-    lines += [line for one in pending for line in _on_its_way(one)]
-    return [*lines, *(line for payment in payments for line in _told(payment))]
+    there = await _all(service)
+    rows = [row for row in there.values() if row.is_open or not only_open]
+    nothing = "Nothing is open." if only_open else "Nothing was paid."
+    return Table(rows=rows, columns=COLUMNS, nothing=nothing, ids=[*there])
 
 
-async def show_payment(service: Service, id: str) -> list[str]:
-    """One of the list, with all that is known of it. Raises Refused."""
-    loose = await service.kinds.payments.loose_ends.open()
-    there = {
-        **{tail_of(one): _of_unresolved(one) for one in loose},
-        **{tail_of(one): _of_pending(one) for one in await _on_their_way(service)},
-        **{tail_of(one): _of_payment(one) for one in await _payments(service)},
-    }
-    if id not in there:
-        raise _unknown(id)
-    facts = {name: fact for name, fact in there[id].items() if fact not in (None, {})}
-    width = max(map(len, facts))
-    return [f"{name:{width}}  {printed(str(fact))}" for name, fact in facts.items()]
+async def show_payment(service: Service, id: str) -> PaymentRow:
+    """One of the list. Raises Refused."""
+    return _meant(id, await _all(service))
 
 
 async def refund_payment(
@@ -110,9 +127,7 @@ async def refund_payment(
 
     `amount`: only so much of it in all, in its currency, such as "3.00".
     """
-    payment = next((p for p in await _payments(service) if tail_of(p) == id), None)
-    if payment is None:
-        raise _unknown(id)
+    payment = _meant(id, {tail_of(one): one for one in await _payments(service)})
     if payment.status is ReceiptStatus.REFUNDED:
         return [f"{payment.price} was refunded on {payment.refunded_at:%Y-%m-%d}."]
     part = payment.price if amount is None else _part(payment, amount)
@@ -144,13 +159,10 @@ async def refund_payment(
 async def end_payment(service: Service, id: str) -> list[str]:
     """Somebody has looked at it, at the provider: it is listed no more. Raises Refused."""
     loose_ends = service.kinds.payments.loose_ends
-    loose = next((one for one in await loose_ends.open() if tail_of(one) == id), None)
-    if loose is None:
-        raise CommandRefused(
-            f"There is nothing to look at as {printed(id)}: elicit payments list --open"
-        )
+    there = {tail_of(one): one for one in await loose_ends.open()}
+    loose = the_one(id, there, what="payment to look at", shown_by="payments list --open")
     await loose_ends.done(loose)
-    return [f"{printed(loose.session)} at {loose.seller} is listed no more."]
+    return [f"{loose.session} at {loose.seller} is listed no more."]
 
 
 async def _payments(service: Service) -> list[Payment]:
@@ -159,87 +171,84 @@ async def _payments(service: Service) -> list[Payment]:
     )
 
 
-def _told(payment: Payment) -> list[str]:
-    when = f"{payment.paid_at:%Y-%m-%d %H:%M}"
-    charge = printed(payment.payment_intent or "-")
-    question = payment.elicitation_id.removeprefix(payment.owner)
-    return [
-        f"{tail_of(payment)}  {when}  {payment.price}  {_standing(payment)}",
-        _about(payment, tool=payment.tool, owner=payment.owner),
-        f"  session {printed(payment.session)}, payment {charge}, question {question}",
+async def _all(service: Service) -> dict[str, PaymentRow]:
+    """By their ids: what somebody has to look at, what is on its way, what was paid."""
+    rows = [
+        *map(_of_unresolved, await service.kinds.payments.loose_ends.open()),
+        *map(_of_pending, await _on_their_way(service)),
+        *map(_of_payment, await _payments(service)),
     ]
+    return {row.id: row for row in rows}
 
 
-def _of_payment(payment: Payment) -> dict[str, object]:
-    """As JSON; amounts in minor units of ISO 4217."""
-    return {
-        **_of_either(payment, payment.status.value),
-        "payment": payment.payment_intent,
-        "paid_at": payment.paid_at,
-        "spent_at": payment.spent_at,
-        "refunded": payment.refunded,
-        "refunded_at": payment.refunded_at,
-        "refund": payment.refund_id,
-        "reason": payment.reason,
-        "given_back_by_itself_at": payment.due_at,
-        "disputes": {id: dispute.value for id, dispute in payment.disputes.items()},
-    }
+def _of_payment(payment: Payment) -> PaymentRow:
+    return PaymentRow(
+        **_of_either(payment),
+        standing=payment.status.value,
+        note=_note(payment),
+        is_open=payment.status in OPEN,
+        payment=payment.payment_intent,
+        paid_at=payment.paid_at,
+        spent_at=payment.spent_at,
+        refunded=payment.refunded,
+        refunded_at=payment.refunded_at,
+        refund=payment.refund_id,
+        reason=payment.reason,
+        given_back_by_itself_at=payment.due_at,
+        disputes={id: dispute.value for id, dispute in payment.disputes.items()},
+    )
 
 
-def _of_unresolved(loose: UnresolvedPayment) -> dict[str, object]:
-    return {
-        **_of_either(loose, f"look: {loose.status.value}"),
-        "paid": loose.paid,
-        "paid_currency": loose.paid_currency,
-        "found_at": loose.found_at,
-    }
+def _of_unresolved(loose: UnresolvedPayment) -> PaymentRow:
+    words = f"asked {loose.price}, and the provider has not said whether it was paid"
+    if loose.status is UnresolvedStatus.OTHERWISE:
+        mode = "" if loose.paid_live == loose.is_live else ", in another mode"
+        words = f"paid {loose.paid_price}{mode}, asked {loose.price}"
+    return PaymentRow(
+        **_of_either(loose),
+        standing=loose.status.value,
+        note=f"{words}: look at {loose.session} there",
+        is_open=True,
+        paid_at=loose.found_at,
+        paid=loose.paid,
+        paid_currency=loose.paid_currency,
+    )
 
 
-def _of_either(row: Payment | UnresolvedPayment, standing: str) -> dict[str, object]:
+def _of_either(row: Payment | UnresolvedPayment) -> dict[str, Any]:
     return {
         "id": tail_of(row),
-        "standing": standing,
         "question": row.elicitation_id.removeprefix(row.owner),
         "owner": row.owner[:OWNER_CHARACTERS],
         "tool": row.tool,
         "what": row.what,
-        "seller": row.seller,
+        "provider": row.seller,
         "is_live": row.is_live,
         "session": row.session,
+        "price": str(row.price),
         "amount": row.amount,
         "currency": row.currency,
     }
 
 
-def _of_pending(asked: Elicitation) -> dict[str, object]:
+def _of_pending(asked: Elicitation) -> PaymentRow:
     terms = terms_of(asked)
-    return {
-        "id": tail_of(asked),
-        "standing": "on its way",
-        "question": tail_of(asked),
-        "owner": asked.owner[:OWNER_CHARACTERS],
-        "tool": asked.asked.tool,
-        "what": terms.what,
-        "seller": terms.seller,
-        "is_live": terms.is_live,
-        "session": next(iter(sessions_of(asked)), None),
-        "amount": terms.amount,
-        "currency": terms.currency,
-        "asked_at": asked.created_at,
-    }
-
-
-def _left_open(loose: UnresolvedPayment) -> list[str]:
-    """What no row of the ledger is about; its session is what to look for at the provider."""
-    when = f"{loose.found_at:%Y-%m-%d %H:%M}"
-    words = f"asked {loose.price}, and the provider has not said whether it was paid"
-    if loose.status is UnresolvedStatus.OTHERWISE:
-        mode = "" if loose.paid_live == loose.is_live else ", in another mode"
-        words = f"paid {printed(loose.paid_price)}{mode}, asked {loose.price}"
-    return [
-        f"{tail_of(loose)}  {when}  {words}: look at {printed(loose.session)} there",
-        _about(loose, tool=loose.tool, owner=loose.owner),
-    ]
+    return PaymentRow(
+        id=tail_of(asked),
+        standing="on its way",
+        is_open=True,
+        question=tail_of(asked),
+        owner=asked.owner[:OWNER_CHARACTERS],
+        tool=asked.asked.tool,
+        what=terms.what,
+        provider=terms.seller,
+        is_live=terms.is_live,
+        session=next(iter(sessions_of(asked)), None),
+        price=str(terms.price),
+        amount=terms.amount,
+        currency=terms.currency,
+        paid_at=asked.created_at,
+    )
 
 
 async def _on_their_way(service: Service) -> list[Elicitation]:
@@ -254,28 +263,17 @@ async def _on_their_way(service: Service) -> list[Elicitation]:
     return sorted(found.values(), key=lambda one: (one.created_at, one.id), reverse=True)
 
 
-def _on_its_way(asked: Elicitation) -> list[str]:
-    terms, sessions = terms_of(asked), sessions_of(asked)
-    return [
-        f"{tail_of(asked)}  {asked.created_at:%Y-%m-%d %H:%M}  {terms.price}  on its way",
-        _about(terms, tool=asked.asked.tool, owner=asked.owner),
-        f"  session {printed(next(iter(sessions), '-'))}, question {tail_of(asked)}",
-    ]
-
-
-def _standing(payment: Payment) -> str:
-    words = str(payment.status)
-    if payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
-        words = f"open, refunded by itself on {payment.refund_at:%Y-%m-%d}"
-        if payment.surplus_to is not None:
-            words = "paid twice: refunded as soon as the provider shows both"
-    elif payment.status is ReceiptStatus.REFUNDING:
-        words = "being refunded"
-        if payment.refund_at is None:
-            words = "could not be refunded: look at the provider"
+def _note(payment: Payment) -> str | None:
+    words = list[str]()
+    if payment.status is ReceiptStatus.OPEN and payment.surplus_to is not None:
+        words.append("paid twice: refunded as soon as the provider shows both")
+    elif payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
+        words.append(f"refunded by itself on {payment.refund_at:%Y-%m-%d}")
+    elif payment.status is ReceiptStatus.REFUNDING and payment.refund_at is None:
+        words.append("could not be refunded: look at the provider")
     if payment.is_part_refunded:
-        words += f", {payment.refunded_price} of it refunded there"
-    return words
+        words.append(f"{payment.refunded_price} of it refunded there")
+    return ", ".join(words) or None
 
 
 def _given(price: Money, refund: Refund) -> str:
@@ -293,8 +291,8 @@ def _part(payment: Payment, amount: str) -> Money:
     return part
 
 
-def _unknown(id: str) -> CommandRefused:
-    return CommandRefused(f"There is no payment {printed(id)}: elicit payments list shows them.")
+def _meant(id: str, there: Mapping[str, T]) -> T:
+    return the_one(id, there, what="payment", shown_by="payments list")
 
 
 def _why_not(error: NotPossible) -> str:
@@ -307,13 +305,3 @@ def _why_not(error: NotPossible) -> str:
             return "A bank has claimed it back: answer that at the provider."
         case _:
             return str(error)
-
-
-def _about(sold: Payment | UnresolvedPayment | CheckoutTerms, *, tool: str, owner: str) -> str:
-    where = sold.seller if sold.is_live else f"{sold.seller}, a test"
-    who = owner[:OWNER_CHARACTERS]
-    return f"  {_quoted(sold.what)} for {_quoted(tool)}, at {where}, by {who}"
-
-
-def _quoted(text: str) -> str:
-    return f'"{printed(text[:WHAT_CHARACTERS])}"'

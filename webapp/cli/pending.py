@@ -5,21 +5,39 @@ nor a word of any question, and owners and ids are cut short.
 """
 
 import argparse
+from datetime import datetime
+
+from msgspec import Struct
 
 from flows.elicitation.states import Elicitation, Status
 from webapp.cli.arguments import commands_of
-from webapp.cli.operator import OWNER_CHARACTERS, WHAT_CHARACTERS, does
-from webapp.printing import printed
+from webapp.cli.operator import OWNER_CHARACTERS, lists
+from webapp.cli.table import Table
 from webapp.records.ids import tail_of
 from webapp.service import Service
+
+COLUMNS = ("id", "kind", "tool", "server", "owner", "asked_at", "expires_at")
+
+
+class PendingRow(Struct, frozen=True, kw_only=True):
+    """What one person is asked."""
+
+    id: str
+    kind: str
+    status: str
+    tool: str
+    server: str
+    owner: str
+    asked_at: datetime
+    expires_at: datetime
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     words = "list what people are asked and have not answered, the latest first"
-    does(commands_of(parser).add_parser("list", help=words), list_pending)
+    lists(commands_of(parser).add_parser("list", help=words), list_pending, of=PendingRow)
 
 
-async def list_pending(service: Service) -> list[str]:
+async def list_pending(service: Service) -> Table[PendingRow]:
     """Of all owners, the latest first."""
     rows = service.elicitations
     found = {  # by id: one that is opened meanwhile is found twice
@@ -30,15 +48,17 @@ async def list_pending(service: Service) -> list[str]:
     now = rows.clock()
     asked = [one for one in found.values() if now < one.expires_at]
     asked.sort(key=lambda one: one.created_at, reverse=True)
-    return [line for one in asked for line in _told(one)] or ["Nobody is asked anything."]
+    return Table(rows=[*map(_row, asked)], columns=COLUMNS, nothing="Nobody is asked anything.")
 
 
-def _told(asked: Elicitation) -> list[str]:
-    since, until = (f"{moment:%Y-%m-%d %H:%M}" for moment in (asked.created_at, asked.expires_at))
-    tool, server = (
-        printed(name[:WHAT_CHARACTERS]) for name in (asked.asked.tool, asked.asked.server)
+def _row(asked: Elicitation) -> PendingRow:
+    return PendingRow(
+        id=tail_of(asked),
+        kind=asked.kind,
+        status=asked.status.value,
+        tool=asked.asked.tool,
+        server=asked.asked.server,
+        owner=asked.owner[:OWNER_CHARACTERS],
+        asked_at=asked.created_at,
+        expires_at=asked.expires_at,
     )
-    return [
-        f"{tail_of(asked)}  {since}, until {until} UTC  {asked.kind}",
-        f"  for {tool}, at {server}, by {asked.owner[:OWNER_CHARACTERS]}",
-    ]

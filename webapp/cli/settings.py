@@ -5,9 +5,27 @@ What could go wrong: a secret on a screen that is shared. So no value is printed
 
 import argparse
 import os
+import sys
 
-from webapp.printing import tell
-from webapp.settings.settings import TABLE
+from msgspec import Struct
+
+from webapp.cli.table import Table, add_json, show_facts, show_table
+from webapp.command import CommandRefused
+from webapp.connecting import utc_now
+from webapp.printing import printed, tell
+from webapp.settings.settings import TABLE, unknown_names
+
+COLUMNS = ("name", "is_set", "default", "says")
+
+
+class SettingRow(Struct, frozen=True, kw_only=True):
+    """A setting; `set_by` are the variables that set it, of which those of providers have many."""
+
+    name: str
+    is_set: bool
+    set_by: list[str]
+    default: str
+    says: str
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -15,14 +33,46 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "List every setting with its default, whether it is set, and what it is for. No value is "
         "shown."
     )
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="tell all of those whose names have this in them"
+    )
+    add_json(parser, of=SettingRow, says="one JSON array, with an object for each")
     parser.set_defaults(run=_run)
 
 
-def _run(_: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace) -> int:
+    wanted = "" if options.name is None else options.name.upper()
+    rows = [row for row in _rows() if wanted in row.name]
+    if not rows:
+        raise CommandRefused(
+            f"No setting has {printed(options.name)} in its name: elicit settings lists them."
+        )
+    if options.name is None or options.as_json:
+        table = Table(rows=rows, columns=COLUMNS, nothing="")
+        show_table(table, as_json=options.as_json, now=utc_now())
+    else:
+        for number, row in enumerate(rows):
+            tell("\n" * (number > 0), end="")
+            show_facts(row, as_json=False)
+    unknown = unknown_names(os.environ)
+    for sentence in unknown:
+        tell(f"elicit: {sentence}", out=sys.stderr)
+    return 1 if unknown else 0
+
+
+def _rows() -> list[SettingRow]:
     named = {row.name for row in TABLE}
     given = sorted(name for name, value in os.environ.items() if value.strip())
+    rows = list[SettingRow]()
     for row in TABLE:
-        is_set = [n for n in given if row.name == n or (n not in named and row.match(n))]
-        state = f"set ({', '.join(is_set)})" if is_set and row.is_of_providers else "set"
-        words = f"  {row.says}\n  default: {row.shown_default}\n".replace("`", "")
-        tell(f"{row.name}  {state if is_set else 'not set'}\n{words}")
+        set_by = [n for n in given if row.name == n or (n not in named and row.match(n))]
+        rows.append(
+            SettingRow(
+                name=row.name,
+                is_set=bool(set_by),
+                set_by=set_by,
+                default=row.shown_default.replace("`", ""),
+                says=row.says.replace("`", ""),
+            )
+        )
+    return rows

@@ -1,53 +1,84 @@
-"""`elicit webhooks`: what providers told us, listed, shown and taken once more.
-
-What could go wrong: a terminal that obeys what a provider wrote. So signs that are no letters are
-shown as such.
-"""
+"""`elicit webhooks`: what providers told us, listed, shown and taken once more."""
 
 import argparse
+from datetime import UTC, datetime
+
+from msgspec import Struct
 
 from flows.errors import ElicitError, StoreUnavailable
 from webapp.cli.arguments import add_id, commands_of
-from webapp.cli.operator import does
+from webapp.cli.operator import does, lists, shows
+from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
-from webapp.printing import printed
 from webapp.records.ids import tail_of
 from webapp.records.rows import StoredWebhook, TurnedAway
 from webapp.service import Service
+
+COLUMNS = ("id", "provider", "event", "status", "why", "times", "received_at")
+
+
+class WebhookRow(Struct, frozen=True, kw_only=True):
+    """A delivery; or how many of one day were turned away for one reason, which have no id.
+
+    `status` is what became of it, or `turned away`.
+    """
+
+    id: str | None
+    provider: str
+    event: str | None
+    status: str
+    why: str | None
+    times: int
+    received_at: datetime
+
+
+class Webhook(WebhookRow, frozen=True, kw_only=True):
+    """All of one; `is_of_ours`: it is about a payment of ours."""
+
+    event_id: str
+    is_of_ours: bool
+    is_whole: bool
+    erased_at: datetime
+    replayed_at: datetime | None
+    body: str
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
     words = "list what came in 30 days, and how much was turned away"
-    does(commands.add_parser("list", help=words), list_hooks)
-    for name, words, work in (
-        ("show", "show one, with its body as it came", show_hook),
-        ("replay", "take one as if it came now; what it did, it does not do again", replay_hook),
-    ):
-        command = commands.add_parser(name, help=words)
+    lists(commands.add_parser("list", help=words), list_hooks, of=WebhookRow)
+    showing = commands.add_parser("show", help="show one, with its body as it came")
+    shows(showing, show_hook, of=Webhook)
+    words = "take one as if it came now; what it did, it does not do again"
+    replaying = commands.add_parser("replay", help=words)
+    does(replaying, replay_hook)
+    for command in (showing, replaying):
         add_id(command, shown_by="webhooks")
-        does(command, work)
 
 
-async def list_hooks(service: Service) -> list[str]:
+async def list_hooks(service: Service) -> Table[WebhookRow]:
     """What providers told in the last 30 days, the latest first, and what was turned away."""
-    hooks = await service.inbox.hooks()
-    lines = [_heard(hook) for hook in hooks] or ["Nothing verified has come in 30 days."]
-    return [*lines, *map(_turned_away, await service.inbox.unverified())]
+    hooks, others = await service.inbox.hooks(), await service.inbox.unverified()
+    return Table(
+        rows=[*map(_heard, hooks), *map(_turned_away, others)],
+        columns=COLUMNS,
+        nothing="Nothing has come in 30 days.",
+    )
 
 
-async def show_hook(service: Service, id: str) -> list[str]:
+async def show_hook(service: Service, id: str) -> Webhook:
     """One delivery, with its body as it came. Raises Refused."""
     hook = await _hook(service, id)
-    lines = [
-        _heard(hook),
-        f"  event     {hook.event}",
-        f"  about     {'nothing of ours' if not hook.elicitation_id else 'a payment of ours'}",
-        f"  kept to   {hook.erase_at:%Y-%m-%d}",
-    ]
-    if hook.replayed_at is not None:
-        lines.append(f"  replayed  {hook.replayed_at:%Y-%m-%d %H:%M:%S}")
-    return [*lines, "", *map(printed, hook.body.splitlines()), *([] if hook.is_whole else ["..."])]
+    row = _heard(hook)
+    return Webhook(
+        **{name: getattr(row, name) for name in row.__struct_fields__},
+        event_id=hook.event,
+        is_of_ours=bool(hook.elicitation_id),
+        is_whole=hook.is_whole,
+        erased_at=hook.erase_at,
+        replayed_at=hook.replayed_at,
+        body=hook.body,
+    )
 
 
 async def replay_hook(service: Service, id: str) -> list[str]:
@@ -59,31 +90,42 @@ async def replay_hook(service: Service, id: str) -> list[str]:
         raise
     except ElicitError as error:
         raise CommandRefused(str(error)) from error
-    return [_heard(replayed)]
+    why = "" if replayed.why is None else f" ({replayed.why})"
+    return [f"{replayed.seller}  {replayed.type or 'event'}  {replayed.status}{why}"]
 
 
 async def _hook(service: Service, id: str) -> StoredWebhook:
-    found = await service.inbox.find(id)
-    if found is None:
-        raise CommandRefused(
-            f"There is no delivery {printed(id)}: elicit webhooks list shows them."
-        )
+    there = {tail_of(hook): hook for hook in await service.inbox.hooks()}
+    found: StoredWebhook = the_one(id, there, what="delivery", shown_by="webhooks list")
     return found
 
 
-def _heard(hook: StoredWebhook) -> str:
-    why = "" if hook.why is None else f" ({hook.why})"
-    when = f"{hook.received_at:%Y-%m-%d %H:%M:%S}"
-    return f"{tail_of(hook)}  {when}  {hook.seller}  {hook.type or 'event'}  {hook.status}{why}"
+def _heard(hook: StoredWebhook) -> WebhookRow:
+    return WebhookRow(
+        id=tail_of(hook),
+        provider=hook.seller,
+        event=hook.type or None,
+        status=hook.status,
+        why=hook.why,
+        times=1,
+        received_at=hook.received_at,
+    )
 
 
-def _turned_away(row: TurnedAway) -> str:
-    times = "once" if row.count == 1 else f"{row.count} times"
+def _turned_away(row: TurnedAway) -> WebhookRow:
     what = row.reason.removeprefix("other_")
     if row.reason == "unknown":
-        words = f"said something about a payment that is not ours, {times}"
+        why = "about no payment of ours"
     elif what != row.reason:
-        words = f"told of a payment whose {what} is not what was asked for, {times}"
+        why = f"its {what} is not what was asked for"
     else:
-        words = f"could not be verified, {times}: {row.reason}"
-    return f"{row.day}  {row.seller}  {words}"
+        why = f"not verified: {row.reason}"
+    return WebhookRow(
+        id=None,
+        provider=row.seller,
+        event=None,
+        status="turned away",
+        why=why,
+        times=row.count,
+        received_at=row.last_at or datetime.fromisoformat(row.day).replace(tzinfo=UTC),
+    )

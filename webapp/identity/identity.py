@@ -5,7 +5,7 @@ decided here, before any detail is shown and before the redirect. E-mail address
 with nothing: a person is a subject of an issuer, or this machine's own user.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -190,10 +190,6 @@ class Identity:
             f"of this server's own user on this machine ({why_not}) People sign in where "
             "ELICIT_ISSUER is set; `elicit pair` prints a key for a client of that user's.",
         )
-
-    def settle(self, scope: MutableMapping[str, Any]) -> None:
-        """Note in the scope what a connection tells, before anything acts on the request."""
-        self._locality.settle(scope)
 
     def sender(self, scope: Mapping[str, Any], *, subject: Subject | None) -> Sender | None:
         """Who sent this request, told from all others, without a name too.

@@ -10,11 +10,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from flows.errors import Failed, NotConfigured, NotPossible
+from flows.origin import is_loopback
 from flows.payments import receipt as receipts
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.gateway import MerchantAccount
@@ -91,7 +93,9 @@ class Refunds:
         NoRefunds, and nothing is begun, where it cannot be asked at all.
         """
         found = await self._ledger.read(owner, id)
-        why_not = None if found is None or _is_begun(found) else self._why_not(found)
+        why_not = None
+        if found is not None:  # who was asked before is asked again, and nobody else
+            why_not = self._elsewhere(found) if _is_begun(found) else self._why_not(found)
         if why_not is not None:
             raise NoRefunds(why_not)
         if up_to is not None:
@@ -180,6 +184,8 @@ class Refunds:
 
     def _why_not(self, payment: Payment) -> str | None:
         """Why nobody can be asked to give it back; None: somebody can."""
+        if (elsewhere := self._elsewhere(payment)) is not None:
+            return elsewhere
         seller = self._sellers.get(payment.seller)
         if seller is None or seller.is_live != payment.is_live:
             variable = f"ELICIT_{payment.seller.upper()}_"
@@ -195,6 +201,23 @@ class Refunds:
         if isinstance(seller, DeclaredAccount) and seller.declaration.manage is not None:
             by_hand = f" Do it by hand at {seller.declaration.manage}."
         return f"{seller.label} gives nothing back when asked by us.{by_hand}"
+
+    def _elsewhere(self, payment: Payment) -> str | None:
+        """Where it was paid, if whoever has that name here is somebody else."""
+        seller = self._sellers.get(payment.seller)
+        if not payment.at or (seller is not None and seller.api == payment.at):
+            return None
+        if is_loopback(urlsplit(payment.at).hostname or ""):
+            return (
+                f"It was paid at a sandbox, {payment.at}, where no money moves. Only the server "
+                "that has this sandbox gives it back, at its page /payments."
+            )
+        if seller is None:
+            return None
+        return (
+            f"It was paid at {payment.at}, and {seller.label} is at {seller.api} here: use the "
+            "settings of then, or do it there."
+        )
 
     async def _ask(self, begun: Payment, *, then: Callable[[Payment], Payment]) -> Refund:
         """Ask the provider; where that does not work it is tried as planned, which `then` changes.

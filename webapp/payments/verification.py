@@ -68,7 +68,7 @@ class Verification:
         if found.state is SessionStatus.PAID:
             id = await self._ledger.id_for(elicitation, found)
             now, unused = self._elicitations.clock(), self._ledger.unused.get(seller.name)
-            payment = paid_row(elicitation, found, id=id, now=now, unused=unused)
+            payment = paid_row(elicitation, found, id=id, at=seller.api, now=now, unused=unused)
         await self._elicitations.whole(self._act(elicitation, found, verified, payment))
         await self._hear(elicitation, found)
         return verified
@@ -94,7 +94,9 @@ class Verification:
             if ":" in session.id:  # perhaps by our own key, and paid at twice
                 payment_id = await self._ledger.id_for(elicitation, session)
             now, unused = hook.received_at, self._ledger.unused.get(seller.name)
-            payment = paid_row(elicitation, session, id=payment_id, now=now, unused=unused)
+            payment = paid_row(
+                elicitation, session, id=payment_id, at=seller.api, now=now, unused=unused
+            )
         done = await self._act(elicitation, session, verified, payment, hook=hook)
         if session.refunded or session.charged_back:  # of nothing, an old notice may tell too
             await self._hear(elicitation, session)

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from webapp.elicitations.service import Elicitations
-from webapp.records.ids import tail_of
 from webapp.records.owners import SERVICE
 from webapp.records.rows import StoredWebhook, TurnedAway
 
@@ -63,11 +62,6 @@ class WebhookLog:
         rows = await self._elicitations.all(TurnedAway)
         found = sorted(rows, key=lambda row: (row.seller, row.reason))
         return sorted(found, key=lambda row: row.day, reverse=True)
-
-    async def find(self, tail: str) -> StoredWebhook | None:
-        """By the id that is shown, which is without the owner's tag."""
-        hooks = await self._elicitations.all(StoredWebhook)
-        return next((hook for hook in hooks if tail_of(hook) == tail), None)
 
     async def _add(self, day: str, seller: str, reason: str, *, count: int, now: datetime) -> None:
         fresh = TurnedAway(

@@ -104,13 +104,13 @@ def test_the_procfile_is_a_command_that_there_is() -> None:
     assert not options.sandbox
 
 
-@pytest.mark.parametrize("what", ["payments", "keys"])
+@pytest.mark.parametrize("what", [("payments", "list", "--json"), ("keys", "list")])
 async def test_a_list_that_nobody_reads_to_its_end_ends_quietly(what, tmp_path):
     await called("payments", "list", home=tmp_path)  # the store is there from here on
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        process = await start(what, "list", home=tmp_path, stdout=writer)
+        process = await start(*what, home=tmp_path, stdout=writer)
     finally:
         os.close(writer)
     end = await ended(process)
@@ -127,11 +127,25 @@ async def test_every_setting_is_listed_with_its_default_and_whether_it_is_set(tm
     end = await called("settings", home=tmp_path, extra=given)
     assert (end.status, end.err) == (0, "")
     assert "hunter2" not in end.out
-    told = [block.splitlines() for block in end.out.strip().split("\n\n")]
-    assert [head.split()[0] for head, *_ in told] == [row.name for row in settings.TABLE]
-    assert [head for head, *_ in told if not head.endswith("not set")] == [
-        "ELICIT_SECRET  set",
-        "ELICIT_{NAME}_CLIENT_SECRET  set (ELICIT_GITHUB_CLIENT_SECRET)",
-        "ELICIT_GRACE  set",
+    told = [line.split("\t") for line in end.out.splitlines()]
+    assert [row[0] for row in told] == [row.name for row in settings.TABLE]
+    assert [row[0] for row in told if row[1] == "yes"] == [
+        "ELICIT_SECRET",
+        "ELICIT_{NAME}_CLIENT_SECRET",
+        "ELICIT_GRACE",
     ]
-    assert ["ELICIT_PENDING_PER_OWNER  not set", "  default: 50"] in [each[::2] for each in told]
+    assert ["ELICIT_PENDING_PER_OWNER", "no", "50"] in [row[:3] for row in told]
+    one = await called("settings", "client_secret", home=tmp_path, extra=given)
+    assert "set_by   ELICIT_GITHUB_CLIENT_SECRET" in one.out
+    assert "hunter2" not in one.out
+
+
+async def test_a_setting_that_there_is_not_is_named_with_what_may_be_meant(tmp_path):
+    end = await called("settings", home=tmp_path, extra={"ELICIT_GRCE": "hunter2"})
+    assert end.status == 1
+    assert end.err == (
+        "elicit: ELICIT_GRCE: there is no such setting; perhaps ELICIT_GRACE is meant.\n"
+    )
+    end = await called("settings", "colour", home=tmp_path)
+    assert (end.status, end.out) == (1, "")
+    assert end.err == "elicit: No setting has colour in its name: elicit settings lists them.\n"

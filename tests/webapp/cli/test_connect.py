@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, NotConfigured
 from tests.support.oauth_env import OAuthEnv, oauth_env, process
-from webapp.cli.connect import _choose, _is_right
+from webapp.cli.connect import _choose, _is_right, list_waiting
 from webapp.cli.device_flow import Terminal, chosen, connect_by_code, open_questions, plain
 from webapp.stores.memory import MemoryStore
 
@@ -68,6 +68,12 @@ async def test_several_questions_are_listed_and_the_one_that_is_named_is_answere
             "1. list of shop: GitHub repo (3 min ago)",
             "2. count of shop: GitHub repo (2 min ago)",
             "3. export of shop: GitHub repo (1 min ago)",
+        ]
+        listed = (await list_waiting(here.service, provider="github")).rows
+        assert [(row.tool, row.provider) for row in listed] == [
+            ("list", "github"),
+            ("count", "github"),
+            ("export", "github"),
         ]
 
 

@@ -127,7 +127,7 @@ async def test_a_server_that_runs_breaks_no_link_when_its_key_is_rotated(tmp_pat
         for address in (link, its_link):
             assert (await browser.get(address)).status_code == 200
     end = await called("keys", "list", home=tmp_path)
-    counted = {line.split()[0]: line.split()[2] for line in end.out.splitlines()[2:]}
+    counted = {line.split("\t")[0]: line.split("\t")[1] for line in end.out.splitlines()}
     assert list(counted) == [new.hex(), old.hex()]
     assert counted[old.hex()] == "0"
     end = await called("keys", "retire", old.hex(), home=tmp_path)

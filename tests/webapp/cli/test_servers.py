@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.cli import called, run, serving
 from tests.support.mcp_server import soon
-from webapp.cli.servers import must_be_known
 from webapp.connecting import connect, utc_now
-from webapp.server import find_server, place_of
+from webapp.serving.finding import find_server, place_of
+from webapp.serving.known_servers import must_be_known
 from webapp.settings.settings import read_settings
 
 TOOLS = 'from mcp.server.mcpserver import MCPServer\nmcp = MCPServer("shop")\n'
@@ -43,7 +43,7 @@ async def test_another_server_of_the_same_name_is_not_served_until_the_operator_
     (line,) = [line for line in refusals[0].err.splitlines() if "elicit servers accept" in line]
     accept = shlex.split(line.partition("nothing is lost: elicit ")[2])
     listed = await called("servers", "list", home=tmp_path)
-    assert f"shop  from {mine}/tools.py:mcp, since " in listed.out
+    assert listed.out.startswith(f"shop\t{mine}/tools.py:mcp\t20")
     accepted = await called(*accept, home=tmp_path)
     assert (accepted.status, accepted.err) == (0, "")
     async with serving("tools:mcp", "--port", "0", home=tmp_path, cwd=other):
@@ -72,7 +72,8 @@ async def test_a_name_that_nobody_served_is_not_accepted(tmp_path: Path) -> None
     refused = await called("servers", "accept", "shop", "/tools.py:mcp", home=tmp_path)
     assert refused.status == 1
     assert "No server is named shop" in refused.err
-    assert (await called("servers", "list", home=tmp_path)).out == "No server was served.\n"
+    listed = await called("servers", "list", home=tmp_path)
+    assert (listed.out, listed.err) == ("", "No server was served.\n")
 
 
 async def test_of_two_that_start_at_once_one_is_written_down(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from tests.support.service_env import Holding, call_of, process
 from webapp.calls.call import Call
 from webapp.calls.verbs import Verbs
 from webapp.cli.approvals import clear_approvals, list_approvals, revoke_approval
+from webapp.cli.table import lines_of
 from webapp.command import CommandRefused
 from webapp.records.rows import Approval
 from webapp.service import Service
@@ -162,7 +165,7 @@ async def test_one_that_was_kept_before_clients_were_told_apart_is_read_and_open
     old = msgspec.convert(former, Approval)
     await service.elicitations.write(old)
     assert not await service.kinds.gates.approvals.all()
-    assert await list_approvals(service) == ["Nothing is approved."]
+    assert (await list_approvals(service)).rows == []
 
 
 async def test_the_list_says_for_which_client_it_is(service: Service) -> None:
@@ -170,10 +173,14 @@ async def test_the_list_says_for_which_client_it_is(service: Service) -> None:
     await approved(service, client_id="https://one.example/")
     await approved(service, client="Clau\x1bde", tool="by name")
     await approved(service, is_for_all=True, tool="all")
-    told = "\n".join(await list_approvals(service))
-    assert ", for the client https://one.example/" in told
-    assert ', for what calls itself "Clau\ufffdde"' in told
-    assert ", for every client of theirs" in told
+    table = await list_approvals(service)
+    assert {row.tool: (row.client, row.is_client_verified) for row in table.rows} == {
+        "t": ("https://one.example/", True),
+        "by name": ("Clau\x1bde", False),
+        "all": (None, False),
+    }
+    told = "\n".join(lines_of(table, width=200, now=service.clock()))
+    assert re.search(r"  Clau\ufffdde +no  ", told)
 
 
 async def test_it_covers_no_other_version_of_the_tool(service: Service) -> None:
@@ -334,22 +341,23 @@ async def test_what_is_waited_for_is_told_by_owner(service: Service) -> None:
 async def test_an_operator_sees_what_who_and_until_when_and_ends_it(service: Service) -> None:
     await approved(service, {"what": "\x1b[2J\u202e" + "x" * 90})
     await approved(service, is_wide=True, tool="other")
-    lines = await list_approvals(service)
-    assert len(lines) == 4
+    table = await list_approvals(service)
+    lines = lines_of(table, width=120, now=service.clock())
+    assert len(lines) == 3
     assert all(line.isprintable() for line in lines)
-    wide = next(number for number, line in enumerate(lines) if line.endswith("  other"))
-    assert "whatever it is given, at s, by " in lines[wide + 1]
-    assert "until 13:00 UTC" in lines[wide]
-    (narrow,) = (line for line in lines if line.endswith("  t"))
-    assert "until 12:15 UTC" in narrow
+    rows = {row.tool: row for row in table.rows}
+    assert (rows["other"].arguments, rows["other"].server) == (None, "s")
+    assert rows["other"].expires_at == service.clock() + timedelta(hours=1)
+    assert "x" * 90 in str(rows["t"].arguments)
+    assert rows["t"].expires_at == service.clock() + timedelta(minutes=15)
     with pytest.raises(CommandRefused):
         await revoke_approval(service, "x" * 24)
-    assert await revoke_approval(service, lines[0].split()[0]) == [
+    assert await revoke_approval(service, table.rows[0].id[:20]) == [
         "It is revoked: the next call asks again."
     ]
     assert await clear_approvals(service) == ["1 is revoked: the next calls ask again."]
     assert await clear_approvals(service) == ["Nothing is approved."]
-    assert await list_approvals(service) == ["Nothing is approved."]
+    assert (await list_approvals(service)).rows == []
 
 
 async def test_a_row_tells_nobody_what_it_is_about(service: Service) -> None:

@@ -21,7 +21,9 @@ from tests.support.acme import (
     begun,
     kept,
     ledger,
+    noted,
     paid,
+    still_open,
     tell,
 )
 from tests.support.disputes import CLOSED, claim, claimed
@@ -31,7 +33,7 @@ from tests.support.service_env import Holding, call_of
 from tests.support.shop_env import Shop, buying
 from tests.support.webhook_log import only, replayed
 from webapp.calls.verbs import Verbs
-from webapp.cli.payments import end_payment, list_payments
+from webapp.cli.payments import end_payment
 from webapp.cli.webhooks import list_hooks
 from webapp.payments.webhook_rows import BODY_BYTES_KEPT
 from webapp.payments.webhooks import Webhooks
@@ -301,13 +303,14 @@ async def test_what_is_paid_for_a_question_that_is_erased_is_a_line_for_the_oper
     for number in range(2):
         assert await received(await tell(payment_env, acme.pay(n=number))) == "refused"
     assert await kept(payment_env) == [("refused", "erased")] * 2
-    for line in await list_hooks(payment_env.service):
-        assert line.endswith("acme  checkout.updated  refused (erased)")
+    for row in (await list_hooks(payment_env.service)).rows:
+        told = (row.provider, row.event, row.status, row.why)
+        assert told == ("acme", "checkout.updated", "refused", "erased")
     assert await ledger(payment_env) == []
-    paid, about = await list_payments(payment_env.service, only_open=True)
-    assert "paid 9.00 EUR" in paid
-    assert "look at co-1 there" in paid
-    assert about.startswith('  "a payment whose question is erased"')
+    (paid,) = await still_open(payment_env)
+    assert "paid 9.00 EUR" in str(paid.note)
+    assert "look at co-1 there" in str(paid.note)
+    assert paid.what == "a payment whose question is erased"
 
 
 async def test_what_a_signed_event_says_was_paid_otherwise_is_such_a_line_too(
@@ -316,8 +319,7 @@ async def test_what_a_signed_event_says_was_paid_otherwise_is_such_a_line_too(
     await begun(payment_env)
     assert await received(await tell(payment_env, acme.pay(amount=400))) == "refused"
     assert await kept(payment_env) == [("refused", "amount")]
-    line, _ = await list_payments(payment_env.service, only_open=True)
-    assert "paid 4.00 EUR, asked 9.00 EUR" in line
+    assert "paid 4.00 EUR, asked 9.00 EUR" in await noted(payment_env)
 
 
 async def test_of_money_that_is_gone_again_nobody_has_to_be_told(
@@ -329,7 +331,7 @@ async def test_of_money_that_is_gone_again_nobody_has_to_be_told(
     await erased(payment_env, asked)
     for event in (acme.pay(refunded=900), acme.pay(state="failed")):
         assert await received(await tell(payment_env, event)) == "unknown"
-    assert await list_payments(payment_env.service, only_open=True) == ["Nothing is open."]
+    assert await still_open(payment_env) == []
 
 
 @pytest.mark.parametrize("days", [0, 29, 69])
@@ -348,14 +350,14 @@ async def test_what_is_paid_for_a_question_that_this_store_never_had_is_such_a_l
             "refused",
             "duplicate",
         )
-    lines = await list_payments(payment_env.service, only_open=True)
-    paid, about = lines[-2:] if days == 0 else lines[:2]
-    assert "paid 9.00 EUR" in paid
-    assert "look at co-1 there" in paid
+    rows = await still_open(payment_env)
+    paid = rows[-1] if days == 0 else rows[0]
+    assert "paid 9.00 EUR" in str(paid.note)
+    assert "look at co-1 there" in str(paid.note)
     why = "erased" if days > 30 else "not in this store"
-    assert about.startswith(f'  "a payment whose question is {why}"')
-    await end_payment(payment_env.service, paid.split()[0])
-    assert "look at co-1 there" not in str(await list_payments(payment_env.service, only_open=True))
+    assert paid.what == f"a payment whose question is {why}"
+    await end_payment(payment_env.service, paid.id)
+    assert "look at co-1 there" not in str(await still_open(payment_env))
 
 
 async def test_what_is_paid_for_something_else_at_our_account_is_unknown(
@@ -364,7 +366,7 @@ async def test_what_is_paid_for_something_else_at_our_account_is_unknown(
     asked = await begun(payment_env)
     for reference in (asked.owner, f"{asked.owner}x", "order-8"):
         assert await received(await tell(payment_env, acme.pay(reference=reference))) == "unknown"
-    assert await list_payments(payment_env.service, only_open=True) == ["Nothing is open."]
+    assert await still_open(payment_env) == []
 
 
 # Mollie, where a hint names the payment and whose it is.

@@ -18,8 +18,9 @@ from tests.support.shop_env import REFUND, Shop, buying
 from webapp.cli.arguments import with_ids
 from webapp.cli.main import main, parser_for
 from webapp.cli.operator import operate
-from webapp.cli.payments import list_payments, refund_payment, show_payment
-from webapp.cli.webhooks import list_hooks
+from webapp.cli.payments import PaymentRow, list_payments, refund_payment, show_payment
+from webapp.cli.table import Table, lines_of, show_facts, show_table
+from webapp.cli.webhooks import list_hooks, show_hook
 from webapp.command import CommandRefused
 from webapp.limits import CallLimits
 from webapp.service import Service
@@ -31,6 +32,10 @@ RUDE = "\x1b[2J\r\nspent\u202e" + "x" * 500
 async def id_of(shop: Shop) -> str:
     payment = (await shop.payments())[-1]
     return payment.id.removeprefix(payment.owner)
+
+
+async def listed(shop: Shop, *, only_open: bool = False) -> list[PaymentRow]:
+    return [*(await list_payments(shop.service, only_open=only_open)).rows]
 
 
 async def refund(
@@ -58,14 +63,16 @@ async def test_every_id_that_a_list_shows_is_one_that_a_command_takes(shop: Shop
         (payment,) = await shop.payments()
         stranger = {"id": "evt_stranger", "type": "customer.created", "livemode": False}
         assert (await shop.tell(stranger)).status_code == 200
-    lines = await list_payments(shop.service, only_open=False)
-    assert lines[0].split()[0] == shown
+    (row,) = await listed(shop)
+    assert row.id == shown
     for id in (shown, payment.id, "-" + shown[1:], "-" + payment.id[1:]):
         assert taken(["payments", "refund", id]) == id[-24:]
-    heads = [line.split()[0] for line in await list_hooks(shop.service) if line[:1].strip()]
-    assert heads
-    for id in heads:
+        assert taken(["payments", "refund", id[:9]]) == id[:9]
+    hooks = [row.id for row in (await list_hooks(shop.service)).rows if row.id]
+    assert hooks
+    for id in hooks:
         assert taken(["webhooks", "show", id]) == id
+        assert (await show_hook(shop.service, id[:10])).id == id
 
 
 async def test_what_was_paid_is_listed_with_who_what_and_when(shop: Shop) -> None:
@@ -73,23 +80,21 @@ async def test_what_was_paid_is_listed_with_who_what_and_when(shop: Shop) -> Non
         id = await paid_in_vain(shop, buy)
         (payment,) = await shop.payments()
         for only_open in (False, True):
-            first, second, third = await list_payments(shop.service, only_open=only_open)
-            stands = "open, refunded by itself on 2026-03-08"
-            assert first == f"{id}  2026-03-01 12:00  9.00 EUR  {stands}"
-            assert second == (
-                f'  "Premium report" for "report", at stripe, a test, by {payment.owner[:6]}'
-            )
+            (row,) = await listed(shop, only_open=only_open)
+            assert (row.id, row.price, row.standing) == (id, "9.00 EUR", "open")
+            assert row.note == "refunded by itself on 2026-03-08"
+            assert row.paid_at == payment.paid_at
+            assert (row.what, row.tool) == ("Premium report", "report")
+            assert (row.provider, row.is_live) == ("stripe", False)
+            assert row.owner == payment.owner[:6]
             # finding: M8
-            question = payment.elicitation_id.removeprefix(payment.owner)
-            assert third == (
-                f"  session {payment.session}, payment {payment.payment_intent}, "
-                f"question {question}"
-            )
-            assert payment.owner not in first + second + third
+            assert row.question == payment.elicitation_id.removeprefix(payment.owner)
+            assert (row.session, row.payment) == (payment.session, payment.payment_intent)
+            assert payment.owner not in str(row)
 
 
 async def test_the_open_ones_are_what_nobody_used_or_has_back(shop: Shop) -> None:
-    assert await list_payments(shop.service, only_open=False) == ["Nothing was paid."]
+    assert await listed(shop) == []
     async with buying(shop) as buy:
         for tab in await two_tabs(shop, buy):
             await buy.person.press_there(tab, "card")
@@ -98,10 +103,10 @@ async def test_the_open_ones_are_what_nobody_used_or_has_back(shop: Shop) -> Non
         await buy.result()
         while sorted(await shop.ledger()) != ["open", "spent"]:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        assert len(await list_payments(shop.service, only_open=False)) == 6
-        (first, _, _) = await list_payments(shop.service, only_open=True)
-        await refund(shop, first[:24])
-        assert await list_payments(shop.service, only_open=True) == ["Nothing is open."]
+        assert len(await listed(shop)) == 2
+        (row,) = await listed(shop, only_open=True)
+        await refund(shop, row.id)
+        assert await listed(shop, only_open=True) == []
 
 
 async def test_what_a_tool_called_its_goods_commands_no_terminal(shop: Shop) -> None:
@@ -111,8 +116,10 @@ async def test_what_a_tool_called_its_goods_commands_no_terminal(shop: Shop) -> 
         await shop.service.kinds.payments.ledger.change(
             payment.owner, payment.id, lambda p: replace(p, what=RUDE)
         )
-        lines = await list_payments(shop.service, only_open=False)
-        assert all(line.isprintable() and len(line) < 200 for line in lines)
+        table = await list_payments(shop.service, only_open=False)
+        lines = lines_of(table, width=100, now=shop.clock())
+        assert len(lines) == 2
+        assert all(line.isprintable() and len(line) <= 100 for line in lines)
 
 
 async def test_it_is_given_back_once_and_told_again(shop: Shop) -> None:
@@ -172,8 +179,8 @@ async def test_a_provider_that_is_down_is_said_and_asked_again(shop: Shop) -> No
         shop.line.is_down = True
         with pytest.raises(CommandRefused, match="tried again"):
             await refund(shop, id)
-        (line, *_) = await list_payments(shop.service, only_open=True)
-        assert line.endswith("being refunded")
+        (row,) = await listed(shop, only_open=True)
+        assert row.standing == "refunding"
         shop.line.is_down = False
         shop.clock.tick(minutes=5)
         await shop.sweep()
@@ -244,8 +251,8 @@ async def test_a_part_is_shown_beside_what_it_is_a_part_of(shop: Shop) -> None:
         await paid_in_vain(shop, buy)
         await shop.refund_by_hand(amount="300")
         await shop.tell_all()
-        (line, *_) = await list_payments(shop.service, only_open=True)
-        assert line.endswith(", 3.00 EUR of it refunded there")
+        (row,) = await listed(shop, only_open=True)
+        assert str(row.note).endswith(", 3.00 EUR of it refunded there")
 
 
 async def test_an_id_that_is_none_and_somebody_elses_store_are_said_plainly(shop: Shop) -> None:
@@ -256,21 +263,20 @@ async def test_an_id_that_is_none_and_somebody_elses_store_are_said_plainly(shop
 # The command itself.
 
 
-def command(home: Path, **settings: str) -> tuple[int, list[str]]:
-    """The command's work on a store of its own: the status, and what it says."""
-    lines: list[str] = []
+def command(home: Path, **settings: str) -> tuple[int, list[Table[PaymentRow]]]:
+    """The command's work on a store of its own: the status, and what it shows."""
+    shown: list[Table[PaymentRow]] = []
     environment = {"HOME": str(home), **settings}
     try:
-        operate(
-            environment, lambda service: list_payments(service, only_open=True), say=lines.append
-        )
+        operate(environment, partial(list_payments, only_open=True), show=shown.append)
     except CommandRefused as refusal:
-        return refusal.tell(), lines
-    return 0, lines
+        return refusal.tell(), shown
+    return 0, shown
 
 
 def test_a_store_with_nothing_in_it_has_nothing_open(tmp_path: Path) -> None:
-    assert command(tmp_path) == (0, ["Nothing is open."])
+    status, (table,) = command(tmp_path)
+    assert (status, table.rows, table.nothing) == (0, [], "Nothing is open.")
 
 
 def test_what_cannot_be_opened_is_said_and_is_no_accident(
@@ -290,7 +296,7 @@ def test_what_cannot_be_opened_is_said_and_is_no_accident(
     [
         ["payments"],
         ["payments", "refund"],
-        ["payments", "refund", "short"],
+        ["payments", "refund", "no id"],
         ["payments", "refund", "a" * 24, "--reason"],
         ["webhooks", "show", "a" * 25],
         ["webhooks", "replay"],
@@ -307,6 +313,8 @@ def test_what_is_asked_for_wrongly_ends_with_two(words: list[str]) -> None:
     "words",
     [
         ["payments", "refund", "-" + "a" * 23],
+        ["payments", "refund", "-short"],
+        ["payments", "refund", "short"],
         ["payments", "refund", "--" + "a" * 22, "--spent", "--reason", "sorry"],
         ["webhooks", "show", "a" * 24],
         ["webhooks", "replay", "-" + "a" * 23],
@@ -326,21 +334,27 @@ def test_an_id_of_nothing_ends_with_one_also_where_it_begins_as_an_option(
     assert said.out == ""
 
 
-async def test_each_is_told_as_json_and_one_is_shown_with_all_that_is_known(shop: Shop) -> None:
+async def test_each_is_told_as_json_and_one_is_shown_with_all_that_is_known(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
     # finding: M8
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
         (payment,) = await shop.payments()
-    (line,) = await list_payments(shop.service, only_open=True, as_json=True)
-    told = json.loads(line)
+    table = await list_payments(shop.service, only_open=True)
+    show_table(table, as_json=True, now=shop.clock())
+    text = capsys.readouterr().out
+    (told,) = json.loads(text)
     ours = payment.elicitation_id.removeprefix(payment.owner)
     assert (told["id"], told["question"]) == (id, ours)
     assert (told["session"], told["payment"]) == (payment.session, payment.payment_intent)
     assert (told["amount"], told["currency"], told["standing"]) == (900, "EUR", "open")
-    assert payment.owner not in line
-    shown = await show_payment(shop.service, id)
-    assert any(one.split() == ["session", payment.session] for one in shown)
-    assert any(one.split() == ["payment", payment.payment_intent] for one in shown)
+    assert told["paid_at"] == "2026-03-01T12:00:00Z"
+    assert payment.owner not in text
+    show_facts(await show_payment(shop.service, id), as_json=False)
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["session", payment.session] in shown
+    assert ["payment", payment.payment_intent] in shown
     with pytest.raises(CommandRefused, match="There is no payment"):
         await show_payment(shop.service, "x" * 24)
 
@@ -351,8 +365,8 @@ async def test_what_a_bank_has_claimed_is_among_the_open_ones(shop: Shop) -> Non
         await paid_in_vain(shop, buy)
         (payment,) = await shop.payments()
         assert await claimed(shop, payment) == "disputed"
-    (line, *_) = await list_payments(shop.service, only_open=True)
-    assert line.endswith("  disputed")
+    (row,) = await listed(shop, only_open=True)
+    assert row.standing == "disputed"
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
@@ -371,15 +385,11 @@ async def test_a_transfer_on_its_way_is_told_to_the_model_and_the_operator(
         assert "the payment is on its way" in told
         assert "not to pay again" in told
         assert link not in told
-        first, _, third = await list_payments(shop.service, only_open=True)
-        assert first.endswith("9.00 EUR  on its way")
-        assert "session cs_" in third
-        (line,) = await list_payments(shop.service, only_open=True, as_json=True)
-        told_so = json.loads(line)
-        assert told_so["standing"] == "on its way"
+        (row,) = await listed(shop, only_open=True)
+        assert (row.price, row.standing) == ("9.00 EUR", "on its way")
+        assert str(row.session).startswith("cs_")
         # finding: M8
-        shown = await show_payment(shop.service, told_so["id"])
-        assert any(one.split() == ["session", told_so["session"]] for one in shown)
+        assert await show_payment(shop.service, row.id) == row
 
 
 def test_one_record_that_cannot_be_read_hides_no_other(
@@ -393,20 +403,17 @@ def test_one_record_that_cannot_be_read_hides_no_other(
         for number in range(3)
     ]
 
-    async def put(service: Service) -> list[str]:
+    async def put(service: Service) -> None:
         await service.elicitations.write(*rows)
         (record, *_) = await service.elicitations.store.list("payment")
         await service.elicitations.store.write(replace(record, sealed=b"of somebody else"))
-        return []
 
-    operate(home, put, say=print)
+    operate(home, put, show=lambda _: None)
     for only_open in (True, False):
-        lines: list[str] = []
+        tables: list[Table[PaymentRow]] = []
         work = partial(list_payments, only_open=only_open)
         with pytest.raises(CommandRefused) as refused:
-            operate(home, work, say=lines.append)
-        assert [line[:24] for line in lines if not line.startswith(" ")] == [
-            f"{number:024}" for number in (2, 1)
-        ]
+            operate(home, work, show=tables.append)
+        assert [row.id for row in tables[0].rows] == [f"{number:024}" for number in (2, 1)]
         said = str(refused.value)
         assert f"1 record of the store cannot be read (payment: {0:024})" in said

@@ -407,8 +407,8 @@ async def test_an_operator_sees_it_and_gives_it_back_once(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await paid(payment_env, acme)
-    said = await list_payments(payment_env.service, only_open=True)
-    assert "9.00 EUR" in said[0]
+    (row,) = (await list_payments(payment_env.service, only_open=True)).rows
+    assert row.price == "9.00 EUR"
     (payment,) = await payment_env.service.kinds.payments.ledger.all()
     id = payment.id.removeprefix(payment.owner)
     for _ in range(2):

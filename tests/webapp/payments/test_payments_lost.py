@@ -24,6 +24,7 @@ from tests.support.acme import (
     declared,
     ledger,
     left_by,
+    noted,
     still_open,
     tell,
 )
@@ -48,9 +49,6 @@ from webapp.payments.verification import ON_ITS_WAY
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
-
-NOTHING = ["Nothing is open."]
-
 
 # Nobody can be asked.
 
@@ -147,7 +145,7 @@ async def test_a_page_that_nobody_paid_at_is_left_after_one_answer(
     await payment_env.sweep(days=3)
     assert len(acme.calls) == calls
     assert not (await payment_env.now(asked)).is_open_there
-    assert (await ledger(payment_env), await still_open(payment_env)) == ([], NOTHING)
+    assert (await ledger(payment_env), await still_open(payment_env)) == ([], [])
 
 
 async def test_whoever_never_answers_is_asked_for_a_month_and_then_somebody_has_to_look(
@@ -159,19 +157,18 @@ async def test_whoever_never_answers_is_asked_for_a_month_and_then_somebody_has_
     await payment_env.sweep(minutes=61)
     for _ in range(40):
         await payment_env.sweep(days=1)
-    first, second = await still_open(payment_env)
+    (first,) = await still_open(payment_env)
     words = "asked 9.00 EUR, and the provider has not said whether it was paid: look at co-1 there"
-    assert first.endswith(words)
-    assert second.startswith('  "Report" for ')
+    assert (first.note, first.what) == (words, "Report")
     assert sum("GET" in call for call in acme.calls) < 100
     calls = len(acme.calls)
     await payment_env.sweep(days=2)
     assert len(acme.calls) == calls
-    (line,) = await end_payment(payment_env.service, first.split(" ")[0])
+    (line,) = await end_payment(payment_env.service, first.id)
     assert line == "co-1 at acme is listed no more."
-    assert await still_open(payment_env) == NOTHING
+    assert await still_open(payment_env) == []
     with pytest.raises(CommandRefused):
-        await end_payment(payment_env.service, first.split(" ")[0])
+        await end_payment(payment_env.service, first.id)
 
 
 def test_the_last_question_is_asked_while_there_is_something_to_ask_with() -> None:
@@ -353,9 +350,9 @@ async def test_what_was_paid_in_part_has_an_owner_and_settles_nothing() -> None:
     provider = PayPal()
     async with selling(paypal("cid", "cs", is_live=False), provider) as payment_env:
         asked, _ = await captured(payment_env, provider, "4.00")
-        first, second = await still_open(payment_env)
-        assert "paid 4.00 EUR, asked 9.00 EUR: look at O1 there" in first
-        assert second.startswith('  "Report" for ')
+        (first,) = await still_open(payment_env)
+        assert first.note == "paid 4.00 EUR, asked 9.00 EUR: look at O1 there"
+        assert first.what == "Report"
         now = await payment_env.now(asked)
         assert (now.status.is_final, now.progress) == (False, PAID_OTHERWISE)
         await payment_env.sweep(minutes=31)
@@ -363,9 +360,9 @@ async def test_what_was_paid_in_part_has_an_owner_and_settles_nothing() -> None:
         assert (now.status, now.why, now.is_open_there) == (Status.EXPIRED, PAID_OTHERWISE, False)
         await payment_env.sweep(days=40)
         assert await ledger(payment_env) == []
-        assert len(await still_open(payment_env)) == 2
-        await end_payment(payment_env.service, first.split(" ")[0])
-        assert await still_open(payment_env) == NOTHING
+        assert len(await still_open(payment_env)) == 1
+        await end_payment(payment_env.service, first.id)
+        assert await still_open(payment_env) == []
 
 
 async def test_so_has_what_was_paid_in_another_currency_and_found_by_asking(
@@ -375,8 +372,7 @@ async def test_so_has_what_was_paid_in_another_currency_and_found_by_asking(
     acme.pay()
     acme.checkouts["co-1"]["currency"] = "USD"
     await payment_env.sweep(minutes=31)
-    (first, _) = await still_open(payment_env)
-    assert "paid 9.00 USD, asked 9.00 EUR" in first
+    assert "paid 9.00 USD, asked 9.00 EUR" in await noted(payment_env)
     now = await payment_env.now(asked)
     assert (now.status, now.why) == (Status.EXPIRED, PAID_OTHERWISE)
     assert await ledger(payment_env) == []
@@ -387,8 +383,7 @@ async def test_or_in_another_mode(payment_env: PaymentEnv, acme: Acme) -> None:
     acme.pay()
     acme.checkouts["co-1"]["live"] = True
     await payment_env.sweep(minutes=31)
-    (first, _) = await still_open(payment_env)
-    assert "paid 9.00 EUR, in another mode, asked 9.00 EUR" in first
+    assert "paid 9.00 EUR, in another mode, asked 9.00 EUR" in await noted(payment_env)
     assert await ledger(payment_env) == []
 
 
@@ -396,13 +391,12 @@ async def test_what_is_signed_is_listed_at_once(payment_env: PaymentEnv, acme: A
     asked = await begun(payment_env)
     for id, became in (("msg_1", "refused"), ("msg_1", "duplicate")):
         assert (await tell(payment_env, acme.pay(amount=400), id=id)).json() == {"received": became}
-    (first, _) = await still_open(payment_env)
-    assert "paid 4.00 EUR, asked 9.00 EUR" in first
+    assert "paid 4.00 EUR, asked 9.00 EUR" in await noted(payment_env)
     assert (await payment_env.now(asked)).progress == PAID_OTHERWISE
     # It was a mistake: what is right settles, and nobody needs to look.
     assert (await tell(payment_env, acme.pay(), id="msg_3")).json() == {"received": "accepted"}
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
-    assert not any("asked 9.00" in line for line in await still_open(payment_env))
+    assert "asked 9.00" not in await noted(payment_env)
 
 
 async def test_the_line_ends_by_the_command_that_the_operator_has(
@@ -410,15 +404,15 @@ async def test_the_line_ends_by_the_command_that_the_operator_has(
 ) -> None:
     await begun(payment_env)
     await tell(payment_env, acme.pay(amount=400))
-    (first, _) = await still_open(payment_env)
-    words = with_ids(["payments", "done", first.split(" ")[0]])
+    (first,) = await still_open(payment_env)
+    words = with_ids(["payments", "done", first.id])
     id = parser_for(words).parse_args(words).id
     await end_payment(payment_env.service, id)
-    assert await still_open(payment_env) == NOTHING
+    assert await still_open(payment_env) == []
     await tell(payment_env, acme.pay(amount=400), id="msg_2")
-    assert await still_open(payment_env) == NOTHING
+    assert await still_open(payment_env) == []
     await tell(payment_env, acme.pay(amount=500), id="msg_3")
-    assert "paid 5.00 EUR" in (await still_open(payment_env))[0]
+    assert "paid 5.00 EUR" in await noted(payment_env)
 
 
 async def test_what_was_given_back_there_needs_nobody(payment_env: PaymentEnv, acme: Acme) -> None:
@@ -426,19 +420,19 @@ async def test_what_was_given_back_there_needs_nobody(payment_env: PaymentEnv, a
     acme.pay()
     acme.checkouts["co-1"]["amount"] = 400
     await payment_env.sweep(minutes=31)
-    assert len(await still_open(payment_env)) == 2
+    assert len(await still_open(payment_env)) == 1
     acme.checkouts["co-1"]["refunded"] = 400
     checkouts = payment_env.service.kinds.payments.checkouts
     with pytest.raises(Mismatch, match="amount"):
         await checkouts.ask_provider(await payment_env.now(asked))
-    assert await still_open(payment_env) == NOTHING
+    assert await still_open(payment_env) == []
 
 
 async def test_what_was_not_paid_needs_nobody_either(payment_env: PaymentEnv, acme: Acme) -> None:
     await begun(payment_env)
     acme.checkouts["co-1"] |= {"state": "failed", "amount": 400}
     await payment_env.sweep(minutes=31)
-    assert await still_open(payment_env) == NOTHING
+    assert await still_open(payment_env) == []
 
 
 async def test_the_page_and_the_tool_say_paid_otherwise_than_asked(shop: Shop) -> None:
@@ -452,8 +446,7 @@ async def test_the_page_and_the_tool_say_paid_otherwise_than_asked(shop: Shop) -
         assert PAID_OTHERWISE in await buy.result()
         assert (await buy.person.visit(buy.link)).heading == "Paid otherwise than asked"
         assert await shop.ledger() == []
-        first, _ = await still_open(shop)
-        assert "paid 4.00 EUR, asked 9.00 EUR" in first
+        assert "paid 4.00 EUR, asked 9.00 EUR" in await noted(shop)
 
 
 # Two pages for one press of Continue, at a provider that takes no key.
@@ -536,4 +529,4 @@ async def test_a_page_nobody_can_be_asked_about_leaves_no_line(
     await payment_env.sweep(hours=2)
     assert not (await payment_env.now(asked)).is_open_there
     await payment_env.sweep(days=40)
-    assert await still_open(payment_env) == NOTHING
+    assert await still_open(payment_env) == []

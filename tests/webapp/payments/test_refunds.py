@@ -6,10 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from flows import Receipt
 from flows.elicitation.run import Run
+from flows.errors import Failed
 from flows.payments.receipt import REFUND_TRIES_AT_MOST
+from flows.payments.stripe.account import STRIPE_API, stripe
 from tests.support.mcp_server import eventually, soon, text_of
 from tests.support.paying import paid_in_vain, results_are_noted, two_tabs
 from tests.support.shop_env import FETCH, REFUND, Buying, Shop, buying, open_shop
@@ -287,9 +290,35 @@ async def test_where_its_provider_is_not_set_up_nothing_is_begun(shop: Shop) -> 
         await paid_in_vain(shop, buy)
     await shop.restart(sellers={})
     (payment,) = await shop.payments()
+    payments = shop.service.kinds.payments
+    await payments.ledger.change(  # as of real money
+        payment.owner, payment.id, lambda one: replace(one, at=STRIPE_API)
+    )
     with pytest.raises(NoRefunds, match="ELICIT_STRIPE_"):
-        await shop.service.kinds.payments.refunds.refund(payment.owner, payment.id, reason=None)
+        await payments.refunds.refund(payment.owner, payment.id, reason=None)
     assert await shop.ledger() == ["open"]
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+async def test_what_was_paid_at_a_sandbox_is_asked_of_nobody_else(
+    shop: Shop, is_begun: bool
+) -> None:
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+    (payment,) = await shop.payments()
+    if is_begun:
+        shop.line.is_down = True
+        with pytest.raises(Failed):
+            await shop.service.kinds.payments.refunds.refund(payment.owner, payment.id, reason=None)
+        shop.line.is_down = False
+    was, asked = await shop.ledger(), len(shop.line.keys)
+    await shop.restart(sellers={"stripe": stripe("sk_test_of_the_operator", ["whsec_x"])})
+    with pytest.raises(NoRefunds, match=r"sandbox, http://.*gives it back, at its page /payments"):
+        await shop.service.kinds.payments.refunds.refund(payment.owner, payment.id, reason=None)
+    shop.clock.tick(days=8)
+    await shop.sweep()
+    assert await shop.ledger() == was == ["refunding" if is_begun else "open"]
+    assert len(shop.line.keys) == asked
 
 
 async def test_what_is_bought_for_good_and_used_is_not_given_back(shop: Shop) -> None:

@@ -26,7 +26,7 @@ from tests.support.acme import (
     declared,
     ledger,
     left_by,
-    still_open,
+    noted,
     tell,
 )
 from tests.support.payment_env import Mollie, PaymentEnv, selling
@@ -277,7 +277,7 @@ async def test_a_loose_end_whose_question_is_gone_is_given_up_and_somebody_has_t
         UnresolvedStatus.UNANSWERED
     ]
     await nobody_is_asked_again(payment_env, acme)
-    assert ASK_THERE in (await still_open(payment_env))[0]
+    assert ASK_THERE in await noted(payment_env)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ async def test_so_is_one_whose_question_goes_while_its_provider_is_asked(
         assert await payment_env.service.elicitations.get(asked.id) is None
         await payment_env.sweep(days=1)
         await nobody_is_asked_again(payment_env, acme)
-        assert (await still_open(payment_env))[0].endswith(line)
+        assert (await noted(payment_env)).endswith(line)
         assert await ledger(payment_env) == []
 
 

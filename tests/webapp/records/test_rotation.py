@@ -232,7 +232,7 @@ async def test_a_secret_is_retired_only_when_nothing_needs_it(file, clock):
     (said,) = await retire(keys, fingerprint=old.hex().upper(), now=clock())
     assert "is taken out" in said
     assert file.ring().fingerprints == keys.ring.fingerprints == (keys.ring.newest,)
-    with pytest.raises(CommandRefused, match="has no secret"):
+    with pytest.raises(CommandRefused, match="There is no secret of"):
         await retire(keys, fingerprint=old.hex(), now=clock())
 
 
@@ -266,12 +266,12 @@ async def test_the_list_names_what_each_secret_wraps_and_what_is_missing(store, 
     foreign = await stranger.store.read("x", "data key", "x")
     assert foreign is not None
     await store.write(replace(foreign, version=0))
-    assert await list_keys(local(store, file)) == [
-        f"secrets  {file.path}",
-        "store    the store",
-        f"{file.ring().newest.hex()}  wraps 3 keys  newest",
-        f"{old.hex()}  wraps 0 keys  older since 2026-03-01 12:00 UTC",
-        f"{fingerprint_of(OLD).hex()}  wraps 1 key  is not here: they cannot open",
+    rows = (await list_keys(local(store, file))).rows
+    assert {(row.source, row.store) for row in rows} == {(str(file.path), "the store")}
+    assert [(row.fingerprint, row.wraps, row.state, row.ceased_at) for row in rows] == [
+        (file.ring().newest.hex(), 3, "newest", None),
+        (old.hex(), 0, "older", clock()),
+        (fingerprint_of(OLD).hex(), 1, "not here", None),
     ]
 
 

@@ -1,0 +1,197 @@
+"""Lists as a person reads them on a terminal, and as a program reads them elsewhere."""
+
+import argparse
+import json
+import re
+from contextlib import redirect_stdout
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from webapp.cli.main import COMMANDS, parser_for
+from webapp.cli.table import (
+    SHORTEST_ID,
+    Table,
+    age,
+    cells_of,
+    lines_of,
+    shortened,
+    show_facts,
+    show_table,
+    the_one,
+)
+from webapp.command import CommandRefused
+
+DOCUMENT = Path(__file__).parents[3] / "docs/lists.md"
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+IDS = st.lists(st.text("ab-", min_size=24, max_size=24), min_size=1, unique=True)
+
+
+class Cake(Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    is_sweet: bool = True
+    cut_at: datetime | None = None
+    baked_at: datetime = NOW - timedelta(minutes=3)
+    parts: list[str] = []
+
+
+def cakes(*rows: Cake) -> Table[Cake]:
+    columns = ("id", "name", "is_sweet", "cut_at", "baked_at")
+    return Table(rows=rows, columns=columns, nothing="No cake.")
+
+
+APPLE = Cake(id="a" * 24, name="apple")
+PLUM = Cake(id="b" * 24, name="plum", is_sweet=False, cut_at=NOW + timedelta(days=2))
+
+
+def test_on_a_terminal_there_are_columns_short_ids_and_ages() -> None:
+    assert lines_of(cakes(APPLE, PLUM), width=80, now=NOW) == [
+        "ID        NAME   SWEET  CUT        BAKED",
+        "aaaaaaaa  apple  yes    -          3 min ago",
+        "bbbbbbbb  plum   no     in 2 days  3 min ago",
+    ]
+
+
+def test_in_a_pipe_the_same_columns_are_whole_and_there_is_no_header() -> None:
+    first, second = lines_of(cakes(APPLE, PLUM), width=None, now=NOW)
+    assert first.split("\t") == ["a" * 24, "apple", "yes", "", "2026-03-01T11:57:00Z"]
+    assert second.split("\t")[3] == "2026-03-03T12:00:00Z"
+
+
+def test_as_json_it_is_one_array_with_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+    for rows in ((APPLE, PLUM), ()):
+        show_table(cakes(*rows), as_json=True, now=NOW)
+        told = json.loads(capsys.readouterr().out)
+        assert [(one["id"], one["parts"]) for one in told] == [(row.id, []) for row in rows]
+    show_table(cakes(), as_json=False, now=NOW)
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "No cake.\n")
+
+
+@given(name=st.text(), width=st.integers(40, 120))
+def test_whatever_a_name_is_it_stays_on_its_line_and_within_the_terminal(
+    name: str, width: int
+) -> None:
+    table = cakes(Cake(id="a" * 24, name=name), PLUM)
+    lines = lines_of(table, width=width, now=NOW)
+    assert len(lines) == 3
+    assert all(line.isprintable() and cells_of(line) <= width for line in lines)
+    assert all(
+        line.replace("\t", "").isprintable() for line in lines_of(table, width=None, now=NOW)
+    )
+
+
+def test_what_is_too_long_is_cut_and_ids_and_ages_are_not() -> None:
+    long = Cake(id="a" * 24, name="a cake of many, many layers")
+    _, line = lines_of(cakes(long), width=50, now=NOW)
+    assert line == "aaaaaaaa  a cake of many,…   yes    -    3 min ago"
+    wide = Cake(id="a" * 24, name="蛋糕" * 20)
+    _, line = lines_of(cakes(wide), width=50, now=NOW)
+    assert cells_of(line) <= 50
+    assert line.endswith("3 min ago")
+
+
+@given(text=st.text())
+def test_json_says_every_text_in_letters_that_no_terminal_obeys(text: str) -> None:
+    with redirect_stdout(StringIO()) as said:
+        show_table(cakes(Cake(id="a", name=text)), as_json=True, now=NOW)
+    assert all(32 <= ord(sign) < 127 or sign == "\n" for sign in said.getvalue())
+    assert json.loads(said.getvalue())[0]["name"] == text
+
+
+def test_one_is_told_by_its_fields_and_a_text_of_lines_comes_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cake = Cake(id="a", name="two\nlayers\x1b", parts=["dough", "plums"])
+    show_facts(cake, as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "id        a",
+        "is_sweet  yes",
+        "baked_at  2026-03-01T11:57:00Z",
+        "parts     dough, plums",
+        "",
+        "two",
+        "layers\N{REPLACEMENT CHARACTER}",
+    ]
+    show_facts(cake, as_json=True)
+    assert json.loads(capsys.readouterr().out)["parts"] == ["dough", "plums"]
+
+
+# Ids.
+
+
+@given(ids=IDS)
+def test_a_short_id_means_the_one_that_it_was_made_of(ids: list[str]) -> None:
+    there = {id: id for id in ids}
+    for id, short in shortened(ids).items():
+        assert the_one(short, there, what="cake", shown_by="cakes list") == id
+        assert len(short) >= SHORTEST_ID
+
+
+def test_an_id_that_begins_several_names_them() -> None:
+    there = {id: id for id in ("cake-one" + "x" * 16, "cake-two" + "x" * 16, "z" * 24)}
+    with pytest.raises(CommandRefused) as refused:
+        the_one("cake", there, what="cake", shown_by="cakes list")
+    assert str(refused.value) == "cake begins 2 ids: cake-one, cake-two. Write one of them."
+    with pytest.raises(CommandRefused) as refused:
+        the_one("b", there, what="cake", shown_by="cakes list")
+    assert str(refused.value) == "There is no cake b: elicit cakes list shows them."
+    assert the_one("z", there, what="cake", shown_by="cakes list") == "z" * 24
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "just now"),
+        (-59, "just now"),
+        (59, "in seconds"),
+        (-180, "3 min ago"),
+        (240, "in 4 min"),
+        (-3600, "1 h ago"),
+        (-86400, "1 day ago"),
+        (3 * 86400, "in 3 days"),
+        (-65 * 86400, "2 months ago"),
+        (-800 * 86400, "2 years ago"),
+    ],
+)
+def test_how_long_ago_it_was_is_said_in_one_unit(seconds: int, words: str) -> None:
+    assert age(NOW + timedelta(seconds=seconds), NOW) == words
+
+
+# Every list that there is.
+
+
+Commands = dict[str, argparse.ArgumentParser]
+
+
+def within(parser: argparse.ArgumentParser) -> Commands:
+    choices = (each.choices for each in parser._actions if isinstance(each.choices, dict))
+    return {name: command for each in choices for name, command in each.items()}
+
+
+def commands() -> Commands:
+    """All, those within a command as "pending list"."""
+    found = Commands()
+    for name in COMMANDS:
+        command = within(parser_for([name]))[name]
+        found[name] = command
+        found |= {f"{name} {word}": inner for word, inner in within(command).items()}
+    return found
+
+
+def test_every_list_is_told_as_json_and_its_fields_are_documented() -> None:
+    document = DOCUMENT.read_text("utf-8")
+    told = {
+        name: re.findall(r"`(\w+)`", fields)
+        for name, fields in re.findall(r"(?m)^\| `elicit ([^`]+)` \| (.+) \|$", document)
+    }
+    rows = {name: parser.get_default("of") for name, parser in commands().items()}
+    lists = {name for name in rows if name.endswith(" list") or name == "settings"}
+    assert lists <= {name for name, row in rows.items() if row is not None}
+    assert {name: list(row.__struct_fields__) for name, row in rows.items() if row} == told

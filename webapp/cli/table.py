@@ -1,0 +1,238 @@
+"""Lists, as all commands show them: columns on a terminal, fields in a pipe, JSON for a program.
+
+On a terminal there is a header, ids are as short as tells them apart, times are ages, and what is
+too long for the line is cut. In a pipe the same columns are whole, with a tab between them and no
+header, and times are exact. `--json` is one array with an object for each row; the names of its
+fields are those of the row's class, which docs/lists.md explains.
+
+What could go wrong: a terminal that obeys what a tool, a provider or a model wrote, or a row of
+theirs that looks like two. So a cell has no sign that a terminal obeys and no end of a line, and
+JSON has no sign beyond ASCII.
+"""
+
+import argparse
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from webapp.command import CommandRefused
+from webapp.printing import printed, tell
+
+SHORTEST_ID = 8  # of most ids the time: the same rows are told apart tomorrow
+NARROWEST = 6  # signs of a cell that is cut
+CANDIDATES_NAMED = 5
+_GAP = "  "
+_AGES = (
+    (365 * 86400, "year", "years"),
+    (30 * 86400, "month", "months"),
+    (86400, "day", "days"),
+    (3600, "h", "h"),
+    (60, "min", "min"),
+)
+
+R = TypeVar("R", bound=Struct)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table(Generic[R]):
+    """Rows, which of their fields are columns, and a sentence for where there is no row.
+
+    `ids` are those that a short id has to be told apart from besides those of the rows.
+    """
+
+    rows: Sequence[R]
+    columns: Sequence[str]
+    nothing: str
+    ids: Sequence[str] = ()
+
+
+def add_json(parser: argparse.ArgumentParser, *, of: type[Struct], says: str) -> None:
+    """The option `--json`; `of` is the class of the rows that it tells."""
+    parser.add_argument("--json", dest="as_json", action="store_true", help=says)
+    parser.set_defaults(of=of)
+
+
+def show_table(table: Table[R], *, as_json: bool, now: datetime) -> None:
+    """Print it, in the way that fits where it is printed."""
+    if as_json:
+        tell(as_ascii([msgspec.to_builtins(row) for row in table.rows]))
+        return
+    if not table.rows:
+        tell(table.nothing, out=sys.stderr)
+    for line in lines_of(table, width=_width(), now=now):
+        tell(line)
+
+
+def show_facts(row: Struct, *, as_json: bool) -> None:
+    """Print all that is known of one: a field on each line, and a text of several lines last."""
+    if as_json:
+        tell(as_ascii(msgspec.to_builtins(row)))
+        return
+    facts = {
+        name: _whole(value) for name, value in _values(row).items() if value not in (None, {}, [])
+    }
+    padded = max(map(len, facts))
+    for name, text in sorted(facts.items(), key=lambda fact: "\n" in fact[1]):
+        tell(f"\n{text}" if "\n" in text else f"{name:{padded}}  {printed(text)}")
+
+
+def lines_of(table: Table[R], *, width: int | None, now: datetime) -> list[str]:
+    """The lines for a terminal of that width; None: for a pipe."""
+    rows = [_values(row) for row in table.rows]
+    if width is None:
+        return ["\t".join(printed(_whole(row[name])) for name in table.columns) for row in rows]
+    if not rows:
+        return []
+    short = shortened([*table.ids, *(str(row["id"]) for row in rows if row.get("id"))])
+    told = [[_told(name, row[name], short, now) for name in table.columns] for row in rows]
+    heads = [_head(name) for name in table.columns]
+    cells = [heads, *told]
+    natural = [max(map(cells_of, column)) for column in zip(*cells, strict=True)]
+    is_cut = [name != "id" and not isinstance(rows[0][name], datetime) for name in table.columns]
+    widths = _fitting(natural, is_cut, width - len(_GAP) * (len(heads) - 1))
+    return [_line(row, widths, width) for row in cells]
+
+
+def shortened(ids: Iterable[str]) -> Mapping[str, str]:
+    """The shortest beginning of each that begins none of the others."""
+    ordered = sorted(set(ids))
+    found = dict[str, str]()
+    for number, id in enumerate(ordered):
+        beside = [*ordered[max(number - 1, 0) : number], *ordered[number + 1 : number + 2]]
+        length = SHORTEST_ID
+        while any(other.startswith(id[:length]) for other in beside):
+            length += 1
+        # What begins as an option does is not taken short.
+        found[id] = id if id.startswith("-") else id[:length]
+    return found
+
+
+def the_one(given: str, rows: Mapping[str, T], *, what: str, shown_by: str) -> T:
+    """The row that is meant by an id, or by a beginning that no other has. Raises Refused."""
+    if given in rows:
+        return rows[given]
+    meant = sorted(id for id in rows if id.startswith(given))
+    if not meant:
+        raise CommandRefused(f"There is no {what} {printed(given)}: elicit {shown_by} shows them.")
+    if len(meant) > 1:
+        short = shortened(rows)
+        named = ", ".join(short[id] for id in meant[:CANDIDATES_NAMED])
+        more = ", ..." if len(meant) > CANDIDATES_NAMED else ""
+        raise CommandRefused(
+            f"{printed(given)} begins {len(meant)} ids: {named}{more}. Write one of them."
+        )
+    return rows[meant[0]]
+
+
+def age(moment: datetime, now: datetime) -> str:
+    """How long ago it was, or how soon it is."""
+    seconds = (now - moment).total_seconds()
+    for unit, one, several in _AGES:
+        count = int(abs(seconds) // unit)
+        if count:
+            words = f"{count} {one if count == 1 else several}"
+            return f"{words} ago" if seconds > 0 else f"in {words}"
+    return "just now" if seconds >= 0 else "in seconds"
+
+
+def cells_of(text: str) -> int:
+    """How many cells of a terminal it fills: a wide sign two, one that combines none."""
+    return sum(map(_cells, text))
+
+
+def as_ascii(value: object) -> str:
+    """As JSON that no terminal obeys and no program reads otherwise."""
+    return json.dumps(value, indent=2).replace("\x7f", "\\u007f")
+
+
+def _values(row: Struct) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__struct_fields__}
+
+
+def _head(name: str) -> str:
+    """Of a column: `is_live` is LIVE, `paid_at` is PAID."""
+    return name.removeprefix("is_").removesuffix("_at").replace("_", " ").upper()
+
+
+def _whole(value: Any) -> str:
+    """As a program reads it in a pipe."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        case Mapping():
+            return ", ".join(f"{name} {each}" for name, each in value.items())
+        case list() | tuple():
+            return ", ".join(map(str, value))
+        case _:
+            return str(value)
+
+
+def _told(name: str, value: Any, short: Mapping[str, str], now: datetime) -> str:
+    """As a person reads it on a terminal."""
+    if isinstance(value, datetime):
+        return age(value, now)
+    text = " ".join(printed(_whole(value)).split())
+    return (short.get(text, text) if name == "id" else text) or "-"
+
+
+def _fitting(widths: Sequence[int], is_cut: Sequence[bool], room: int) -> list[int]:
+    """The same, the widest ones cut until all fit, or none can be cut any more."""
+    fitting = list(widths)
+    while sum(fitting) > room:
+        left = [n for n, width in enumerate(fitting) if is_cut[n] and width > NARROWEST]
+        if not left:
+            break
+        fitting[max(left, key=fitting.__getitem__)] -= 1
+    return fitting
+
+
+def _line(row: Sequence[str], widths: Sequence[int], width: int) -> str:
+    cells = [_cut(text, each) for text, each in zip(row, widths, strict=True)]
+    padded = (
+        text + " " * (each - cells_of(text)) for text, each in zip(cells, widths, strict=True)
+    )
+    return _cut(_GAP.join(padded).rstrip(), width)
+
+
+def _cut(text: str, width: int) -> str:
+    if cells_of(text) <= width:
+        return text
+    kept, room = "", width - 1
+    for sign in text:
+        room -= _cells(sign)
+        if room < 0:
+            break
+        kept += sign
+    return f"{kept.rstrip()}…"
+
+
+def _cells(sign: str) -> int:
+    if unicodedata.combining(sign) or unicodedata.category(sign) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+
+
+def _width() -> int | None:
+    """Of the terminal that it is printed to; None: it is none."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return None
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdecimal() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except OSError:
+        return 80
