@@ -39,7 +39,7 @@ def commands() -> str:
 
 {WRITTEN}
 
-A command returns 0; 1 if it did not work; 2 if it was called wrongly. `--help` after any of them prints what stands here.
+The exit status is 0 if it worked, 1 if it did not, and 2 if it was called wrongly. `--help` after any command prints what stands here.
 
 | command | what it does |
 |---|---|

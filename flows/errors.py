@@ -51,7 +51,7 @@ class ElicitError(Exception):
 
 
 class InvalidQuestion(ElicitError, ValueError):
-    """A verb's arguments are wrong; raised by the verb itself: a bad constant fails at import."""
+    """A verb's arguments are wrong. The verb raises it, so a bad constant fails at import."""
 
     name = "INVALID_INPUT"
     code = -32602
@@ -59,7 +59,7 @@ class InvalidQuestion(ElicitError, ValueError):
 
 
 class InvalidSchema(InvalidQuestion):
-    """What is asked for is none that a form can show: a fault of the tool's, whoever calls it."""
+    """The schema asks for what a form cannot show: a fault in the tool's code."""
 
     name = "ELICITATION_INVALID_SCHEMA"
     code = -32603
@@ -67,7 +67,7 @@ class InvalidSchema(InvalidQuestion):
 
 
 class ResultNotKept(InvalidQuestion):
-    """`once` did its work, whose result cannot be kept: the same call gets this error again."""
+    """`once` did its work, but cannot keep the result; the same call gets this error again."""
 
     name = "ELICITATION_RESULT_NOT_KEPT"
 
@@ -124,7 +124,7 @@ class NotAwaited(NotAsked, TypeError):
 
 
 class QuestionChanged(ElicitError):
-    """A retried tool asked something new where its earlier legs asked something else."""
+    """The tool started again, and asked something else than at the same place before."""
 
     name = "ELICITATION_QUESTION_CHANGED"
 
@@ -173,7 +173,7 @@ class NotAllowed(ElicitError):
 
 
 class InvalidArguments(ElicitError):
-    """A tool was called with what does not fit it, or cannot be shown as it would run."""
+    """A tool was called with arguments that do not fit, or that nobody could be shown whole."""
 
     name = "ELICITATION_INVALID_ARGUMENTS"
     code = -32602
@@ -282,7 +282,7 @@ class Superseded(NotAccepted):
 
 
 class OwnerNeeded(ElicitError):
-    """An `elicitation_id` of the author's is that of several people's questions."""
+    """Several people were asked under one `elicitation_id`."""
 
     name = "ELICITATION_OWNER_NEEDED"
     http_status = 409
@@ -297,7 +297,7 @@ class OwnerNeeded(ElicitError):
 
 
 class NotPossible(ElicitError):
-    """A change that the table of transitions does not have; `status` is what stands."""
+    """The status of the elicitation does not allow this change; `status` says what it is."""
 
     name = "ELICITATION_ALREADY_SETTLED"
     http_status = 409
@@ -388,7 +388,7 @@ class WeakSecret(ElicitError, ValueError):
 
 
 class Unreadable(ElicitError):
-    """Sealed bytes that no key of the ring opens, or that belong to another row."""
+    """An encrypted record that no secret opens, or that belongs to another row."""
 
     name = "ELICITATION_UNREADABLE"
 

@@ -45,6 +45,7 @@ SAYS = {
     "join_the_lunch_club": "The person has joined.",
     "order_lunch": "The person would like soup.",
     "pay_at_the_till": "Paid by card.",
+    "keep_key": "A key of 20 characters is kept.",
     "greet": "Hello, Ada.",
     "plan_a_party": "The party is on Ada, at Ada.",
 }
@@ -52,7 +53,7 @@ TYPED = {**ANSWERS, "answer.user": "ada", "answer.token": "a-token-of-20-letters
 COMMAND = re.compile(r"`(elicit [^`]+)`")
 FASTMCP = ("from mcp.server.mcpserver import MCPServer", "from fastmcp import FastMCP as MCPServer")
 # Pages whose samples are whole programs with tests of their own.
-HAVE_TESTS = ("docs/hosts.md", "docs/testing.md", "docs/web-apps.md", "docs/clients.md")
+HAVE_TESTS = tuple(f"docs/{name}.md" for name in ("def-tools", "hosts", "testing", "web-apps"))
 
 
 @pytest.mark.parametrize(
