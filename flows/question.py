@@ -215,11 +215,7 @@ class Question(Generic[T_co]):
         def __getitem__(self, key: object) -> NoReturn:
             raise self._not_awaited()
 
-        def __iter__(self) -> NoReturn:
-            raise self._not_awaited()
-
-        def __len__(self) -> NoReturn:
-            raise self._not_awaited()
+        __iter__ = __len__ = __bool__
 
     def _not_awaited(self) -> NotAwaited:
         """If it leaves the tool, the model is told."""
