@@ -204,30 +204,22 @@ class Question(Generic[T_co]):
             self._made.settle()
 
     def __bool__(self) -> NoReturn:
-        raise self._not_awaited()
+        """Used as its answer, it says so; if that leaves the tool, the model is told."""
+        error = NotAwaited("some place" if self._made is None else self._made.place)
+        tell_asker(error)
+        raise error
 
     if not TYPE_CHECKING:  # to a type checker it has none of these, so it finds what was forgotten
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Not of Python's own protocols, which ask everything whether it has them."""
-            raise AttributeError(name) if name.startswith("_") else self._not_awaited()
+            if name.startswith("_"):  # Python's own protocols, which ask everything
+                raise AttributeError(name)
+            bool(self)
 
         def __getitem__(self, key: object) -> NoReturn:
-            raise self._not_awaited()
+            bool(self)
 
-        def __iter__(self) -> NoReturn:
-            raise self._not_awaited()
-
-        def __len__(self) -> NoReturn:
-            raise self._not_awaited()
-
-    def _not_awaited(self) -> NotAwaited:
-        """If it leaves the tool, the model is told."""
-        error = NotAwaited(
-            "a place outside of the call" if self._made is None else self._made.place
-        )
-        tell_asker(error)
-        return error
+        __iter__ = __len__ = __bool__
 
 
 def must_be_timeout(timeout: timedelta) -> None:

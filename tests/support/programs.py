@@ -72,7 +72,7 @@ async def started_by_client(
             Client(
                 stdio_client(parameters, errlog=cast("TextIO", said)),
                 mode=revision,
-                elicitation_callback=person.show,
+                elicitation_callback=cast("Any", person.show),
             ) as client,
         ):
             yield client, person, said
@@ -84,7 +84,9 @@ async def client_of(url: str, revision: str) -> AsyncIterator[tuple[Client, "Per
     person = PersonAtLinks()
     async with (
         asyncio.TaskGroup() as person.steps,
-        Client(f"{url}/mcp", mode=revision, elicitation_callback=person.show) as client,
+        Client(
+            f"{url}/mcp", mode=revision, elicitation_callback=cast("Any", person.show)
+        ) as client,
     ):
         yield client, person
 

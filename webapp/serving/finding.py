@@ -176,10 +176,10 @@ def _named_in(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Assign | ast.AnnAssign) and _makes_server(node.value):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (target.id for target in targets if isinstance(target, ast.Name))
-    for node in body:
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if is_function and node.returns and not _KINDS.isdisjoint(_names_in(node.returns)):
-            yield node.name
+    functions = (n for n in body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    for function in functions:
+        if function.returns is not None and not _KINDS.isdisjoint(_names_in(function.returns)):
+            yield function.name
 
 
 def _makes_server(value: ast.expr | None) -> bool:

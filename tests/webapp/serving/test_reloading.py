@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from asyncio import TaskGroup
+from typing import Any, cast
 
 import httpx
 from mcp import Client
@@ -39,7 +40,9 @@ async def test_a_call_that_waits_while_a_file_changes_goes_on_in_the_new_code(tm
         return ElicitResult(action="accept")
 
     async with serving("tools:mcp", "--reload", home=tmp_path) as server:
-        client = Client(f"{server.url}/mcp", mode="2026-07-28", elicitation_callback=show)
+        client = Client(
+            f"{server.url}/mcp", mode="2026-07-28", elicitation_callback=cast("Any", show)
+        )
         async with client, TaskGroup() as group, httpx.AsyncClient() as browser:
             held = group.create_task(client.call_tool("keep", {}))
             first = await links.get()

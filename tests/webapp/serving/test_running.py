@@ -1,8 +1,8 @@
 """An author's own `run()`, and `fastmcp run`, after one line."""
 
-import asyncio
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import httpx
@@ -12,7 +12,7 @@ from mcp.server.mcpserver import MCPServer
 from starlette.applications import Starlette
 
 from tests.support import processes
-from tests.support.cli import HOUSE, serving
+from tests.support.cli import HOUSE, said_until, serving
 from tests.support.processes import Ended, ended
 from tests.support.programs import (
     FASTMCP_RUN,
@@ -148,19 +148,27 @@ def test_what_cannot_have_pages_is_told_the_way_that_can():
         add_pages(MCPServer())
 
 
-async def test_it_may_run_beside_other_work_of_the_authors(tmp_path, monkeypatch, free_port):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("ELICIT_STORE", "memory:")
-    mcp = MCPServer("beside")
-    add_pages(mcp)
-    runs = asyncio.create_task(mcp.run_streamable_http_async(port=free_port))
-    async with httpx.AsyncClient() as browser:
-        while True:
-            try:
-                answer = await browser.get(f"http://127.0.0.1:{free_port}/health")
-                break
-            except httpx.TransportError:
-                await asyncio.sleep(0)
-    assert answer.json()["status"] == "ok"
-    runs.cancel()
-    await asyncio.gather(runs, return_exceptions=True)
+async def test_it_may_run_beside_other_work_of_the_authors(tmp_path, free_port):
+    (tmp_path / "beside.py").write_text(
+        "import asyncio\nfrom mcp.server.mcpserver import MCPServer\nfrom webapp import add_pages\n"
+        "mcp = MCPServer('beside')\nadd_pages(mcp)\n"
+        "async def main() -> None:\n"
+        f"    serving = asyncio.create_task(mcp.run_streamable_http_async(port={free_port}))\n"
+        "    await asyncio.to_thread(input)\n"
+        "    serving.cancel()\n"
+        "    await asyncio.gather(serving, return_exceptions=True)\n"
+        "    print('it went on')\n"
+        "asyncio.run(main())\n"
+    )
+    process = await processes.start(
+        *(sys.executable, "-P", "beside.py"),
+        name="program",
+        stdin=PIPE,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+    )
+    await said_until("stop", process)
+    assert process.stdin is not None
+    process.stdin.write(b"enough\n")
+    end = await ended(process)
+    assert (end.status, end.out, end.err) == (0, "it went on\n", "")
