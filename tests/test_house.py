@@ -38,7 +38,16 @@ ROOMS = (
         for room in (
             *("limits", "printing", "stores", "deadline", "http", "records", "elicitations"),
             *("oauth", "payments", "logs", "identity", "sandbox", "settings", "kinds"),
-            *("completion", "calls", "service", "sweeper", "connecting", "command", "pages"),
+            *(
+                "completion",
+                "calls",
+                "service",
+                "coroutines",
+                "sweeper",
+                "connecting",
+                "command",
+                "pages",
+            ),
             *("mcp", "server", "routes", "app", "demo", "cli"),
         )
     ),

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from webapp.app import create_app
     from webapp.connecting import connect
+    from webapp.coroutines import ShownLink, asking
     from webapp.settings.settings import read_settings
     from webapp.stores import Store
 
-__all__ = ["Store", "connect", "create_app", "read_settings"]
+__all__ = ["ShownLink", "Store", "asking", "connect", "create_app", "read_settings"]
 _ROOMS = {
+    "ShownLink": "webapp.coroutines",
     "Store": "webapp.stores",
+    "asking": "webapp.coroutines",
     "connect": "webapp.connecting",
     "create_app": "webapp.app",
     "read_settings": "webapp.settings.settings",

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import cache, partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from litestar import Litestar, Response, Router
 from litestar.di import Provide
@@ -18,6 +19,7 @@ from flows.errors import StoreUnavailable
 from flows.oauth.access_token import Resource
 from flows.question import asking
 from webapp.connecting import outbound_of, service_of, utc_now
+from webapp.coroutines import asked_in
 from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
 from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send
@@ -30,6 +32,7 @@ from webapp.http.workers import must_share
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
+from webapp.identity.users import Users, Who, must_be_sign_in_url, note_request
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.mcp.attach import attach
@@ -53,7 +56,7 @@ from webapp.routes.returns import called_back, come_back
 from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
 from webapp.routes.webhooks import hooked
 from webapp.sandbox.settings import Sandbox
-from webapp.server import HostedServer
+from webapp.server import HostedServer, NothingServed
 from webapp.service import Service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import Settings, with_sandbox
@@ -80,15 +83,20 @@ async def open_app(
     plugins: Sequence[object] = (),
     kinds: Collection[type[OwnKind]] = (),
     built: Callable[[Service], None] | None = None,
+    users: Users | None = None,
+    app: object | None = None,
 ) -> AsyncGenerator[ASGIApp]:
     """Everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
-    there is one. `built` is told of the service, for who has to end it gently. Raises
+    there is one. `built` is told of the service, for who has to end it gently. Without a server the
+    application asks its `users` for itself, by blocks `asking`, to whom it is `app`. Raises
     GateWithoutTool.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
-    await must_name_tools(settings.gate, server)
+    users = users or Users(application=_name_of(settings, server))
+    if server is not None:
+        await must_name_tools(settings.gate, server)
     async with AsyncExitStack() as stack:
         if store is None:
             must_share(settings.store, os.environ, sys.argv)
@@ -110,18 +118,14 @@ async def open_app(
                 kinds=kinds,
                 limits=limits,
                 issuer=issuer,
+                users=users,
             )
         )
         if built is not None:
             built(service)
-        attach(server, service, issuer=settings.identity.server_issuer, wires=wires)
-        vouching = settings.identity.server_issuer or issuer_of(server)
-        sender = partial(sender_of, identity=service.identity, issuer=vouching)
-        served = HostedServer(
-            server,
-            clock=clock,
-            around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
-        )
+        served: HostedServer | NothingServed = NothingServed(users.application)
+        if server is not None:
+            served = _hosted(server, service, settings=settings, wires=wires, clock=clock)
         answers = Answers(
             pages=Renderer(folders=[*settings.templates, template_folder()]), server=served.name
         )
@@ -135,25 +139,30 @@ async def open_app(
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)
         await stack.enter_async_context(served.running())
-        app: ASGIApp = Switch(answers=answers, served=served, service=service)
-        if issuer is not None and not served.has_own_sign_in:
-            app = _protected(app, issuer=issuer, settings=settings, name=served.name, clock=clock)
+        await stack.enter_async_context(asked_in(service, app=app))
+        layer: ASGIApp = Switch(answers=answers, served=served, service=service)
+        if server is not None and issuer is not None and not served.has_own_sign_in:
+            layer = _protected(
+                layer, issuer=issuer, settings=settings, name=served.name, clock=clock
+            )
         if not settings.is_local:  # there everybody has the same address
             rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=clock)
-            app = Paced(app, rates=rates, free=MACHINE_PATHS)
-        app = Guard(
-            app,
+            layer = Paced(layer, rates=rates, free=MACHINE_PATHS)
+        layer = Guard(
+            layer,
             public_url=settings.url,
             allowed_origins=settings.origins,
             trusted_proxies=settings.proxies,
         )
-        yield app if settings.hsts is None else StrictTransport(app, life=settings.hsts)
+        yield layer if settings.hsts is None else StrictTransport(layer, life=settings.hsts)
 
 
 class Switch:
     """Sends a request to our routes, or to the served library's application for paths we lack."""
 
-    def __init__(self, *, answers: Answers, served: HostedServer, service: Service) -> None:
+    def __init__(
+        self, *, answers: Answers, served: HostedServer | NothingServed, service: Service
+    ) -> None:
         self._ours = Bounded(_routes())
         self._served = served
         self._service = service
@@ -170,6 +179,7 @@ class Switch:
             with asking(self._service.completing):
                 await self._served(scope, receive, send)
         else:
+            note_request(scope)
             bring(scope, self._parts)
             await self._ours(scope, receive, send)
 
@@ -177,8 +187,11 @@ class Switch:
 class App:
     """The application with its lifespan, for an ASGI server."""
 
-    def __init__(self, settings: Settings, server: Any, plugins: Sequence[object]) -> None:
+    def __init__(
+        self, settings: Settings, server: Any, plugins: Sequence[object], *, users: Users
+    ) -> None:
         self._settings = settings
+        self._users = users
         self._plugins = plugins
         self._server = server
         self._app: ASGIApp | None = None
@@ -193,7 +206,9 @@ class App:
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
-            opened = open_app(self._settings, self._server, plugins=self._plugins)
+            opened = open_app(
+                self._settings, self._server, plugins=self._plugins, users=self._users, app=self
+            )
             async with opened as self._app:
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
@@ -206,14 +221,58 @@ class App:
             await send({"type": "lifespan.shutdown.complete"})
 
 
-def create_app(settings: Settings, server: Any, *, plugins: Sequence[object] = ()) -> App:
-    """The application that serves `server` (an MCPServer or FastMCP server) with our pages.
+def create_app(
+    settings: Settings,
+    server: Any = None,
+    *,
+    name: str | None = None,
+    who: Who | None = None,
+    sign_in_url: str | None = None,
+    plugins: Sequence[object] = (),
+) -> App:
+    """The application that serves our pages, and `server` (an MCPServer or FastMCP server) with it.
 
-    `plugins` are told what happens to questions: see webapp.elicitations.plugins. Raises ValueError
-    for a server without a name of its own.
+    `who` is given a browser's request (Starlette's: headers, cookies, a session of yours) and says
+    which of your users sends it: an id as blocks `asking` name their owner, or None. It may be
+    async, and has five seconds. `sign_in_url` is where they sign in. Without a server, `name` is
+    what the pages call your application, and what is kept for its users goes by it; left out, it is
+    the host of ELICIT_URL. `plugins` are told what happens to questions: see
+    webapp.elicitations.plugins. Raises ValueError for a server without a name of its own, for
+    another name beside it, and for a `sign_in_url` that is none.
     """
-    must_be_named(server)
-    return App(settings, server, plugins)
+    if server is not None:
+        must_be_named(server)
+        if name is not None:
+            raise ValueError(
+                f"name={name!r}: the server has a name, {server.name!r}; leave it out."
+            )
+    if sign_in_url is not None:
+        must_be_sign_in_url(sign_in_url)
+    users = Users(application=name or _name_of(settings, server), who=who, sign_in_url=sign_in_url)
+    return App(settings, server, plugins, users=users)
+
+
+def _name_of(settings: Settings, server: Any) -> str:
+    return urlsplit(settings.url).netloc if server is None else str(server.name)
+
+
+def _hosted(
+    server: Any,
+    service: Service,
+    *,
+    settings: Settings,
+    wires: ClientConnections | None,
+    clock: Clock,
+) -> HostedServer:
+    """The server, with our middleware, and its application."""
+    attach(server, service, issuer=settings.identity.server_issuer, wires=wires)
+    vouching = settings.identity.server_issuer or issuer_of(server)
+    sender = partial(sender_of, identity=service.identity, issuer=vouching)
+    return HostedServer(
+        server,
+        clock=clock,
+        around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
+    )
 
 
 def _protected(
