@@ -12,11 +12,21 @@ if TYPE_CHECKING:
     from webapp.app import create_app
     from webapp.connecting import connect
     from webapp.coroutines import ShownLink, asking
+    from webapp.identity.accepting import Accepted
     from webapp.settings.settings import read_settings
     from webapp.stores import Store
 
-__all__ = ["ShownLink", "Store", "asking", "connect", "create_app", "read_settings"]
+__all__ = [
+    "Accepted",
+    "ShownLink",
+    "Store",
+    "asking",
+    "connect",
+    "create_app",
+    "read_settings",
+]
 _ROOMS = {
+    "Accepted": "webapp.identity.accepting",
     "ShownLink": "webapp.coroutines",
     "Store": "webapp.stores",
     "asking": "webapp.coroutines",

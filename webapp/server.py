@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.routing import Match, Route
 
 from webapp.http.connection import ASGIApp, Receive, Scope, Send, watched
+from webapp.http.root_path import rooted
 from webapp.mcp.resuming import Streams
 
 MCP_PATH = "/mcp"
@@ -67,11 +68,12 @@ class HostedServer:
 
     def has_route(self, scope: Scope) -> bool:
         """Whether the library's application (or a route of the author's in it) answers there."""
-        return any(route.matches(scope)[0] is not Match.NONE for route in self._application.routes)
+        whole = rooted(scope)
+        return any(route.matches(whole)[0] is not Match.NONE for route in self._application.routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_call = scope.get("path") == MCP_PATH
-        await (self._watched if is_call else self._application)(scope, receive, send)
+        await (self._watched if is_call else self._application)(rooted(scope), receive, send)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from urllib.parse import urlsplit
 
 from flows.crypto.tokens import Tokens
 from flows.crypto.vault import Ring
@@ -145,11 +144,10 @@ async def open_service(
     """
     owners = await open_owners(store=store, ring=ring)
     policies = policies or PolicySettings()
-    origin = "{0.scheme}://{0.netloc}".format(urlsplit(public_url))
     elicitations = Elicitations(
         store=store, owners=owners, waiters=Waiters(), clock=clock, plugins=Plugins(plugins)
     )
-    who, tokens = who or IdentitySettings(), Tokens(ring, origin=origin)
+    who, tokens = who or IdentitySettings(), Tokens(ring, origin=public_url)
     links = Links(tokens=tokens, public_url=public_url)
     browser = Browser(public_url=public_url, csrf_keys=partial(ring.derive_all, "csrf"))
     sessions = Sessions(

@@ -135,7 +135,7 @@ async def asking_env(
                 clock=clock,
                 sandbox=on.sandbox,
                 users=users,
-                app=key,
+                asked_as=key,
             )
         )
         await stack.enter_async_context(serving(app, port=on.port))

@@ -185,8 +185,8 @@ def _own(host: str, port: int) -> socket.socket:
 
 async def is_ours(host: str, port: int, *, url: str, pepper: Tagging) -> bool | None:
     """Whether one of ours has the port; None if whoever has it does not answer."""
-    nonce = secrets.token_urlsafe(_NONCE_BYTES)
-    body = b""
+    nonce, at = secrets.token_urlsafe(_NONCE_BYTES), httpx.URL(url)
+    root_path, body = at.path.rstrip("/"), b""
     try:
         async with (
             asyncio.timeout(_ANSWER_SECONDS),
@@ -196,9 +196,9 @@ async def is_ours(host: str, port: int, *, url: str, pepper: Tagging) -> bool | 
             ) as client,
             client.stream(
                 "GET",
-                httpx.URL(scheme="http", host=host, port=port, path="/health"),
+                httpx.URL(scheme="http", host=host, port=port, path=f"{root_path}/health"),
                 params={"nonce": nonce},
-                headers={"host": httpx.URL(url).netloc.decode()},
+                headers={"host": at.netloc.decode()},
             ) as response,
         ):
             async for piece in response.aiter_raw():

@@ -5,7 +5,7 @@ decided here, before any detail is shown and before the redirect. E-mail address
 with nothing: a person is a subject of an issuer, or this machine's own user.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -214,10 +214,6 @@ class Identity:
             by_code=users.who is None,
             is_user=True,
         )
-
-    def settle(self, scope: MutableMapping[str, Any]) -> None:
-        """Note in the scope what a connection tells, before anything acts on the request."""
-        self._locality.settle(scope)
 
     def sender(self, scope: Mapping[str, Any], *, subject: Subject | None) -> Sender | None:
         """Who sent this request, told from all others, without a name too.

@@ -74,7 +74,7 @@ def attach(
     *,
     issuer: str | None = None,
     wires: ClientConnections | None = None,
-) -> None:
+) -> "Middleware":
     """Let the tools of an MCPServer or a FastMCP server await people.
 
     `issuer` names who vouches for the subjects of the server's own authentication, where its
@@ -91,8 +91,16 @@ def attach(
     mask_tool_logs()
     # HostedServer again, perhaps: the one from before belongs to a service that is closed.
     parts[:] = [part for part in parts if not isinstance(part, Middleware)]
-    parts.append(Middleware(server, service, issuer=issuer, wires=wires or ClientConnections()))
+    ours = Middleware(server, service, issuer=issuer, wires=wires or ClientConnections())
+    parts.append(ours)
     inner_calls.watch(server)
+    return ours
+
+
+def is_served(server: Any) -> bool:
+    """Whether an application that runs is attached to it."""
+    parts = getattr(getattr(server, "_mcp_server", server), "middleware", ())
+    return any(isinstance(part, Middleware) and not part.is_over for part in parts)
 
 
 class Middleware:
@@ -108,6 +116,11 @@ class Middleware:
         self._wires = wires
         self._issuer = issuer or issuer_of(server)
         self._connections = ConnectionAsks()
+        self.is_over = False
+
+    def end(self) -> None:
+        """The service is closed."""
+        self.is_over = True
 
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext

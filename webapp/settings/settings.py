@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from flows.crypto.vault import Ring
-from flows.errors import InvalidQuestion, WeakSecret
+from flows.errors import WeakSecret
 from flows.kinds.gate import GatePolicy
 from flows.oauth.provider import Provider
-from flows.origin import is_loopback, origin_of
+from flows.origin import is_loopback
 from flows.payments.declared.catalog import SELLERS
 from flows.payments.gateway import MerchantAccount
 from flows.providers import PROVIDERS
 from webapp.http.guard import Network
+from webapp.http.root_path import is_below
 from webapp.http.trusted_hosts import TrustedHost
 from webapp.limits import Arrivals
 from webapp.logs.lines import LEVELS, LogSettings
@@ -35,9 +36,10 @@ from webapp.settings.parsers import (
     network,
     one_of,
     origin,
+    public_url,
     seconds,
     trusted_host,
-    without_default_port,
+    url_path,
 )
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.table import Setting, Values, not_utf_8, rows_of, setting
@@ -52,7 +54,8 @@ URL = Setting(
     name="ELICIT_URL",
     parse=str,
     otherwise="`--host` and `--port`",
-    says="where people reach the server, `scheme://host[:port]`",
+    says="where people reach the server, `scheme://host[:port]`, and a path where it is under one: "
+    "`https://example.com/tools`",
 )
 SECRET = Setting(
     name="ELICIT_SECRET",
@@ -196,6 +199,13 @@ class Settings:
         parse=each(network),
         says="addresses or networks of proxies whose forwarded headers are believed",
     )
+    # What a proxy takes off a path; else the host tells (ASGI's root_path).
+    taken_path: str = setting(
+        "ELICIT_ROOT_PATH",
+        parse=url_path,
+        says="the part of `ELICIT_URL`'s path that a proxy takes off before it hands a request on, "
+        "as `/tools`, where the server is not told by `--root-path`",
+    )
     templates: tuple[Path, ...] = setting(
         "ELICIT_TEMPLATES",
         parse=folders,
@@ -203,6 +213,11 @@ class Settings:
         names_file=True,
     )
     log: LogSettings = field(default_factory=LogSettings)
+
+    @property
+    def root_path(self) -> str:
+        """The path under which the server is reached, without a slash at the end."""
+        return urlsplit(self.url).path
 
     @property
     def is_local(self) -> bool:
@@ -232,12 +247,16 @@ TABLE: tuple[Setting[Any], ...] = (
 
 
 def read_settings(
-    environment: Mapping[str, str], *, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT
+    environment: Mapping[str, str] | None = None,
+    *,
+    host: str = DEFAULT_HOST,
+    port: int = DEFAULT_PORT,
 ) -> Settings:
-    """Settings from variables.
+    """Settings from variables, of this process if no others are given.
 
     Local use needs none: a key file and a store are made in the data folder. Raises BadSettings.
     """
+    environment = os.environ if environment is None else environment
     if problems := not_utf_8(environment, TABLE):
         raise BadSettings(problems)
     values = Values(environment)
@@ -280,6 +299,8 @@ def read_settings(
         ),
         **values.fields_of(Settings),
     )
+    if not problems and not is_below(settings.root_path, settings.taken_path):
+        problems.append(f"ELICIT_ROOT_PATH: ELICIT_URL ({url}) must have a path that begins so.")
     if settings.hsts is not None and not url.startswith("https:"):
         problems.append(f"ELICIT_HSTS: it is for a server behind https, and ELICIT_URL is {url}.")
     values.refuse_unknown(_known(environment, settings, declared))
@@ -324,11 +345,10 @@ def with_sandbox(settings: Settings, sandbox: "Sandbox") -> Settings:
 def _url(values: Values, *, host: str, port: int) -> str:
     environment, problems = values.environment, values.problems
     shown = f"[{host}]" if ":" in host else host
-    url = without_default_port(environment.get("ELICIT_URL", f"http://{shown}:{port}").rstrip("/"))
+    url = environment.get("ELICIT_URL", f"http://{shown}:{port}").rstrip("/")
     try:
-        if origin_of(url) != url:
-            problems.append("ELICIT_URL: it must be scheme://host[:port], without a path.")
-    except InvalidQuestion as error:
+        return public_url(url)
+    except ValueError as error:
         if "ELICIT_URL" in environment or is_loopback(host):
             problems.append(f"ELICIT_URL: {error}")
         else:

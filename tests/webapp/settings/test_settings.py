@@ -173,7 +173,7 @@ def test_a_server_for_others_must_know_its_address(home: dict[str, str]) -> None
         "",
         "elicit.example",
         "http://elicit.example",
-        "https://elicit.example/path",
+        "https://elicit.example/a//b",
         "ftp://x",
         "https://u:p@elicit.example",
         "https://elicit.example?x",
@@ -206,7 +206,7 @@ def test_every_problem_is_reported_at_once(home: dict[str, str]) -> None:
     found = problems_in(
         {
             **home,
-            "ELICIT_URL": "https://elicit.example/path",
+            "ELICIT_URL": "https://elicit.example/a//b",
             "ELICIT_SECRET": "short",
             "ELICIT_ORIGINS": "https://ok.example, nonsense https://x.example/path",
             "ELICIT_PROXIES": "10.0.0.0/8 nonsense 10.0.0.1/8",
