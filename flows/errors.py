@@ -4,8 +4,9 @@ ElicitError
 ├── InvalidQuestion      the verb's own arguments are wrong (raised by the verb, not at the await)
 │   ├── InvalidSchema    what a form cannot show, which is a fault of the tool's code
 │   └── ResultNotKept    what `once` did is done, and its result is no JSON or too long
-├── NoAsker              no tool call is going on here
+├── NoAsker              nobody asks here: no tool call, and no `asking` block
 ├── CallOver             the call that this verb belongs to has ended
+├── AlreadyDone          what this owner's key stands for was done a moment ago
 ├── NotAsked             a question was made in the call and never awaited
 │   └── NotAwaited       and was used as if it were its answer
 ├── QuestionChanged      a retried tool asked something else than before
@@ -73,14 +74,16 @@ class ResultNotKept(InvalidQuestion):
 
 
 class NoAsker(ElicitError):
-    """A verb was awaited where no tool call is going on."""
+    """A verb was awaited where nobody asks; `why` says so in other words than the usual ones."""
 
     name = "ELICITATION_NO_ASKER"
 
-    def __init__(self) -> None:
+    def __init__(self, why: str | None = None) -> None:
         super().__init__(
-            "Nobody can be asked here: await it inside a tool of a server that `elicit serve` "
-            "serves or that `webapp.mcp.attach` was given."
+            why
+            or "Nobody can be asked here. In a tool, await it inside the tool of a server that "
+            "`elicit serve` serves or that `create_app` was given; in any other coroutine, within "
+            "`async with asking(owner, show=...)` (from webapp import asking)."
         )
 
 
@@ -91,6 +94,23 @@ class CallOver(ElicitError):
 
     def __init__(self) -> None:
         super().__init__("This call is over, so nothing can be asked for it any more.")
+
+
+class AlreadyDone(ElicitError):
+    """A block `asking` with this owner and key has just used a payment or `once`, and ended well.
+
+    So this one is its repetition: nobody was asked, and nothing is bought or done again.
+    """
+
+    name = "ELICITATION_ALREADY_DONE"
+    http_status = 409
+
+    def __init__(self) -> None:
+        super().__init__(
+            "What this stands for was done a moment ago, so nothing was asked, bought or done "
+            "again. Show what came of it; two minutes later the same is a new wish, and one with "
+            "again=True is one at once."
+        )
 
 
 class NotAsked(ElicitError):

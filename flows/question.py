@@ -352,6 +352,7 @@ class _Here:
     asker: Asker
     unasked: Unasked
     body: ToolBody
+    is_tool: bool = True
 
 
 _here: ContextVar[_Here] = ContextVar("elicit_asker")
@@ -377,6 +378,12 @@ def current_body() -> ToolBody:
     return here.body if here is not None else ToolBody()
 
 
+def asks_without_tool() -> bool:
+    """Whether it is a coroutine of an application's own that asks here."""
+    here = _here.get(None)
+    return here is not None and not here.is_tool
+
+
 def tell_asker(error: ElicitError) -> None:
     """Let whoever asks here, if anybody does, know what a verb raised."""
     here = _here.get(None)
@@ -398,11 +405,14 @@ def telling() -> Generator[None]:
 
 
 @contextmanager
-def asking(asker: Asker, *, body: ToolBody | None = None) -> Generator[Unasked]:
+def asking(
+    asker: Asker, *, body: ToolBody | None = None, is_tool: bool = True
+) -> Generator[Unasked]:
     """Within it, verbs go to `asker`; what is made within it, and not asked, is what it gives."""
     outer = _here.get(None)
     unasked = Unasked(outer.unasked if outer is not None and outer.asker is asker else None)
-    token = _here.set(_Here(asker=asker, unasked=unasked, body=body or ToolBody()))
+    here = _Here(asker=asker, unasked=unasked, body=body or ToolBody(), is_tool=is_tool)
+    token = _here.set(here)
     try:
         yield unasked
     finally:

@@ -38,8 +38,8 @@ ROOMS = (
         for room in (
             *("limits", "printing", "stores", "deadline", "http", "records", "elicitations"),
             *("oauth", "payments", "logs", "identity", "sandbox", "settings", "kinds"),
-            *("completion", "calls", "service", "sweeper", "connecting", "command", "pages"),
-            *("mcp", "server", "routes", "app", "serving", "demo", "testing", "cli"),
+            *("completion", "calls", "service", "coroutines", "sweeper", "connecting", "command"),
+            *("pages", "mcp", "server", "routes", "app", "serving", "demo", "testing", "cli"),
         )
     ),
     "webapp",

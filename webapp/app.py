@@ -7,18 +7,16 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from functools import cache, partial
+from functools import partial
 from http import HTTPStatus
 from typing import Any
-
-from litestar import Litestar, Response, Router
-from litestar.di import Provide
-from litestar.exceptions import HTTPException
+from urllib.parse import urlsplit
 
 from flows.errors import StoreUnavailable
 from flows.oauth.access_token import Resource
 from flows.question import asking
 from webapp.connecting import outbound_of, service_of, utc_now
+from webapp.coroutines import asked_in
 from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
 from webapp.http.address import PLAIN_PATH
@@ -29,7 +27,7 @@ from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, S
 from webapp.http.ending import told_of_the_end
 from webapp.http.guard import MACHINE_PATHS, PROBES, Guard
 from webapp.http.hsts import StrictTransport
-from webapp.http.parts import AnyRequest, bring, nothing_to_begin, part, provided
+from webapp.http.parts import bring, nothing_to_begin
 from webapp.http.rate_limit import Paced, Rates
 from webapp.http.requests import Bounded
 from webapp.http.root_path import under
@@ -37,6 +35,7 @@ from webapp.http.workers import must_be_one_process
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
+from webapp.identity.users import Users, Who, must_be_sign_in_url, note_request
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.logs.events import mask_access_logs
@@ -49,19 +48,9 @@ from webapp.mcp.opened import OpenedSessions
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_open_all
 from webapp.routes.answers import Answers
-from webapp.routes.callbacks import provider_answers, provider_returns
-from webapp.routes.connections import connections, disconnect, keep, reconnect, switch, unshare
-from webapp.routes.home import alive, home, ready, static
-from webapp.routes.links import allow, decline, go_on, show, show_user_code
-from webapp.routes.live import live
-from webapp.routes.page_request import page_request
-from webapp.routes.payments import payments, request_refund
-from webapp.routes.pictures import picture
-from webapp.routes.returns import called_back, come_back
-from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
-from webapp.routes.webhooks import hooked
+from webapp.routes.router import is_ours, routes
 from webapp.sandbox.settings import Sandbox
-from webapp.server import HostedServer
+from webapp.server import HostedServer, NothingServed
 from webapp.service import Service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.sandboxed import with_sandbox
@@ -69,7 +58,6 @@ from webapp.settings.settings import Settings
 from webapp.stores import Store
 from webapp.sweeper import sweep
 
-BODY_BYTES_AT_MOST = 64 * 1024
 # By address: a person who clicks about never meets it.
 PAGES_AT_ONCE = 100
 BETWEEN_PAGES = timedelta(seconds=0.2)
@@ -92,18 +80,23 @@ async def open_app(
     options: Mapping[str, Any] | None = None,
     outbound: Outbound | None = None,
     has_endpoint: bool = True,
+    users: Users | None = None,
+    asked_as: object | None = None,
 ) -> AsyncGenerator[ASGIApp]:
     """Everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
     there is one. `built` is told of the service, for who has to end it gently. `options` are for
     the application that the server's library makes. `outbound` is the network's unless given. Where
-    it has no endpoint, calls come to the server itself, in this process. Raises GateWithoutTool.
+    it has no endpoint, calls come to the server itself, in this process.    Without a server the application asks its `users` for itself, in blocks `asking` that may name
+    it by `asked_as`. Raises GateWithoutTool.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
-    if is_served(server):
-        raise NotRunning(_TWICE_SERVED)
-    await must_name_tools(settings.gate, server)
+    users = users or Users(application=_name_of(settings, server))
+    if server is not None:
+        if is_served(server):
+            raise NotRunning(_TWICE_SERVED)
+        await must_name_tools(settings.gate, server)
     async with AsyncExitStack() as stack:
         if store is None:
             must_be_one_process(os.environ, sys.argv)
@@ -125,20 +118,18 @@ async def open_app(
                 kinds=kinds,
                 limits=limits,
                 issuer=issuer,
+                users=users,
             )
         )
         if built is not None:
             built(service)
-        middleware = attach(server, service, issuer=settings.identity.server_issuer, wires=wires)
-        stack.callback(middleware.end)
-        vouching = settings.identity.server_issuer or issuer_of(server)
-        sender = partial(sender_of, identity=service.identity, issuer=vouching)
-        served = HostedServer(
-            server,
-            clock=clock,
-            around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
-            options=options,
-        )
+        served: HostedServer | NothingServed = NothingServed(users.application)
+        if server is not None:
+            middleware = attach(
+                server, service, issuer=settings.identity.server_issuer, wires=wires
+            )
+            stack.callback(middleware.end)
+            served = _hosted(server, service, settings=settings, clock=clock, options=options)
         pages = Renderer(
             folders=[*settings.templates, template_folder()], root_path=settings.root_path
         )
@@ -154,10 +145,11 @@ async def open_app(
             stack.callback(task.cancel)
         if has_endpoint:
             await stack.enter_async_context(served.running())
+        await stack.enter_async_context(asked_in(service, app=asked_as))
         app: ASGIApp = Switch(
             answers=answers, served=served, service=service, root_path=settings.root_path
         )
-        if issuer is not None and not served.has_own_sign_in:
+        if server is not None and issuer is not None and not served.has_own_sign_in:
             app = _protected(app, issuer=issuer, settings=settings, name=served.name, clock=clock)
         if not settings.is_local:  # there everybody has the same address
             rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=clock)
@@ -176,9 +168,14 @@ class Switch:
     """Sends a request to our routes, or to the served library's application for paths we lack."""
 
     def __init__(
-        self, *, answers: Answers, served: HostedServer, service: Service, root_path: str
+        self,
+        *,
+        answers: Answers,
+        served: HostedServer | NothingServed,
+        service: Service,
+        root_path: str,
     ) -> None:
-        self._ours = Bounded(_routes())
+        self._ours = Bounded(routes())
         self._served = served
         self._service = service
         self._root_path = root_path
@@ -189,13 +186,12 @@ class Switch:
         if scope["type"] == "lifespan":  # it all runs by now
             await nothing_to_begin(receive, send)
             return
-        is_ours = _is_ours(scope["path"])
-        if not is_ours and self._served.has_route(scope):
+        if not (is_own := is_ours(scope["path"])) and self._served.has_route(scope):
             # A route of the author's may complete, in trusted code or with a return token.
             with asking(self._service.completing):
                 await self._served(scope, receive, send)
             return
-        if not is_ours and (why := self._why_unknown(scope["path"])) is not None:
+        if not is_own and (why := self._why_unknown(scope["path"])) is not None:
             if not self._is_told:
                 self._is_told = True
                 _log.warning("path.unknown: %s", why)
@@ -204,13 +200,14 @@ class Switch:
                 body = problem(status, detail=why, code="path-unknown")
                 await send_answer(send, status, body, {"content-type": "application/problem+json"})
                 return
+        note_request(scope)
         bring(scope, self._parts)
         await self._ours(scope, receive, under(self._root_path, send))
 
     def _why_unknown(self, path: str) -> str | None:
         """For the operator: what a path says that would be ours without what it begins with."""
         prefix, slash, rest = path[1:].partition("/")
-        if not (slash and PLAIN_PATH.fullmatch(f"/{prefix}") and _is_ours(f"/{rest}")):
+        if not (slash and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
             return None
         url = self._service.public_url
         return (
@@ -226,8 +223,11 @@ class NotRunning(RuntimeError):
 class App:
     """The application with its lifespan, for an ASGI server, or an application that mounts it."""
 
-    def __init__(self, settings: Settings, server: Any, plugins: Sequence[object]) -> None:
+    def __init__(
+        self, settings: Settings, server: Any, plugins: Sequence[object], *, users: Users
+    ) -> None:
         self._settings = settings
+        self._users = users
         self._plugins = plugins
         self._server = server
         self._app: ASGIApp | None = None
@@ -253,7 +253,12 @@ class App:
         try:
             async with (
                 open_app(
-                    self._settings, self._server, plugins=self._plugins, built=services.append
+                    self._settings,
+                    self._server,
+                    plugins=self._plugins,
+                    built=services.append,
+                    users=self._users,
+                    asked_as=self,
                 ) as self._app,
                 asyncio.TaskGroup() as group,
             ):
@@ -331,14 +336,58 @@ _TWICE = (
 )
 
 
-def create_app(settings: Settings, server: Any, *, plugins: Sequence[object] = ()) -> App:
-    """The application that serves `server` (an MCPServer or FastMCP server) with our pages.
+def create_app(
+    settings: Settings,
+    server: Any = None,
+    *,
+    name: str | None = None,
+    who: Who | None = None,
+    sign_in_url: str | None = None,
+    plugins: Sequence[object] = (),
+) -> App:
+    """The application that serves our pages, and `server` (an MCPServer or FastMCP server) with it.
 
-    `plugins` are told what happens to questions: see webapp.elicitations.plugins. Raises ValueError
-    for a server without a name of its own.
+    `who` is given a browser's request (Starlette's: headers, cookies, a session of yours) and says
+    which of your users sends it: an id as blocks `asking` name their owner, or None. It may be
+    async, and has five seconds. `sign_in_url` is where they sign in. Without a server, `name` is
+    what the pages call your application, and what is kept for its users goes by it; left out, it is
+    the host of ELICIT_URL. `plugins` are told what happens to questions: see
+    webapp.elicitations.plugins. Raises ValueError for a server without a name of its own, for
+    another name beside it, and for a `sign_in_url` that is none.
     """
-    must_be_named(server)
-    return App(settings, server, plugins)
+    if server is not None:
+        must_be_named(server)
+        if name is not None:
+            raise ValueError(
+                f"name={name!r}: the server has a name, {server.name!r}; leave it out."
+            )
+    if sign_in_url is not None:
+        must_be_sign_in_url(sign_in_url)
+    application = name or _name_of(settings, server)
+    users = Users(application=application, who=who, sign_in_url=sign_in_url)
+    return App(settings, server, plugins, users=users)
+
+
+def _name_of(settings: Settings, server: Any) -> str:
+    return urlsplit(settings.url).netloc if server is None else str(server.name)
+
+
+def _hosted(
+    server: Any,
+    service: Service,
+    *,
+    settings: Settings,
+    clock: Clock,
+    options: Mapping[str, Any] | None,
+) -> HostedServer:
+    vouching = settings.identity.server_issuer or issuer_of(server)
+    sender = partial(sender_of, identity=service.identity, issuer=vouching)
+    return HostedServer(
+        server,
+        clock=clock,
+        around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
+        options=options,
+    )
 
 
 def _protected(
@@ -366,77 +415,3 @@ def _protected(
         introspection=introspection,
         root_path=settings.root_path,
     )
-
-
-@cache
-def _routes() -> Litestar:
-    """Our routes, compiled once; each request brings the parts of the server that it came to."""
-    answers_of: Callable[[AnyRequest], Answers] = part("answers")
-
-    def page(request: AnyRequest, error: Exception) -> Response[Any]:
-        return answers_of(request).page_for_error(request, error)
-
-    def details(request: AnyRequest, error: Exception) -> Response[Any]:
-        return answers_of(request).problem_for_error(request, error)
-
-    def either(request: AnyRequest, error: Exception) -> Response[Any]:
-        return answers_of(request).for_error(request, error)
-
-    # Handlers by type; those for HTTPException cover what the framework itself refuses.
-    for_people = Router(
-        "/",
-        route_handlers=[
-            show,
-            go_on,
-            allow,
-            decline,
-            show_user_code,
-            sign_in,
-            signed_in,
-            sign_out,
-            offer_pairing,
-            pair,
-            come_back,
-            provider_answers,
-            provider_returns,
-            connections,
-            disconnect,
-            unshare,
-            keep,
-            switch,
-            reconnect,
-            payments,
-            request_refund,
-            home,
-        ],
-        exception_handlers={Exception: page, HTTPException: page},
-    )
-    for_programs = Router(
-        "/",
-        route_handlers=[live, called_back, hooked, alive, ready, static, picture],
-        exception_handlers={Exception: details, HTTPException: details},
-    )
-    return Litestar(
-        [for_people, for_programs],
-        dependencies={
-            **provided(service="service", served="served"),
-            "page": Provide(page_request),
-        },
-        exception_handlers={Exception: either, HTTPException: either},
-        openapi_config=None,
-        logging_config=None,
-        request_max_body_size=BODY_BYTES_AT_MOST,
-    )
-
-
-def _is_ours(path: str) -> bool:
-    whole, beginnings = _paths()
-    return path in whole or path.startswith(beginnings)
-
-
-@cache
-def _paths() -> tuple[frozenset[str], tuple[str, ...]]:
-    """Of our routes: those without a parameter, and what stands before it in the others."""
-    split = [route.path.partition("{") for route in _routes().routes]
-    whole = frozenset(path for path, parameter, _ in split if not parameter)
-    return whole, tuple({beginning for beginning, parameter, _ in split if parameter})

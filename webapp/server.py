@@ -85,6 +85,29 @@ class HostedServer:
             yield
 
 
+class NothingServed:
+    """In a server's place where an application has none: it asks its users for itself."""
+
+    server = None
+    has_own_sign_in = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def tools(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def has_route(self, scope: Scope) -> bool:
+        return False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError  # it has no route
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        yield
+
+
 def _application(server: Any, streams: Streams, options: Mapping[str, Any]) -> Starlette:
     # Host and Origin are checked for everything by our own layer, in one place.
     application: Starlette

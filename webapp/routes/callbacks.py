@@ -111,7 +111,8 @@ async def _must_be_bound(page: PageRequest, elicitation: Elicitation) -> None:
     is_same, way = page.is_bound(elicitation), (await page.opening(elicitation)).way
     if is_same and way is Way.OPEN:
         return
-    if is_same and way is Way.SIGN_IN:  # signed out meanwhile: the link itself goes on
+    if is_same and way in (Way.SIGN_IN, Way.APPLICATION):
+        # Signed out meanwhile: the link itself goes on.
         here = page.service.links.of(elicitation, now=page.now)
         await must_be_opener(page, elicitation, here=here.removeprefix(page.service.public_url))
     _log.warning("callback.refused", extra={"id": elicitation.id, "way": way.value})
