@@ -88,8 +88,9 @@ async def open_app(
     `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
     there is one. `built` is told of the service, for who has to end it gently. `options` are for
     the application that the server's library makes. `outbound` is the network's unless given. Where
-    it has no endpoint, calls come to the server itself, in this process.    Without a server the application asks its `users` for itself, in blocks `asking` that may name
-    it by `asked_as`. Raises GateWithoutTool.
+    it has no endpoint, calls come to the server itself, in this process. Without a server
+    the application asks its `users` for itself, in blocks `asking` that may name it by `asked_as`.
+    Raises GateWithoutTool.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     users = users or Users(application=_name_of(settings, server))
@@ -151,17 +152,7 @@ async def open_app(
         )
         if server is not None and issuer is not None and not served.has_own_sign_in:
             app = _protected(app, issuer=issuer, settings=settings, name=served.name, clock=clock)
-        if not settings.is_local:  # there everybody has the same address
-            rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=clock)
-            app = Paced(app, rates=rates, free=MACHINE_PATHS)
-        app = Guard(
-            app,
-            public_url=settings.url,
-            allowed_origins=settings.origins,
-            trusted_proxies=settings.proxies,
-            taken_path=settings.taken_path,
-        )
-        yield app if settings.hsts is None else StrictTransport(app, life=settings.hsts)
+        yield _guarded(app, settings=settings, clock=clock)
 
 
 class Switch:
@@ -388,6 +379,20 @@ def _hosted(
         around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
         options=options,
     )
+
+
+def _guarded(app: ASGIApp, *, settings: Settings, clock: Clock) -> ASGIApp:
+    if not settings.is_local:  # there everybody has the same address
+        rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=clock)
+        app = Paced(app, rates=rates, free=MACHINE_PATHS)
+    app = Guard(
+        app,
+        public_url=settings.url,
+        allowed_origins=settings.origins,
+        trusted_proxies=settings.proxies,
+        taken_path=settings.taken_path,
+    )
+    return app if settings.hsts is None else StrictTransport(app, life=settings.hsts)
 
 
 def _protected(
