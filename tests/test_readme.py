@@ -34,7 +34,7 @@ async def test_the_code_of_the_readme_does_what_it_says(tmp_path, revision):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     here = f"http://127.0.0.1:{port}"
-    environment = {"ELICIT_URL": here}
+    environment = {"ELICIT_URL": here, "ELICIT_MIN_ANSWER": "0"}
     (tmp_path / "my_tools.py").write_text(TOOLS.replace("http://127.0.0.1:8765", here))
     said = list[str]()
     async with (

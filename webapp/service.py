@@ -16,7 +16,7 @@ from flows.oauth.provider import Provider
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import UNUSED_KEPT
 from flows.providers import PROVIDERS
-from webapp.calls.patience import Patience
+from webapp.calls.clients import McpClients
 from webapp.calls.running import RunningTools
 from webapp.completion import Completing
 from webapp.deadline import Clock
@@ -91,7 +91,7 @@ class Service:
     clock: Clock
     limits: CallLimits
     readiness: Readiness
-    patience: Patience
+    clients: McpClients
     public_url: str
     sandbox_url: str | None
     request_state_keys: Callable[[], tuple[bytes, ...]] = field(repr=False)
@@ -141,7 +141,7 @@ async def open_service(
     secrets that the ring lacks.
     """
     owners = await open_owners(store=store, ring=ring)
-    policies = policies or PolicySettings()
+    policies, limits = policies or PolicySettings(), limits or CallLimits()
     origin = "{0.scheme}://{0.netloc}".format(urlsplit(public_url))
     elicitations = Elicitations(
         store=store, owners=owners, waiters=Waiters(), clock=clock, plugins=Plugins(plugins)
@@ -235,9 +235,9 @@ async def open_service(
         bodies=RunningTools(orphaned_at_most=policies.orphaned_at_most, grace=policies.grace),
         tool_lists=ToolLists(elicitations.news),
         clock=clock,
-        limits=limits or CallLimits(),
+        limits=limits,
         readiness=Readiness(store),
-        patience=Patience(named=policies.patient_clients, clock=clock),
+        clients=McpClients(elicitations, settings=policies, silence=limits.silence),
         public_url=public_url.rstrip("/"),
         sandbox_url=sandbox_url,
         request_state_keys=partial(ring.derive_all, "request state"),
