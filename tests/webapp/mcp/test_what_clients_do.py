@@ -237,6 +237,16 @@ async def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link_a
         assert it.shows.asked == 1
 
 
+async def test_a_form_is_left_open_by_a_call_that_a_newer_same_one_takes_over(server):
+    async with here(server, LEGACY) as it:
+        older = await it.asks("name")
+        assert is_link(await it.caller.result("name"))
+        assert "Another call is waiting" in text_of(await soon(older))
+        await it.shows.says("accept", {"response": "Ann"})
+        assert await it.caller.text("name") == "hello Ann"
+        assert it.shows.asked == 1
+
+
 async def test_a_call_after_one_that_was_never_answered_has_the_link_in_its_first_answer(server):
     async with here(server, MODERN) as it:
         await it.caller.asked("name")

@@ -72,6 +72,8 @@ class Hold(OnStream):
         silence = await self._silence(call, asked)
         async with self._asking(call, asked, lambda: self._ask(call, shown), waiter) as asking:
             current = await self._wait(call, shown, waiter, asking, silence)
+            if current is not None:
+                self._leave_to_newer(call, current, asking)
         if current is not None and current.status.is_final:
             await self._context.session.send_elicit_complete(
                 current.id, related_request_id=self._context.request_id

@@ -35,6 +35,7 @@ class HoldForm(OnStream):
                 until = min(until, silence.at(call.now))
             current = await call.hold(asked, waiter, until=until, stops=asking.done)
             if not call.is_waiting_for(current):
+                self._leave_to_newer(call, current, asking)
                 return current
             if not asking.done():
                 await self._unless_draining(call, shown, is_out=True)

@@ -172,6 +172,11 @@ class OnStream:
         late = partial(self._came_late, call, asked)
         self._asks.leave(asked.id, asking, life=asked.expires_at - call.now, late=late)
 
+    def _leave_to_newer(self, call: Leg, current: Elicitation, asking: Asking) -> None:
+        """Where a newer same call took the wait over: a person may be answering here."""
+        if not (current.status.is_final or call.is_over or asking.done()):
+            self._leave(call, current, asking)
+
     async def _came_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer | None) -> None:
         if answer is None or self._is_nobodys(asked, answer):
             return
