@@ -18,6 +18,7 @@ ElicitError
 │   ├── Declined         in the client or on our page
 │   ├── Denied           at the provider
 │   ├── Cancelled        the wait ended; the question itself may live on
+│   ├── NobodyAsked      the client answered by itself, sooner than any person could
 │   ├── Processing       the payment is on its way and was not to be waited for
 │   ├── Expired          its time was up
 │   ├── Failed           the provider or this server could not finish it
@@ -230,6 +231,22 @@ class Cancelled(NotAccepted):
     """The wait was given up; the same call made again joins a question that is still open."""
 
     name = "ELICITATION_CANCELLED"
+
+
+class NobodyAsked(NotAccepted):
+    """The client answered sooner than a person can read: the question stays open on our page.
+
+    Told to the model alone: the tool has ended by then, and the same call goes on.
+    """
+
+    name = "ELICITATION_NOBODY_ASKED"
+
+    def __init__(self, *, elicitation_id: str) -> None:
+        super().__init__(
+            "Nobody was asked: the client answered this sooner than a person can read it, so its "
+            "answer does not count. This is no decision of the person's.",
+            elicitation_id=elicitation_id,
+        )
 
 
 class Processing(NotAccepted):
