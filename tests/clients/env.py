@@ -73,6 +73,11 @@ def shop(library: str) -> tuple[Any, list[str]]:
         return note("url", f"signed by {(await elicit.url(f'Sign {what}', THERE))['who']}")
 
     @server.tool()
+    async def terms(what: str) -> str:
+        await elicit.url(f"Read {what}", THERE, wait_for_completion=False)
+        return note("terms", "agreed")
+
+    @server.tool()
     async def oauth(what: str) -> str:
         return note("oauth", (await elicit.oauth(github, scopes=["repo"], reason=what)).label)
 

@@ -144,6 +144,18 @@ def test_a_yes_that_comes_at_once_approves_nothing(revision: str, kind: str) -> 
 
 
 @REVISIONS
+def test_a_link_that_is_accepted_at_once_is_no_agreement_of_the_persons(revision: str) -> None:
+    client = client_that(modes=("url",), link=AGREES)
+
+    async def play(shop: Shop) -> None:
+        reached, _ = await shop.asked(client, "terms", says="decline")
+        assert [heard.code for heard in reached.hears] == [NOBODY, DECLINED]
+        assert shop.env.passed == []
+
+    played(revision, play)
+
+
+@REVISIONS
 @pytest.mark.parametrize("kind", ["url", "oauth", "payment"])
 def test_a_link_that_is_accepted_at_once_is_given_to_the_model_as_well(
     revision: str, kind: str
