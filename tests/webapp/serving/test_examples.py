@@ -40,7 +40,7 @@ async def test_on_stdin_and_stdout_each_process_has_a_sandbox_of_its_own(tmp_pat
         "from flows import Money, elicit\nfrom flows.providers import github\n"
         "mcp = MCPServer('tools')\n"
         "@mcp.tool()\n"
-        "async def buy() -> str:\n"
+        "async def buy(reports: int) -> str:\n"
         "    account = await elicit.oauth(github, scopes=['repo'])\n"
         "    paid = await elicit.payment(Money('9.00', 'EUR'), 'A report')\n"
         "    return f'{account.label} paid {paid.price}'\n"
@@ -50,9 +50,11 @@ async def test_on_stdin_and_stdout_each_process_has_a_sandbox_of_its_own(tmp_pat
         started_by_client(*started, revision="legacy", home=tmp_path) as (first, at_first, one),
         started_by_client(*started, revision="2026-07-28", home=tmp_path) as (other, at_other, two),
     ):
-        for client, person, said in ((first, at_first, one), (other, at_other, two)):
+        both = ((first, at_first, one), (other, at_other, two))
+        for number, (client, person, said) in enumerate(both):
             assert (await client.list_tools()).tools  # it has said where its sandbox is
             person.enters += re.findall(r"sandbox at (http://\S+)", said.text())
-            assert text_of(await client.call_tool("buy", {})) == "octocat paid 9.00 EUR"
+            result = await client.call_tool("buy", {"reports": number})
+            assert text_of(result) == "octocat paid 9.00 EUR"
         assert at_first.links[0].startswith(f"http://127.0.0.1:{free_port}/e/")
         assert not at_other.links[0].startswith(f"http://127.0.0.1:{free_port}/e/")
