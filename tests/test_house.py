@@ -217,7 +217,10 @@ ALONE = {
     "webapp/pages/views_forms.py": "one kind's views",
 }
 # Where each file is one of a kind: a declaration, a command, a way to show, a place to keep.
-ONE_OF_MANY = ("flows/providers/", "webapp/cli/", "webapp/mcp/presenters/", "webapp/stores/")
+ONE_OF_MANY = (
+    *("flows/providers/", "webapp/cli/", "webapp/mcp/presenters/"),
+    *("webapp/routes/", "webapp/stores/"),
+)
 
 
 def test_what_one_file_alone_uses_stands_in_it_or_says_why() -> None:

@@ -127,7 +127,7 @@ async def open_app(
         pages = Renderer(
             folders=[*settings.templates, template_folder()], root_path=settings.root_path
         )
-        answers = Answers(pages=pages, server=served.name)
+        answers = Answers(pages=pages, server=served.name, has_tools=server is not None)
         background = await stack.enter_async_context(asyncio.TaskGroup())
         loops = (
             listen(service.elicitations),

@@ -314,6 +314,7 @@ async def test_an_application_is_called_what_its_author_says(here: AskingEnv) ->
     block, person = here.begin(connect), await here.browser()
     page = await person.visit((await block.link()).url)
     assert APPLICATION in page.text
+    assert "assistant" not in page.text
 
 
 @pytest.mark.parametrize("url", ["", "login", "//evil.example", "javascript:alert(1)", "/a\n"])
