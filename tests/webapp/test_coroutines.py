@@ -317,6 +317,13 @@ async def test_an_application_is_called_what_its_author_says(here: AskingEnv) ->
     assert "assistant" not in page.text
 
 
+async def test_its_home_speaks_of_no_tools(here: AskingEnv) -> None:
+    page = await (await here.browser(None)).visit(here.url)
+    assert (page.status, page.heading) == (200, f"Here {APPLICATION} asks its users")
+    assert "/mcp" not in page.text
+    assert (await (await here.browser()).visit(f"{here.url}/mcp")).status == 404
+
+
 @pytest.mark.parametrize("url", ["", "login", "//evil.example", "javascript:alert(1)", "/a\n"])
 def test_a_place_to_sign_in_is_an_address(url: str) -> None:
     settings = Settings(url="http://127.0.0.1:8765", ring=RING, store="memory:", uid=0)
