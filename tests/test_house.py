@@ -209,7 +209,10 @@ ALONE = {
     "webapp/pages/views_forms.py": "one kind's views",
 }
 # Where each file is one of a kind: a declaration, a command, a way to show, a place to keep.
-ONE_OF_MANY = ("flows/providers/", "webapp/cli/", "webapp/mcp/presenters/", "webapp/stores/")
+ONE_OF_MANY = (
+    *("flows/providers/", "webapp/cli/", "webapp/mcp/presenters/"),
+    *("webapp/routes/", "webapp/stores/"),
+)
 
 
 def test_what_one_file_alone_uses_stands_in_it_or_says_why() -> None:
@@ -242,6 +245,7 @@ def test_the_sandbox_is_reached_by_its_address_alone() -> None:
         "webapp/app.py": "webapp.sandbox.settings",
     }
     serves["webapp/settings/sandboxed.py"] = serves["webapp/app.py"]
+    serves["webapp/app.py"] = "webapp.sandbox"
     serves |= dict.fromkeys(
         ("webapp/testing/in_process.py", "webapp/testing/webhooks.py"), "webapp.sandbox"
     )
