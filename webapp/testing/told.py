@@ -3,7 +3,6 @@
 What goes wrong is an AssertionError that says what to write in the test.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,6 @@ from flows.payments.money import Money
 from flows.payments.session import CheckoutTerms
 from webapp.kinds.page_kind import arguments_in
 
-_CODE = re.compile(r"\[(ELICITATION_[A-Z_]+)\]")
 # What a test could have written before the call, by what the tool asks.
 _HINTS: Mapping[str, str] = {
     "account": "connects()",
@@ -78,11 +76,11 @@ class Heard:
     def of(cls, result: types.CallToolResult) -> "Heard":
         parts = [part.text for part in result.content if isinstance(part, types.TextContent)]
         text = "\n".join(parts)
-        code = _CODE.search(text) if result.is_error else None
+        code = (result.meta or {}).get("errorId") if result.is_error else None
         return cls(
             text=text,
             is_error=bool(result.is_error),
-            code=code[1] if code else None,
+            code=None if code is None else str(code),
             structured=result.structured_content,
             result=result,
         )
