@@ -5,6 +5,7 @@ What goes wrong is an AssertionError that says what to write in the test.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import mcp_types as types
@@ -30,11 +31,15 @@ _HINTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """One question as a person was asked it; `price` of a payment, `provider` of an account."""
+    """One question as a person was asked it; `price` of a payment, `provider` of an account.
+
+    `timeout` is how long it waits for them.
+    """
 
     kind: str
     message: str
     tool: str
+    timeout: timedelta
     price: Money | None = None
     provider: str | None = None
     scopes: tuple[str, ...] = ()
@@ -55,6 +60,7 @@ class Told:
             kind=asked.kind,
             message=asked.asked.message,
             tool=asked.asked.tool,
+            timeout=asked.expires_at - asked.created_at,
             price=price,
             provider=provider,
             scopes=scopes,
