@@ -115,17 +115,26 @@ class AlreadyDone(ElicitError):
 
 
 class NotAsked(ElicitError):
-    """Questions were made in a call and not asked; `places` are the lines where they were made."""
+    """Questions were made in a call and not asked; `places` are the lines where they were made.
+
+    `in_def`: one of them was made in a function that cannot await.
+    """
 
     name = "ELICITATION_NOT_ASKED"
 
-    def __init__(self, *places: str) -> None:
+    def __init__(self, *places: str, in_def: bool = False) -> None:
         self.places = places
+        self.in_def = in_def
+        instead = (
+            " A function that is a plain `def` cannot await: mark its tool with "
+            "@elicit.needs(question), and read the answer with elicit.needed(question)."
+        )
         super().__init__(
             f"The tool made a question at {', '.join(places)} and never asked it, so what it "
             "returned is withheld. This is a fault of the tool, and calling it again changes "
             "nothing: its author has to write `await` before the question, or to call discard() "
-            "on one that is not to be asked. What the tool did before is not undone."
+            f"on one that is not to be asked.{instead if in_def else ''} What the tool did before "
+            "is not undone."
         )
 
 

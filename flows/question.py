@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -33,6 +33,7 @@ from flows.errors import (
     Superseded,
 )
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 TIMEOUT_AT_MOST = timedelta(days=7)
@@ -263,6 +264,14 @@ class Resources(Protocol):
     """By what accounts and receipts, once given, reach the outside."""
 
     def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient: ...
+    def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
+        """For a tool that runs in a worker thread. Raises ElicitError on the event loop."""
+        ...
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """In a worker thread, until the event loop has done it."""
+        ...
+
     async def renew(self, connection: str, refused: str) -> str | None:
         """A newer key of the account for one that its provider refused; None: there is none."""
         ...

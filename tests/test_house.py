@@ -199,7 +199,6 @@ def test_no_module_is_too_long_to_be_seen_whole() -> None:
 ALONE = {
     "flows/schema/rules.py": "a table of JSON Schema's rules, read apart from what reads a schema",
     "webapp/calls/outcome.py": "what a tool gets, which its verbs have no room for",
-    "webapp/calls/resources.py": "what accounts and receipts may do, likewise",
     "webapp/demo/paired.py": "how the demo proves itself, apart from what it shows",
     "webapp/demo/tools.py": "the tools that somebody who tries it reads",
     "webapp/demo/waiting.py": "what a terminal shows meanwhile",
