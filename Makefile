@@ -9,12 +9,14 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check docs bench clean pins pythons lowest
+TIMES ?= 100
+.PHONY: help run test test-slow soak check docs bench clean pins pythons lowest
 
 help:
 	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
 	@echo 'make test     the tests, but for the slow ones'
 	@echo 'make test-slow  those that start processes, browsers and clients of another language'
+	@echo 'make soak     a hundred kills at each point, and whole matrices: hours, into docs/soak.md'
 	@echo 'make check    ruff, mypy, pyright'
 	@echo 'make docs     the site of docs/, in build/site'
 	@echo 'make pythons  the quick tests on the other Pythons here'
@@ -31,6 +33,9 @@ test: $(VENV)/dev.stamp
 
 test-slow: $(VENV)/dev.stamp
 	$(PYTEST) -m slow
+
+soak: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.soak --times $(TIMES) --workers $(WORKERS)
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check

@@ -1,13 +1,18 @@
-"""Plumbing of the test run: where the browser is, and that nothing is skipped unnoticed.
+"""Plumbing of the test run: where the browser is, what runs, and that nothing is skipped unnoticed.
 
 A skip is a gap that nobody sees. Where everything must run, REQUIRE_ALL_TESTS=1 makes any skip
 fail the run.
+
+A slow test with several axes (a revision, a point at which a process dies, a screen) runs on the
+diagonal of its matrix: each value of each axis at least once. With `--whole`, as `make soak` has
+it, every cell runs.
 """
 
 import os
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -23,6 +28,8 @@ pytest_plugins = ("tests.support.leaks",)
 # What starts processes of ours, a browser or a client of another language: `make test-slow`.
 SLOW_FOLDERS = ("browser", "crash", "oidc", "outside", "public", "typescript")
 SLOW_COMMANDS = ("backups", "commands", "demo", "keys", "mac", "serve", "servers", "stdio")
+SLOW_MODULES = ("hosts/test_hosts.py", "webapp/testing/test_plugin.py")
+PAGES = Path(__file__).parent / "webapp" / "pages"  # where some ask for a browser
 NO_BROWSER = "no browser on this machine"
 BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome")
 ASK_PLAYWRIGHT = """
@@ -62,21 +69,82 @@ def free_port() -> int:
     return port
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="every cell of the slow tests' matrices")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even read what `-m` leaves out: half of a short run was that."""
+    if collection_path.is_dir() or not collection_path.name.startswith("test_"):
+        return None
+    is_slow = bool(slow_places() & {collection_path, *collection_path.parents})
+    may_be_slow = is_slow or collection_path.parent == PAGES
+    left_out = {"slow": not may_be_slow, "not slow": is_slow}
+    return left_out.get(config.option.markexpr) or None
+
+
+def slow_places() -> set[Path]:
+    here = Path(__file__).parent
+    return {
+        *(here / folder for folder in SLOW_FOLDERS),
+        *(here / "webapp" / "cli" / f"test_{name}.py" for name in SLOW_COMMANDS),
+        *(here / module for module in SLOW_MODULES),
+    }
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: starts a process, a browser or a foreign client")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is slow by where it stands, or by the browser that it asks for."""
-    here = Path(__file__).parent
-    slow = {
-        *(here / folder for folder in SLOW_FOLDERS),
-        *(here / "webapp" / "cli" / f"test_{name}.py" for name in SLOW_COMMANDS),
-    }
+    slow = slow_places()
     for item in items:
         has_browser = "chromium" in getattr(item, "fixturenames", ())
+        if has_browser and item.path.parent != PAGES and not slow & {*item.path.parents}:
+            raise pytest.UsageError(f"{item.nodeid}: one with a browser stands in {PAGES}")
+        if item.get_closest_marker("slow"):
+            raise pytest.UsageError(f"{item.nodeid}: what is slow is named in {__file__}")
         if has_browser or slow & {item.path, *item.path.parents}:
             item.add_marker("slow")
+    if not config.getoption("--whole"):
+        left_out = off_the_diagonal(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The cells of the slow tests' matrices whose every value another cell has as well."""
+    matrices: dict[object, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("slow"):
+            matrices.setdefault((item.path, item.originalname), []).append(item)
+    left_out = set[pytest.Item]()
+    for cells in matrices.values():
+        values = {cell: values_of(cell) for cell in cells}
+        if any(len(each) < 2 for each in values.values()):
+            continue
+        missing = set[object]().union(*values.values())
+        # Another one begins in each test, so that the suite as a whole has all pairs of values.
+        first = zlib.crc32(cells[0].originalname.encode()) % len(cells)
+        order = cells[first:] + cells[:first]
+        while missing:
+            best = max(order, key=lambda cell: len(values[cell] & missing))
+            missing -= values[best]
+            order.remove(best)
+        left_out.update(order)
+    return left_out
+
+
+def values_of(cell: pytest.Function) -> frozenset[object]:
+    """One for each axis: what `parametrize` names together is one axis."""
+    given = dict(cell.callspec.params) if hasattr(cell, "callspec") else {}
+    named = [mark.args[0] for mark in cell.iter_markers("parametrize")]
+    axes = [each.replace(" ", "").split(",") if isinstance(each, str) else each for each in named]
+    axes += [[name] for name in given if not any(name in axis for axis in axes)]
+    return frozenset(
+        (axis[0], repr([given[name] for name in axis])) for axis in axes if axis[0] in given
+    )
 
 
 def skipped_reports(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:

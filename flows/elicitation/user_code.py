@@ -35,9 +35,9 @@ PAGE_WORDS = (
 )
 USERS_PAGE_WORDS = (
     "Type these letters into the page where you asked for this. They tell it that it is you who "
-    "has this page open. If somebody sent you this link, close the page: give the letters to nobody, "
-    "whoever asks for them. This protects less than signing in would, and the operator of this "
-    "server has chosen it."
+    "has this page open. If somebody sent you this link, close the page: give the letters to "
+    "nobody, whoever asks for them. This protects less than signing in would, and the operator of "
+    "this server has chosen it."
 )
 CHAT_WORDS = (
     "Open the link yourself. It shows eight letters; type them here, and the page goes on. This "

@@ -11,7 +11,7 @@ from tests.hosts.host import Host, Served
 from tests.hosts.nginx import NGINX
 from tests.hosts.table import HOSTS, expected
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 # Half a request is cut off after a second, where that is ours to do.
 SETTINGS = {"ELICIT_READ_SECONDS": "1"}
 

@@ -4,13 +4,15 @@ Requests are answered inside the browser's own driver, so nothing here opens a p
 """
 
 import re
+from collections.abc import AsyncIterator
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Browser, Route, expect
+import pytest_asyncio
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests.support.page_site import ORIGIN, Site, visit
 from tests.support.page_views import HOSTILE, USUAL, hostile_views, usual
@@ -34,20 +36,29 @@ LOOK = """() => ({
 })"""
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def screen(browser: Browser) -> AsyncIterator[tuple[Page, Site]]:
+    """One page for all that are only looked at: a new one costs ten times the look."""
+    site = Site(html="")
+    async with visit(browser, site, reduced_motion="reduce") as page:
+        yield page, site
+
+
 async def test_a_page_fits_and_can_be_pressed(
-    usual_view: View, pages: Renderer, browser: Browser
+    usual_view: View, pages: Renderer, screen: tuple[Page, Site]
 ) -> None:
-    site = Site(html=pages.render(usual_view))
-    async with visit(browser, site) as page:
-        for width, height in (PHONE, DESKTOP):
-            await page.set_viewport_size({"width": width, "height": height})
-            for scheme in SCHEMES:
-                await page.emulate_media(color_scheme=scheme)
-                await page.goto(f"{ORIGIN}/e/abc")
-                seen = await page.evaluate(LOOK)
-                assert seen["width"] <= width
-                assert all(side >= 44 for sides in seen["targets"] for side in sides)
-                assert (seen["ground"][0] > 200) == (scheme == "light")
+    page, site = screen
+    site.html = pages.render(usual_view)
+    site.complaints.clear()
+    await page.goto(f"{ORIGIN}/e/abc")
+    for width, height in (PHONE, DESKTOP):
+        await page.set_viewport_size({"width": width, "height": height})
+        for scheme in SCHEMES:
+            await page.emulate_media(color_scheme=scheme)
+            seen = await page.evaluate(LOOK)
+            assert seen["width"] <= width
+            assert all(side >= 44 for sides in seen["targets"] for side in sides)
+            assert (seen["ground"][0] > 200) == (scheme == "light")
     assert site.complaints == []
 
 

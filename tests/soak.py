@@ -1,0 +1,121 @@
+"""`python -m tests.soak [--times 100]`: what is too long for every change, and its result kept.
+
+A process is killed so many times at each point of tests/crash, each row of tests/outside is tried
+so many times against a served process, and all other slow tests run once with every cell of their
+matrices. The counts go to docs/soak.md; the status is 1 if anything failed.
+
+What could go wrong: a run that was cut short and looks like a whole one. So the document is written
+at the end alone, and says how many times it was.
+"""
+
+import argparse
+import asyncio
+import logging
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from tests.outside.rows import ROWS, Row
+
+HOUSE = Path(__file__).parents[1]
+DOCUMENT = HOUSE / "docs" / "soak.md"
+POINTS = "tests/crash"
+ONCE = ("tests/browser", "tests/oidc", "tests/typescript", "tests/webapp/cli", "tests/webapp/pages")
+BROKEN = "(the run itself)"
+HEAD = (
+    "# Soak\n\n"
+    "What takes too long for every change, as `make soak TIMES={times}` counted it last. It writes "
+    "this page.\n\n"
+    "Each point at which a process is killed (tests/crash) and each row that was once seen from "
+    "outside (tests/outside) is tried so many times; the other slow tests run once with every cell "
+    "of their matrices, of which `make test-slow` has the diagonal.\n\n"
+    "| what | cases | tries | failures |\n|---|---|---|---|\n"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    what: str
+    cases: int
+    tries: int
+    failures: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--times", type=int, default=100, help="default: %(default)s")
+    parser.add_argument("--workers", default="auto", help="of pytest-xdist; default: %(default)s")
+    options = parser.parse_args()
+    lines = [
+        *ran([POINTS], times=options.times, workers=options.workers),
+        *seen_from_outside(times=options.times),
+        *ran(ONCE, times=1, workers=options.workers),
+    ]
+    DOCUMENT.write_text(told(lines, times=options.times), "utf-8")
+    return 1 if any(line.failures for line in lines) else 0
+
+
+def ran(folders: Sequence[str], *, times: int, workers: str) -> Iterator[Line]:
+    """The slow tests of these folders, so many times, a line for each file."""
+    tries, failures = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for _ in range(times):
+        for case, is_right in _run_once(folders, workers=workers):
+            tries[case] += 1
+            failures[case] += not is_right
+    for file in sorted({file for file, _ in tries}):
+        cases = [case for case in tries if case[0] == file]
+        yield Line(
+            what=file,
+            cases=len(cases),
+            tries=sum(tries[case] for case in cases),
+            failures=sum(failures[case] for case in cases),
+        )
+
+
+def seen_from_outside(*, times: int) -> Iterator[Line]:
+    logging.disable()  # the libraries' of this side
+    for row in ROWS:
+        yield asyncio.run(_tried(row, times=times))
+
+
+def told(lines: Sequence[Line], *, times: int) -> str:
+    rows = [f"| {one.what} | {one.cases} | {one.tries} | {one.failures} |" for one in lines]
+    return HEAD.format(times=times) + "\n".join(rows) + "\n"
+
+
+def _run_once(folders: Sequence[str], *, workers: str) -> Iterator[tuple[tuple[str, str], bool]]:
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        ran = subprocess.run(
+            [
+                *(sys.executable, "-m", "pytest", "-m", "slow", "--whole", "--quiet", *folders),
+                *("--numprocesses", workers, "--dist", "loadfile", f"--junitxml={report}"),
+            ],
+            cwd=HOUSE,
+            check=False,
+        )
+        cases = list(ET.parse(report).iter("testcase")) if report.exists() else []  # noqa: S314 - pytest's
+    if ran.returncode not in (0, 1) or not cases:
+        yield (BROKEN, " ".join(folders)), False
+    for case in cases:
+        file = case.get("classname", "").replace(".", "/") + ".py"
+        is_right = not any(child.tag in ("failure", "error", "skipped") for child in case)
+        yield (file, case.get("name", "")), is_right
+
+
+async def _tried(row: Row, *, times: int) -> Line:
+    tries, failures = Counter[str](), 0
+    async for case, is_right in row.reproduce(times):
+        tries[case] += 1
+        failures += not is_right
+    what = f"tests/outside {row.FINDING}"
+    return Line(what=what, cases=len(tries), tries=tries.total(), failures=failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
