@@ -1,46 +1,55 @@
-"""`elicit clients`: what each client did with what it was sent, for a day, and its end.
-
-What could go wrong: a terminal that obeys what a client calls itself: names are shown cut, and
-signs that are no letters as such.
-"""
+"""`elicit clients`: what each client did with what it was sent, for a day, and its end."""
 
 import argparse
-import json
-from collections.abc import Mapping
+from datetime import datetime
+
+from msgspec import Struct
 
 from webapp.cli.arguments import add_id, commands_of
-from webapp.cli.operator import OWNER_CHARACTERS, WHAT_CHARACTERS, does
-from webapp.command import CommandRefused
-from webapp.printing import printed
+from webapp.cli.operator import OWNER_CHARACTERS, does, lists
+from webapp.cli.table import Table, the_one
 from webapp.records.ids import tail_of
-from webapp.records.rows import ClientDeed, ClientRecord
+from webapp.records.rows import ClientRecord
 from webapp.service import Service
+
+COLUMNS = ("id", "name", "version", "owner", "forms", "links", "seen_at", "until")
+
+
+class ClientRow(Struct, frozen=True, kw_only=True):
+    """What one person's client did last with forms and with links; None: it was sent none."""
+
+    id: str
+    name: str
+    version: str
+    owner: str
+    forms: str | None
+    links: str | None
+    seen_at: datetime
+    until: datetime
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
     words = "list what clients did with the forms and links that they were sent, the latest first"
-    listing = commands.add_parser("list", help=words)
-    listing.add_argument("--json", action="store_true", dest="as_json", help="as one JSON array")
-    does(listing, list_clients)
+    lists(commands.add_parser("list", help=words), list_clients, of=ClientRow)
     forget = commands.add_parser("forget", help="forget one: it is sent forms and links again")
     add_id(forget, shown_by="clients")
     does(forget, forget_client)
     does(commands.add_parser("clear", help="forget all, of everybody"), clear_clients)
 
 
-async def list_clients(service: Service, *, as_json: bool = False) -> list[str]:
+async def list_clients(service: Service) -> Table[ClientRow]:
     """Of all owners, the latest first."""
     found = await service.clients.all()
-    if as_json:
-        return [json.dumps([_facts(one) for one in found], indent=2)]
-    return [line for one in found for line in _told(one)] or ["No client is remembered."]
+    nothing = "No client is remembered."
+    return Table(rows=[*map(_row, found)], columns=COLUMNS, nothing=nothing)
 
 
 async def forget_client(service: Service, id: str) -> list[str]:
     """The next question is put to it as if it had never been asked. Raises Refused."""
-    if not await service.clients.forget(id):
-        raise CommandRefused(f"There is no client {id}: elicit clients list shows them.")
+    there = {tail_of(one): one for one in await service.clients.all()}
+    meant = the_one(id, there, what="client", shown_by="clients list")
+    await service.clients.forget(meant.id)
     return ["It is forgotten: the next question is put to it again."]
 
 
@@ -52,33 +61,15 @@ async def clear_clients(service: Service) -> list[str]:
     return [f"{count} {'is' if count == 1 else 'are'} forgotten."]
 
 
-def _told(client: ClientRecord) -> list[str]:
-    name = printed(client.name[:WHAT_CHARACTERS]) or "(no name)"
-    release = printed(client.release[:WHAT_CHARACTERS])
-    who = client.owner[:OWNER_CHARACTERS]
-    return [
-        f"{tail_of(client)}  {name} {release}, of {who}",
-        *(f"  {sent}: {_deed(deed)}" for sent, deed in _deeds(client).items()),
-    ]
-
-
-def _deed(deed: ClientDeed) -> str:
-    return f"{deed.what}  {deed.at:%Y-%m-%d %H:%M}, until {deed.until:%Y-%m-%d %H:%M} UTC"
-
-
-def _deeds(client: ClientRecord) -> Mapping[str, ClientDeed]:
-    both = {"forms": client.forms, "links": client.links}
-    return {sent: deed for sent, deed in both.items() if deed is not None}
-
-
-def _facts(client: ClientRecord) -> dict[str, object]:
-    return {
-        "id": tail_of(client),
-        "owner": client.owner[:OWNER_CHARACTERS],
-        "name": client.name,
-        "version": client.release,
-        **{
-            sent: {"did": deed.what, "at": deed.at.isoformat(), "until": deed.until.isoformat()}
-            for sent, deed in _deeds(client).items()
-        },
-    }
+def _row(client: ClientRecord) -> ClientRow:
+    deeds = [deed for deed in (client.forms, client.links) if deed is not None]
+    return ClientRow(
+        id=tail_of(client),
+        name=client.name,
+        version=client.release,
+        owner=client.owner[:OWNER_CHARACTERS],
+        forms=None if client.forms is None else client.forms.what,
+        links=None if client.links is None else client.links.what,
+        seen_at=max(deed.at for deed in deeds),
+        until=max(deed.until for deed in deeds),
+    )
