@@ -28,7 +28,7 @@ from webapp.connecting import utc_now
 from webapp.identity.pairing import address_of, key_of
 
 SECRET = "s" * 44
-MODULE = "tests.hosts.served"
+MODULE = "tests.hosts.hosting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
