@@ -204,7 +204,7 @@ class OnStream:
         part = Prompt(shown=shown, is_out=True, is_nobodys=True)
         await call.links.prove()
         parts = await shown.group.park(part, way=NOBODY, is_urgent=True)
-        call.interrupt(self._still(parts))
+        call.interrupt(self._still(call, parts))
 
     def _at_most(self, until: datetime, *, now: datetime) -> datetime:
         return until if self._held_until is None else min(until, self._held_until.at(now))
@@ -215,11 +215,11 @@ class OnStream:
         part = Prompt(shown=shown, is_out=True)
         await call.links.prove()
         parts = await shown.group.park(part, way=RESULT, is_urgent=False)
-        call.interrupt(self._still(parts))
+        call.interrupt(self._still(call, parts))
 
-    def _still(self, parts: Sequence[Prompt]) -> Result:
+    def _still(self, call: Leg, parts: Sequence[Prompt]) -> Result:
         version = self._context.protocol_version
-        return pending_result(parts, self._client, version=version, is_error=self._is_error)
+        return pending_result(call, parts, self._client, version=version, is_error=self._is_error)
 
     async def _unless_draining(
         self, call: Leg, shown: PresentedQuestion, *, is_out: bool = False
@@ -239,7 +239,7 @@ class OnStream:
         await call.links.prove()
         parts = await shown.group.park(part, way=RESULT, is_urgent=False)
         version = self._context.protocol_version
-        call.interrupt(pending_result(parts, self._client, version=version, is_error=True))
+        call.interrupt(pending_result(call, parts, self._client, version=version, is_error=True))
 
 
 class _AnsweredByAnything:
