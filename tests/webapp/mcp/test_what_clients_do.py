@@ -94,6 +94,27 @@ async def test_a_yes_that_is_sooner_than_a_person_is_nobodys(server, revision, t
         await is_reached_on_the_page(it, tool, told)
 
 
+async def test_of_what_is_asked_together_nothing_keeps_the_person_from_being_reached(
+    server, revision
+):
+    @server.tool()
+    async def both() -> str:
+        answers = await elicit.together(
+            elicit.confirm("Sure?"), elicit.url("Go there", "https://shop.example/")
+        )
+        return str(answers[0])
+
+    answers = [("decline", None), ("accept", None)]
+    async with here(server, revision, declares=BOTH) as it:
+        call = await it.asks("both")
+        await eventually(lambda: it.shows.asked == 2 or revision == MODERN)
+        for answer in answers:
+            await it.shows.says(*answer)
+        told = await soon(call)
+        assert code_of(told) == NOBODY
+        assert "What for: Sure?" in text_of(told)
+
+
 async def test_a_form_with_content_is_taken_however_soon(server, revision):
     async with here(server, revision, ("accept", {"response": "Ann"})) as it:
         assert await it.caller.text("name") == "hello Ann"

@@ -209,6 +209,14 @@ class OnStream:
     def _at_most(self, until: datetime, *, now: datetime) -> datetime:
         return until if self._held_until is None else min(until, self._held_until.at(now))
 
+    def _stops(self, shown: PresentedQuestion, asking: Asking | None) -> bool:
+        """Whether there is something to do before its time: `asking` is for an answer to come."""
+        return (asking is not None and asking.done()) or shown.group.has_nobodys
+
+    @property
+    def _is_held_enough(self) -> bool:
+        return self._held_until is not None and self._held_until.is_over
+
     async def _still_waiting(self, call: Leg, shown: PresentedQuestion, asking: Asking) -> NoReturn:
         """End the call before its client gives up on it; what it was asked stays open for it."""
         self._leave(call, shown.elicitation, asking)
