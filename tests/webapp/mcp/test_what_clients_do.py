@@ -309,7 +309,7 @@ async def test_one_that_was_seen_to_draw_nothing_gets_the_link_in_its_first_answ
         assert is_link(await it.caller.result("sure"))
         assert it.shows.asked == sent
         it.clock.tick(hours=2)
-        await it.asks("wipe")
+        assert not (await it.asks("wipe")).done()
 
 
 async def draws_nothing(it: Here, revision: str, way: str) -> None:
@@ -363,7 +363,7 @@ async def test_one_that_is_listed_as_drawing_forms_is_held_as_long_as_any(server
 async def test_one_that_is_listed_as_answering_answers_those_kinds_at_once(server, revision):
     listed = ListedClient(name="mcp", answers=frozenset({"confirm"}))
     policies = PolicySettings(clients=(listed,))
-    answers = [("accept", {}), ("decline", None), ("accept", {})]
+    answers: list[tuple[str, Any]] = [("accept", {}), ("decline", None), ("accept", {})]
     async with here(server, revision, *answers, policies=policies) as it:
         assert await it.caller.text("sure") == "sure: True"
         assert await it.caller.text("sure") == "sure: False"
