@@ -78,16 +78,16 @@ async def open_app(
     limits: CallLimits | None = None,
     wires: ClientConnections | None = None,
     sandbox: Sandbox | None = None,
-    outbound: Outbound | None = None,
     plugins: Sequence[object] = (),
     kinds: Collection[type[OwnKind]] = (),
     built: Callable[[Service], None] | None = None,
+    outbound: Outbound | None = None,
 ) -> AsyncGenerator[ASGIApp]:
     """Everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
-    there is one. `outbound` leads to providers, where the network does not. `built` is told of the
-    service, for who has to end it gently. Raises GateWithoutTool.
+    there is one. `built` is told of the service, for who has to end it gently. `outbound` is the
+    network's unless given. Raises GateWithoutTool.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     await must_name_tools(settings.gate, server)

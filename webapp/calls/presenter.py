@@ -68,6 +68,7 @@ class Leg(Protocol):
 
     used: CallUse
     faults: dict[str, Sequence[Fault]]
+    is_over: bool
 
     @property
     def now(self) -> datetime: ...

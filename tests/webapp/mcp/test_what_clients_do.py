@@ -1,28 +1,20 @@
 """What clients do with what they are sent: a person is reached, and nobody answers for them."""
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 import mcp_types as types
 import pytest
 
 from flows import elicit
-from flows.elicitation.proof import OnPage
-from flows.elicitation.states import Json, Status
-from tests.support.clock import Clock
+from flows.elicitation.states import Status
+from tests.support.client_by_hand import NOBODY, Here, Shows, code_of, here, is_link
 from tests.support.mcp_server import (
     BOTH,
     FORM,
     LEGACY,
     MODERN,
     URL,
-    Caller,
-    ServerEnv,
     answered_in,
-    attached,
     eventually,
     link_in,
     new_server,
@@ -31,8 +23,6 @@ from tests.support.mcp_server import (
 )
 from webapp.settings.quotas import ListedClient, PolicySettings
 
-A_SECOND = timedelta(seconds=1)
-NOBODY = "ELICITATION_NOBODY_ASKED"
 TOOLS = ("name", "sure", "wipe", "visit")
 DONE = {"name": "hello Ann", "sure": "sure: True", "wipe": "wiped", "visit": "went"}
 CODES = {"decline": "ELICITATION_DECLINED", "cancel": "ELICITATION_CANCELLED"}
@@ -66,87 +56,6 @@ def server(library: str) -> Any:
         return "went"
 
     return server
-
-
-class Shows:
-    """A client whose answers are given by hand, or at once."""
-
-    def __init__(self, *at_once: tuple[str, Any]) -> None:
-        self.asked = 0
-        self.answers: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
-        for answer in at_once:
-            self.answers.put_nowait(answer)
-
-    async def answer(self) -> tuple[str, Any]:
-        self.asked += 1
-        return await self.answers.get()
-
-    async def says(self, action: str, content: Any = None) -> None:
-        """The server has heard of it."""
-        self.answers.put_nowait((action, content))
-        await eventually(self.answers.empty)
-        for _ in range(200):
-            await asyncio.sleep(0)
-
-
-class Here:
-    def __init__(self, env: ServerEnv, clock: Clock, caller: Caller, shows: Shows) -> None:
-        self.env = env
-        self.clock = clock
-        self.caller = caller
-        self.shows = shows
-
-    async def pass_time(self, **amount: float) -> None:
-        await self.env.pending()
-        self.clock.tick(**amount)
-        self.env.service.elicitations.waiters.wake_all()
-
-    async def asks(self, tool: str) -> "asyncio.Task[types.CallToolResult]":
-        """A call whose question is before the client."""
-        before = self.shows.asked
-        call = self.caller.call(tool)
-        await eventually(lambda: self.shows.asked > before)
-        return call
-
-    async def answer_on_page(self, tool: str) -> None:
-        (asked,) = [e for e in await self.env.elicitations() if e.asked.tool == tool]
-        assert not asked.status.is_final
-        if tool == "visit":
-            await self.env.service.completing.complete(asked.id, {})
-            return
-        kind = self.env.service.kinds.on_page(asked.kind)
-        assert kind is not None
-        content: Json = {"response": "Ann"} if tool == "name" else {}
-        await kind.complete(asked, content, OnPage())
-
-    async def statuses(self) -> list[Status]:
-        return [row.status for row in await self.env.elicitations()]
-
-
-@asynccontextmanager
-async def here(
-    server: Any,
-    revision: str,
-    *at_once: tuple[str, Any],
-    declares: types.ElicitationCapability = FORM,
-    policies: PolicySettings | None = None,
-    name: str = "mcp",
-) -> AsyncGenerator[Here]:
-    shows, clock = Shows(*at_once), Clock()
-    async with (
-        attached(server, clock=clock, policies=policies, min_answer=A_SECOND) as env,
-        env.caller(revision, declares=declares, slow=shows.answer, name=name) as caller,
-    ):
-        yield Here(env, clock, caller, shows)
-
-
-def code_of(result: types.CallToolResult) -> object:
-    return (result.meta or {}).get("code")
-
-
-def is_link(result: types.CallToolResult) -> bool:
-    """Whether it leads the person to our page, as something that is still asked."""
-    return bool(link_in(result)) and code_of(result) is None
 
 
 async def is_reached_on_the_page(it: Here, tool: str, told: types.CallToolResult) -> None:
@@ -183,6 +92,27 @@ async def test_a_yes_that_is_sooner_than_a_person_is_nobodys(server, revision, t
         told = await it.caller.result(tool)
         assert code_of(told) == NOBODY
         await is_reached_on_the_page(it, tool, told)
+
+
+async def test_of_what_is_asked_together_nothing_keeps_the_person_from_being_reached(
+    server, revision
+):
+    @server.tool()
+    async def both() -> str:
+        answers = await elicit.together(
+            elicit.confirm("Sure?"), elicit.url("Go there", "https://shop.example/")
+        )
+        return str(answers[0])
+
+    answers = [("decline", None), ("accept", None)]
+    async with here(server, revision, declares=BOTH) as it:
+        call = await it.asks("both")
+        await eventually(lambda: it.shows.asked == 2 or revision == MODERN)
+        for answer in answers:
+            await it.shows.says(*answer)
+        told = await soon(call)
+        assert code_of(told) == NOBODY
+        assert "What for: Sure?" in text_of(told)
 
 
 async def test_a_form_with_content_is_taken_however_soon(server, revision):
@@ -323,6 +253,16 @@ async def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link_a
         await eventually(lambda: not len(it.env.service.bodies))
         told = await it.caller.result("name")
         assert is_link(told)
+        await it.shows.says("accept", {"response": "Ann"})
+        assert await it.caller.text("name") == "hello Ann"
+        assert it.shows.asked == 1
+
+
+async def test_a_form_is_left_open_by_a_call_that_a_newer_same_one_takes_over(server):
+    async with here(server, LEGACY) as it:
+        older = await it.asks("name")
+        assert is_link(await it.caller.result("name"))
+        assert "Another call is waiting" in text_of(await soon(older))
         await it.shows.says("accept", {"response": "Ann"})
         assert await it.caller.text("name") == "hello Ann"
         assert it.shows.asked == 1
