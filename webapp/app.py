@@ -20,6 +20,7 @@ from flows.question import asking
 from webapp.connecting import outbound_of, service_of, utc_now
 from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
+from webapp.http.client import Outbound
 from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send
 from webapp.http.guard import MACHINE_PATHS, Guard
 from webapp.http.hsts import StrictTransport
@@ -80,12 +81,13 @@ async def open_app(
     plugins: Sequence[object] = (),
     kinds: Collection[type[OwnKind]] = (),
     built: Callable[[Service], None] | None = None,
+    outbound: Outbound | None = None,
 ) -> AsyncGenerator[ASGIApp]:
     """Everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
-    there is one. `built` is told of the service, for who has to end it gently. Raises
-    GateWithoutTool.
+    there is one. `built` is told of the service, for who has to end it gently. `outbound` is the
+    network's unless given. Raises GateWithoutTool.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     await must_name_tools(settings.gate, server)
@@ -95,7 +97,7 @@ async def open_app(
             store = await open_noted(settings)
             stack.push_async_callback(store.aclose)
         await must_open_all(store, settings.ring)
-        outbound = await outbound_of(stack, settings)
+        outbound = outbound or await outbound_of(stack, settings)
         issuer = None
         if settings.identity.client is not None:
             issuer = Issuer(settings.identity.client.provider, fetch=outbound.send, clock=clock)

@@ -228,12 +228,19 @@ class AskedClient:
 
         A form with content is taken as it comes, as what is in it was given by somebody.
         """
-        if after >= self._clients.min_answer.total_seconds():
+        if not self.is_too_soon(after):
             return False
         if action != "accept":
             return not self._may_answer(asked, mode)
-        is_yes = mode == FORM and (traits_of(asked.kind).page == "confirm" or not content)
+        # To agree to a link settles a question whose tool waits for no more than that.
+        is_yes = not asked.asked.waits
+        if mode == FORM:
+            is_yes = traits_of(asked.kind).page == "confirm" or not content
         return is_yes and not self._may_answer(asked, mode)
+
+    def is_too_soon(self, after: float) -> bool:
+        """Whether nobody can have read it in so many seconds."""
+        return after < self._clients.min_answer.total_seconds()
 
     async def has_answered(self, mode: Mode) -> bool:
         """Whether it was seen to let a person answer, or the operator says that it does."""
@@ -271,7 +278,7 @@ class AskedClient:
     async def answered(self, asked: Elicitation, mode: Mode, *, after: float) -> None:
         """The client has answered it, whatever it said."""
         self._put(asked, _Put.ANSWERED)
-        if after >= self._clients.min_answer.total_seconds():
+        if not self.is_too_soon(after):
             await self._note(mode, Deed.ANSWERED)
 
     async def drew_nothing(self, asked: Elicitation, mode: Mode, deed: Deed) -> None:

@@ -7,7 +7,8 @@ tool's own.
 
 What could go wrong: a client that shows nothing, and answers by itself or makes no next leg. So the
 token says when each question was first put out, which no client can change, and a question that an
-earlier call put out in vain goes to the person as a link.
+earlier call put out in vain goes to the person as a link. One that agrees to a link at once may
+have opened a browser, or nothing: its leg ends with the link in the result.
 """
 
 import json
@@ -23,7 +24,7 @@ from flows.elicitation.run import keep_responses
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from flows.errors import InvalidAnswer, InvalidToken
-from webapp.calls.batch import NOBODY, RETRY
+from webapp.calls.batch import NOBODY, RESULT, RETRY
 from webapp.calls.clients import FORM, LINK, AskedClient, Deed, Mode
 from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
@@ -209,8 +210,10 @@ class Retry:
         if out.mode == _FORM:
             return await self._form_answer(call, shown, out)
         action = await self._answer(call, shown)
+        is_unread = False
         if action is not None:
-            await self._must_be_somebodys(call, shown, out, action=action)
+            after = await self._must_be_somebodys(call, shown, out, action=action)
+            is_unread = self._client.is_too_soon(after)
         if action == "decline":
             return await call.elicitations.end(current, Status.DECLINED)
         if action == "cancel":
@@ -218,13 +221,22 @@ class Retry:
             return None
         if action == "accept" and not current.asked.waits:
             return await agreed(call, current)
+        return await self._held(call, shown, waiter, is_unread=is_unread)
+
+    async def _held(
+        self, call: Leg, shown: PresentedQuestion, waiter: Waiter, *, is_unread: bool
+    ) -> Elicitation:
+        """Hold this leg; `is_unread`: the client agreed to the link sooner than anybody reads."""
+        asked = shown.elicitation
         current = await call.hold(
-            current,
+            asked,
             waiter,
-            until=self.limit(current.kind, now=call.now, timeout=timedelta()),
+            until=self.limit(asked.kind, now=call.now, timeout=timedelta()),
             stops=lambda: shown.group.is_urgent,
         )
         if call.is_waiting_for(current):
+            if is_unread and self._client.has_page(current.kind):
+                await self._end_with(call, Prompt(shown=shown, is_out=True), way=RESULT)
             await self._suspend(call, shown, is_shown=True)
         return current
 
@@ -262,21 +274,28 @@ class Retry:
         *,
         action: str,
         content: object = None,
-    ) -> None:
-        """Note what the client did; end the call where no person can have done it."""
+    ) -> float:
+        """Note what the client did, and after how many seconds.
+
+        It ends the call where no person can have done it.
+        """
         asked = shown.elicitation
         mode: Mode = FORM if out.mode == _FORM else LINK
         # A token of before this question stood at its place says nothing of it.
         put_out_at = max(out.at or asked.created_at, asked.created_at)
         after = (call.now - put_out_at) / _SECOND
-        if not self._client.is_nobodys(asked, mode, action, content, after=after):
-            self._answered.add(shown.index)
-            await self._client.answered(asked, mode, after=after)
-            return
-        await self._client.drew_nothing(asked, mode, Deed.AT_ONCE)
-        part = Prompt(shown=shown, is_out=True, is_nobodys=True)
+        if self._client.is_nobodys(asked, mode, action, content, after=after):
+            await self._client.drew_nothing(asked, mode, Deed.AT_ONCE)
+            part = Prompt(shown=shown, is_out=True, is_nobodys=True)
+            await self._end_with(call, part, way=NOBODY)
+        self._answered.add(shown.index)
+        await self._client.answered(asked, mode, after=after)
+        return after
+
+    async def _end_with(self, call: Leg, part: Prompt, *, way: str) -> NoReturn:
+        """The call's result is the link."""
         await call.links.prove()
-        parts = await shown.group.park(part, way=NOBODY, is_urgent=True)
+        parts = await part.shown.group.park(part, way=way, is_urgent=way == NOBODY)
         call.interrupt(self._last(call, parts))
 
     async def _answer(self, call: Leg, shown: PresentedQuestion) -> str | None:
