@@ -48,7 +48,8 @@ def low_level() -> Any:
         return types.ListToolsResult(tools=tools)
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        said = await next(tool for tool in TOOLS if tool.__name__ == params.name)()
+        tool = next(tool for tool in TOOLS if tool.__name__ == params.name)
+        said = await tool(**(params.arguments or {}))
         return types.CallToolResult(content=[types.TextContent(type="text", text=said)])
 
     return Server("shop", on_list_tools=list_tools, on_call_tool=call_tool)
@@ -64,11 +65,11 @@ async def read_terms() -> str:
     return "read"
 
 
-async def order() -> str:
+async def order(what: str) -> str:
     """Order once, with a number that the person types."""
     number = await elicit.secret("Your number")
     orders = await elicit.once("order", _order)
-    return f"order {orders} for {len(number)} letters"
+    return f"{what}: order {orders} for {len(number)} letters"
 
 
 async def _terms(request: Request) -> Response:
@@ -80,7 +81,7 @@ async def _where(request: Request) -> Response:
     return PlainTextResponse(str(request.url))
 
 
-TOOLS: tuple[Callable[[], Awaitable[str]], ...] = (read_terms, order)
+TOOLS: tuple[Callable[..., Awaitable[str]], ...] = (read_terms, order)
 ROUTES = {"/terms": _terms, "/where": _where}
 _orders = list[str]()
 
