@@ -171,7 +171,9 @@ class RunHost:
         port = _free_port()
         command = [word.format(port=port) for word in self.command]
         settings = {"ELICIT_SECRET": SECRET, "ELICIT_URL": f"http://127.0.0.1:{port}"}
-        more = {**settings, "ELICIT_STORE": f"sqlite:///{folder}/store.db", **(extra or {})}
+        settings["ELICIT_STORE"] = f"sqlite:///{folder}/store.db"
+        named = {k: v.format(origin=settings["ELICIT_URL"]) for k, v in (extra or {}).items()}
+        more = {**settings, **named}
         async with running(*command, home=folder, cwd=HOUSE, extra=more) as program:
             process, said = program.process, program.said
             yield Served(url=program.url, process=process, log=lambda: said + error_of(process))

@@ -2,9 +2,8 @@
 
 from fastmcp import FastMCP
 
-from tests.hosts.served import with_tools
+from tests.hosts.served import served
 from webapp import add_pages
 
-mcp = FastMCP("shop")
+mcp = served(FastMCP("shop"))
 add_pages(mcp)
-with_tools(mcp)

@@ -2,14 +2,11 @@
 
 import sys
 
-from mcp.server.mcpserver import MCPServer
-
-from tests.hosts.served import with_tools
+from tests.hosts.served import served
 from webapp import add_pages
 
-mcp = MCPServer("shop", log_level="WARNING")
+mcp = served()
 add_pages(mcp)
-with_tools(mcp)
 
 if __name__ == "__main__":
     mcp.run(transport="streamable-http", port=int(sys.argv[1]))

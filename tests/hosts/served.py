@@ -22,12 +22,9 @@ from flows import Link, elicit
 from flows.origin import origin_of
 from tests.typescript.everything import by_the_protocol
 from webapp import create_app, read_settings
+from webapp.mcp.tools import low_level_of
 
 URL = os.environ["ELICIT_URL"]
-
-
-def shop() -> Any:
-    return with_tools(MCPServer("shop", log_level="WARNING"))
 
 
 def with_tools(server: Any) -> Any:
@@ -91,9 +88,15 @@ async def _order(key: str) -> int:
     return len(_orders)
 
 
+def served(server: Any = None) -> Any:
+    """The server with its tools, on one that is given; or the conformance suite's."""
+    if os.environ.get("SERVED") == "conformance":
+        return by_the_protocol
+    return with_tools(server or MCPServer("shop", log_level="WARNING"))
+
+
 def _app() -> Any:
-    server = by_the_protocol if os.environ.get("SERVED") == "conformance" else shop()
-    return create_app(read_settings(), server)
+    return create_app(read_settings(), served())
 
 
 def _in_starlette() -> Any:
@@ -133,7 +136,9 @@ def _in_litestar() -> Any:
 
 
 def _low_level() -> Any:
-    app = create_app(read_settings(), low_level())
+    is_conformance = os.environ.get("SERVED") == "conformance"
+    server = low_level_of(by_the_protocol) if is_conformance else low_level()
+    app = create_app(read_settings(), server)
     own = [Route(path, route) for path, route in ROUTES.items()]
     return Starlette(routes=[*own, Mount("/", app)], lifespan=app.lifespan)
 

@@ -20,7 +20,7 @@ HOSTS: Sequence[Host] = (
         name="elicit serve",
         says="`elicit serve my_tools:mcp`, `my_tools:create_server`",
         command=("python", "-P", "-m", "elicit_url", "serve", "{app}", "--fd", "{fd}"),
-        app="shop",
+        app="served",
     ),
     RunHost(
         name="mcp.run()",
