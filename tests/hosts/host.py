@@ -23,6 +23,7 @@ from tests.support.cli import HOUSE, environment_of
 from tests.support.leaks import EARS
 from tests.support.mcp_server import Person, ServerEnv, new_browser
 from tests.support.processes import error_of, killed, start
+from tests.support.programs import running
 from tests.support.serving import bound, free_port
 from webapp.connecting import utc_now
 from webapp.identity.pairing import address_of, key_of
@@ -152,6 +153,30 @@ class StartedHost:
                 process.terminate()
             await killed_late(process)
             written.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHost:
+    """A program that binds its own port, {port} in `command`, and says when it serves."""
+
+    name: str
+    says: str
+    command: Sequence[str]
+    own: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @asynccontextmanager
+    async def served(
+        self, folder: Path, *, extra: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Served]:
+        port = _free_port()
+        command = [word.format(port=port) for word in self.command]
+        settings = {"ELICIT_SECRET": SECRET, "ELICIT_URL": f"http://127.0.0.1:{port}"}
+        settings["ELICIT_STORE"] = f"sqlite:///{folder}/store.db"
+        named = {k: v.format(origin=settings["ELICIT_URL"]) for k, v in (extra or {}).items()}
+        more = {**settings, **named}
+        async with running(*command, home=folder, cwd=HOUSE, extra=more) as program:
+            process, said = program.process, program.said
+            yield Served(url=program.url, process=process, log=lambda: said + error_of(process))
 
 
 async def killed_late(process: Process) -> None:
