@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _MCP_SERVER: type[Any] = MCPServer  # its own type has a parameter that is of no use here
 
 
-class Served:
+class HostedApplication:
     """What answers beside our own routes; of itself nothing does, and no tool is there."""
 
     server: Any = None
@@ -56,7 +56,7 @@ class Served:
         yield
 
 
-class HostedServer(Served):
+class HostedServer(HostedApplication):
     """An MCPServer or a FastMCP server, and the application that the library makes of it."""
 
     def __init__(
