@@ -82,7 +82,9 @@ class Host(Protocol):
 
     def served(
         self, folder: Path, *, extra: Mapping[str, str] | None = None
-    ) -> AbstractAsyncContextManager[Served]: ...
+    ) -> AbstractAsyncContextManager[Served]:
+        """Serve `tests.hosts.served`; of further settings, {origin} is where it is reached."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +125,13 @@ class StartedHost:
     async def _started(
         self, listener: socket.socket, *, url: str, folder: Path, extra: Mapping[str, str] | None
     ) -> AsyncIterator[Served]:
+        origin = url.removesuffix(self.path)
         settings = {
             "ELICIT_URL": url,
             "ELICIT_SECRET": SECRET,
             "ELICIT_STORE": f"sqlite:///{folder}/store.db",
             "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
-            **(extra or {}),
+            **{name: value.replace("{origin}", origin) for name, value in (extra or {}).items()},
         }
         folder.chmod(0o700)  # noqa: ASYNC240 - one call
         root_path = self.path if self.proxy == "takes off" else ""

@@ -38,11 +38,11 @@ def shop() -> MCPServer:
         return "read"
 
     @server.tool()
-    async def order() -> str:
+    async def order(what: str) -> str:
         """Order once, with a number that the person types."""
         number = await elicit.secret("Your number")
         orders = await elicit.once("order", _order)
-        return f"order {orders} for {len(number)} letters"
+        return f"{what}: order {orders} for {len(number)} letters"
 
     @server.custom_route("/terms", methods=["GET"])
     async def terms(request: Request) -> Response:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hosts.table import HOSTS
 from tests.support import cli as running
 from tests.support.serving import serving
 from tests.typescript.conformance import Checks, checked
@@ -66,6 +67,22 @@ async def test_no_scenario_is_worse_where_we_serve_it(
     assert worse(with_verbs, than=without) == []
     # The suite calls as a page of its own; without a name in ELICIT_ORIGINS no page may.
     assert set(worse(with_us, than=without)) <= OF_A_PAGE
+
+
+@pytest.mark.parametrize("revision", [OLDER, NEWER])
+async def test_no_scenario_is_worse_in_a_host_of_other_people(
+    newer_node: str, revision: str, tmp_path: Path
+) -> None:
+    named = {"SERVED": "conformance", "ELICIT_ORIGINS": "{origin}"}
+    async with serving(everything(with_verbs=False).streamable_http_app()) as plain:
+        (tmp_path / "plain").mkdir()
+        without = await checked(newer_node, f"{plain}/mcp", revision, tmp_path / "plain")
+    for number, host in enumerate(HOSTS):
+        home, found = tmp_path / f"home{number}", tmp_path / f"found{number}"
+        home.mkdir()
+        async with host.served(home, extra=named) as at:
+            checks = await checked(newer_node, f"{at.url}/mcp", revision, found)
+        assert worse(checks, than=without) == [], host.name
 
 
 def free_port() -> int:

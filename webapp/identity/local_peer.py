@@ -131,8 +131,9 @@ class LocalPeers:
         may have put another client's address in the scope.
         """
         peer = scope.get(PEER_KEY)
-        known = isinstance(peer, Peer) and loopback_of(scope) is not None
-        return peer.uid if known else None
+        if not isinstance(peer, Peer) or loopback_of(scope) is None:
+            return None
+        return peer.uid
 
     def is_gone(self, scope: Mapping[str, Any]) -> bool:
         """Tell whether the connection ended before it could be known whose it is."""
