@@ -13,5 +13,6 @@ arrived.
 Promised: one outcome moves one run; what `once` did is not done again; from the moment an outcome
 is taken a broken line ends nothing; a caller that is refused reaches no side effect.
 
-May be called by `webapp.mcp`; knows a presenter as a protocol and no revision.
+May be called by `webapp.mcp`, and by `webapp.coroutines`, whose calls have no tool; knows a
+presenter as a protocol and no revision.
 """
