@@ -79,7 +79,8 @@ class NoAsker(ElicitError):
     def __init__(self) -> None:
         super().__init__(
             "Nobody can be asked here: await it inside a tool of a server that `elicit serve` "
-            "serves or that `webapp.mcp.attach` was given."
+            "serves or that `webapp.mcp.attach` was given; in a test, inside "
+            "`async with elicit_person(server)`."
         )
 
 
