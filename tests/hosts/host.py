@@ -168,7 +168,7 @@ class RunHost:
     async def served(
         self, folder: Path, *, extra: Mapping[str, str] | None = None
     ) -> AsyncIterator[Served]:
-        port = _free_port()
+        port = free_port()
         command = [word.format(port=port) for word in self.command]
         settings = {"ELICIT_SECRET": SECRET, "ELICIT_URL": f"http://127.0.0.1:{port}"}
         settings["ELICIT_STORE"] = f"sqlite:///{folder}/store.db"
