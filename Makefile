@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 TIMES ?= 100
-.PHONY: help run test test-slow soak check bench clean pins pythons lowest
+.PHONY: help run test test-slow soak check docs bench clean pins pythons lowest
 
 help:
 	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
@@ -18,6 +18,7 @@ help:
 	@echo 'make test-slow  those that start processes, browsers and clients of another language'
 	@echo 'make soak     a hundred kills at each point, and whole matrices: hours, into docs/soak.md'
 	@echo 'make check    ruff, mypy, pyright'
+	@echo 'make docs     the site of docs/, in build/site'
 	@echo 'make pythons  the quick tests on the other Pythons here'
 	@echo 'make bench    the cost, beside its baselines'
 	@echo 'make clean    removes what the others made'
@@ -56,6 +57,11 @@ pythons:
 		$(VENV)-$${each%%=*}/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(FAST); \
 	done
 
+# The site, in build/site; the pages that come from the code are written by: python -m docs.reference
+docs: $(VENV)-docs/docs.stamp
+	$(VENV)-docs/bin/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet docs build/site
+	@echo 'build/site/index.html'
+
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks
 
@@ -81,6 +87,13 @@ $(VENV)/dev.stamp: $(VENV)/made.stamp constraints.txt constraints-dev.txt pyproj
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $(VENV)/run.stamp $@
 
+# Apart from what the tests need: nobody who changes the code has to install a generator of sites.
+$(VENV)-docs/docs.stamp: constraints-docs.txt pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --require-hashes -r constraints-docs.txt
+	$(VENV)-docs/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation -e .
+	@touch $@
+
 # For maintainers, with uv on PATH: the newest versions that fit. The markers left out say only "Linux or macOS".
 COMPILE = $(UV) pip compile --quiet --universal --upgrade --generate-hashes --no-header --no-annotate \
 	--python-version 3.11 --group build pyproject.toml
@@ -102,3 +115,4 @@ lowest:
 pins:
 	$(COMPILE) --extra dev | $(SHORTEN) > constraints-dev.txt
 	$(COMPILE) --constraints constraints-dev.txt | $(SHORTEN) > constraints.txt
+	$(COMPILE) --extra docs --constraints constraints-dev.txt | $(SHORTEN) > constraints-docs.txt

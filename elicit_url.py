@@ -20,7 +20,7 @@ _WINDOWS = (
 
 def main() -> int:
     """Run one command. Returns 0, 1 if it did not work, 2 if it was asked for wrongly."""
-    wrong = _WINDOWS if sys.platform == "win32" else _wrong()
+    wrong = _WINDOWS if sys.platform == "win32" else what_is_wrong()
     if wrong is not None:
         sys.stderr.write(f"elicit: {wrong}\n")
         return 2
@@ -29,8 +29,8 @@ def main() -> int:
     return run()
 
 
-def _wrong() -> str | None:
-    """What stands in the place of ours, and what to do."""
+def what_is_wrong() -> str | None:
+    """What stands in the place of ours, and what to do; None if nothing does."""
     for name in PARTS:
         spec = importlib.util.find_spec(name)
         origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None

@@ -31,10 +31,10 @@ from flows.elicitation.attempt import hold_open, open_attempt
 from flows.elicitation.states import Elicitation
 from flows.payments.session import CheckoutTerms, StoredCheckout
 from flows.payments.stripe.account import stripe
-from webapp.cli.serve import loop_factory
 from webapp.elicitations.waiters import Waiter  # noqa: TC001 - beside those that are needed
 from webapp.routes.webhooks import hooked
 from webapp.service import Service
+from webapp.serving.http_server import loop_factory
 
 SECRET = "whsec_of_the_benchmarks"
 SELLER = stripe("sk_test_of_the_benchmarks", [SECRET])

@@ -24,7 +24,7 @@ from flows import complete_elicitation, elicit
 from flows.crypto.vault import Ring
 from flows.question import Link
 from webapp.app import create_app
-from webapp.cli.serve import loop_factory
+from webapp.serving.http_server import loop_factory
 from webapp.settings.settings import Settings
 
 MODERN = "2026-07-28"

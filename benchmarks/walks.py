@@ -36,7 +36,6 @@ from flows.elicitation.states import Status
 from flows.providers import github
 from flows.question import Link, asking
 from webapp.app import open_app
-from webapp.cli.serve import Pages
 from webapp.demo.walker import Page
 from webapp.http.port import bind, listen
 from webapp.identity.accepting import Arrivals
@@ -44,6 +43,7 @@ from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp
 from webapp.sandbox.stripe.sessions import signature_of
 from webapp.service import Service
+from webapp.serving.http_server import Pages
 from webapp.settings.settings import Settings
 
 _ROOT = f"{Path(__file__).resolve().parent.parent}{os.sep}"

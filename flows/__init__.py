@@ -6,6 +6,7 @@ from flows.elicit import complete_elicitation
 from flows.elicitation.capabilities import supports_elicitation
 from flows.elicitation.states import Completion, Status
 from flows.errors import (
+    AlreadyDone,
     CallOver,
     Cancelled,
     Declined,
@@ -41,6 +42,7 @@ from flows.question import DEFAULT_TIMEOUT, Link, Outcome, Question
 __all__ = [
     "DEFAULT_TIMEOUT",
     "Account",
+    "AlreadyDone",
     "CallOver",
     "Cancelled",
     "Completion",

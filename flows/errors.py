@@ -4,9 +4,11 @@ ElicitError
 ├── InvalidQuestion      the verb's own arguments are wrong (raised by the verb, not at the await)
 │   ├── InvalidSchema    what a form cannot show, which is a fault of the tool's code
 │   └── ResultNotKept    what `once` did is done, and its result is no JSON or too long
-├── NoAsker              no tool call is going on here
+├── NoAsker              nobody asks here: no tool call, and no `asking` block
 ├── CallOver             the call that this verb belongs to has ended
+├── AlreadyDone          what this owner's key stands for was done a moment ago
 ├── NotAsked             a question was made in the call and never awaited
+│   └── NotAwaited       and was used as if it were its answer
 ├── QuestionChanged      a retried tool asked something else than before
 ├── NotSupported         the client cannot show this kind of question
 ├── NotConfigured        the server lacks a setting that the question needs
@@ -50,7 +52,7 @@ class ElicitError(Exception):
 
 
 class InvalidQuestion(ElicitError, ValueError):
-    """A verb's arguments are wrong; raised by the verb itself: a bad constant fails at import."""
+    """A verb's arguments are wrong. The verb raises it, so a bad constant fails at import."""
 
     name = "INVALID_INPUT"
     code = -32602
@@ -58,7 +60,7 @@ class InvalidQuestion(ElicitError, ValueError):
 
 
 class InvalidSchema(InvalidQuestion):
-    """What is asked for is none that a form can show: a fault of the tool's, whoever calls it."""
+    """The schema asks for what a form cannot show: a fault in the tool's code."""
 
     name = "ELICITATION_INVALID_SCHEMA"
     code = -32603
@@ -66,20 +68,22 @@ class InvalidSchema(InvalidQuestion):
 
 
 class ResultNotKept(InvalidQuestion):
-    """`once` did its work, whose result cannot be kept: the same call gets this error again."""
+    """`once` did its work, but cannot keep the result; the same call gets this error again."""
 
     name = "ELICITATION_RESULT_NOT_KEPT"
 
 
 class NoAsker(ElicitError):
-    """A verb was awaited where no tool call is going on."""
+    """A verb was awaited where nobody asks; `why` says so in other words than the usual ones."""
 
     name = "ELICITATION_NO_ASKER"
 
-    def __init__(self) -> None:
+    def __init__(self, why: str | None = None) -> None:
         super().__init__(
-            "Nobody can be asked here: await it inside a tool of a server that `elicit serve` "
-            "serves or that `webapp.mcp.attach` was given."
+            why
+            or "Nobody can be asked here. In a tool, await it inside the tool of a server that "
+            "`elicit serve` serves or that `create_app` was given; in any other coroutine, within "
+            "`async with asking(owner, show=...)` (from webapp import asking)."
         )
 
 
@@ -90,6 +94,23 @@ class CallOver(ElicitError):
 
     def __init__(self) -> None:
         super().__init__("This call is over, so nothing can be asked for it any more.")
+
+
+class AlreadyDone(ElicitError):
+    """A block `asking` with this owner and key has just used a payment or `once`, and ended well.
+
+    So this one is its repetition: nobody was asked, and nothing is bought or done again.
+    """
+
+    name = "ELICITATION_ALREADY_DONE"
+    http_status = 409
+
+    def __init__(self) -> None:
+        super().__init__(
+            "What this stands for was done a moment ago, so nothing was asked, bought or done "
+            "again. Show what came of it; two minutes later the same is a new wish, and one with "
+            "again=True is one at once."
+        )
 
 
 class NotAsked(ElicitError):
@@ -107,8 +128,23 @@ class NotAsked(ElicitError):
         )
 
 
+class NotAwaited(NotAsked, TypeError):
+    """A question was used as if it were its answer: `place` is the line where it was made."""
+
+    name = "ELICITATION_NOT_AWAITED"
+
+    def __init__(self, place: str) -> None:
+        self.places = (place,)
+        ElicitError.__init__(
+            self,
+            f"The tool used the question that it made at {place} as if it were the answer. This is "
+            "a fault of the tool, and calling it again changes nothing: its author has to write "
+            "`await` before the question.",
+        )
+
+
 class QuestionChanged(ElicitError):
-    """A retried tool asked something new where its earlier legs asked something else."""
+    """The tool started again, and asked something else than at the same place before."""
 
     name = "ELICITATION_QUESTION_CHANGED"
 
@@ -138,11 +174,13 @@ class NotConfigured(ElicitError):
 
     name = "ELICITATION_NOT_CONFIGURED"
 
-    def __init__(self, *missing: str) -> None:
+    def __init__(self, *missing: str, has_none: bool = False) -> None:
+        """`has_none`: no provider of the kind is set up."""
         self.missing = missing
+        tries = ", or try it with --sandbox, which plays the providers" if has_none else ""
         super().__init__(
             f"This server is not set up for that yet: {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not set. Whoever runs it can set that."
+            f"{'is' if len(missing) == 1 else 'are'} not set. Whoever runs it can set that{tries}."
         )
 
 
@@ -155,7 +193,7 @@ class NotAllowed(ElicitError):
 
 
 class InvalidArguments(ElicitError):
-    """A tool was called with what does not fit it, or cannot be shown as it would run."""
+    """A tool was called with arguments that do not fit, or that nobody could be shown whole."""
 
     name = "ELICITATION_INVALID_ARGUMENTS"
     code = -32602
@@ -264,7 +302,7 @@ class Superseded(NotAccepted):
 
 
 class OwnerNeeded(ElicitError):
-    """An `elicitation_id` of the author's is that of several people's questions."""
+    """Several people were asked under one `elicitation_id`."""
 
     name = "ELICITATION_OWNER_NEEDED"
     http_status = 409
@@ -279,7 +317,7 @@ class OwnerNeeded(ElicitError):
 
 
 class NotPossible(ElicitError):
-    """A change that the table of transitions does not have; `status` is what stands."""
+    """The status of the elicitation does not allow this change; `status` says what it is."""
 
     name = "ELICITATION_ALREADY_SETTLED"
     http_status = 409
@@ -370,7 +408,7 @@ class WeakSecret(ElicitError, ValueError):
 
 
 class Unreadable(ElicitError):
-    """Sealed bytes that no key of the ring opens, or that belong to another row."""
+    """An encrypted record that no secret opens, or that belongs to another row."""
 
     name = "ELICITATION_UNREADABLE"
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 import httpx
 
@@ -28,6 +28,7 @@ from flows.errors import (
     InvalidQuestion,
     NoAsker,
     NotAccepted,
+    NotAwaited,
     Processing,
     Superseded,
 )
@@ -203,7 +204,22 @@ class Question(Generic[T_co]):
             self._made.settle()
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("a question has no truth before it is asked: write `await` before it")
+        """Used as its answer, it says so; if that leaves the tool, the model is told."""
+        error = NotAwaited("some place" if self._made is None else self._made.place)
+        tell_asker(error)
+        raise error
+
+    if not TYPE_CHECKING:  # to a type checker it has none of these, so it finds what was forgotten
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):  # Python's own protocols, which ask everything
+                raise AttributeError(name)
+            bool(self)
+
+        def __getitem__(self, key: object) -> NoReturn:
+            bool(self)
+
+        __iter__ = __len__ = __bool__
 
 
 def must_be_timeout(timeout: timedelta) -> None:
@@ -336,6 +352,7 @@ class _Here:
     asker: Asker
     unasked: Unasked
     body: ToolBody
+    is_tool: bool = True
 
 
 _here: ContextVar[_Here] = ContextVar("elicit_asker")
@@ -361,6 +378,12 @@ def current_body() -> ToolBody:
     return here.body if here is not None else ToolBody()
 
 
+def asks_without_tool() -> bool:
+    """Whether it is a coroutine of an application's own that asks here."""
+    here = _here.get(None)
+    return here is not None and not here.is_tool
+
+
 def tell_asker(error: ElicitError) -> None:
     """Let whoever asks here, if anybody does, know what a verb raised."""
     here = _here.get(None)
@@ -382,11 +405,14 @@ def telling() -> Generator[None]:
 
 
 @contextmanager
-def asking(asker: Asker, *, body: ToolBody | None = None) -> Generator[Unasked]:
+def asking(
+    asker: Asker, *, body: ToolBody | None = None, is_tool: bool = True
+) -> Generator[Unasked]:
     """Within it, verbs go to `asker`; what is made within it, and not asked, is what it gives."""
     outer = _here.get(None)
     unasked = Unasked(outer.unasked if outer is not None and outer.asker is asker else None)
-    token = _here.set(_Here(asker=asker, unasked=unasked, body=body or ToolBody()))
+    here = _Here(asker=asker, unasked=unasked, body=body or ToolBody(), is_tool=is_tool)
+    token = _here.set(here)
     try:
         yield unasked
     finally:

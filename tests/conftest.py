@@ -26,7 +26,7 @@ settings.load_profile("house")
 pytest_plugins = ("tests.support.leaks",)
 
 # What starts processes of ours, a browser or a client of another language: `make test-slow`.
-SLOW_FOLDERS = ("browser", "crash", "oidc", "outside", "typescript")
+SLOW_FOLDERS = ("browser", "crash", "oidc", "outside", "public", "typescript")
 SLOW_COMMANDS = ("backups", "commands", "demo", "keys", "mac", "serve", "servers", "stdio")
 PAGES = Path(__file__).parent / "webapp" / "pages"  # where some ask for a browser
 NO_BROWSER = "no browser on this machine"
@@ -67,9 +67,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.is_dir() or not collection_path.name.startswith("test_"):
         return None
     is_slow = bool(slow_places() & {collection_path, *collection_path.parents})
-    may_be_slow = is_slow or collection_path.parent == PAGES
+    may_be_slow = is_slow or collection_path.parent == PAGES or marks_slow(collection_path)
     left_out = {"slow": not may_be_slow, "not slow": is_slow}
     return left_out.get(config.option.markexpr) or None
+
+
+def marks_slow(path: Path) -> bool:
+    return "mark.slow" in path.read_text("utf-8")
 
 
 def slow_places() -> set[Path]:
@@ -78,6 +82,16 @@ def slow_places() -> set[Path]:
         *(here / folder for folder in SLOW_FOLDERS),
         *(here / "webapp" / "cli" / f"test_{name}.py" for name in SLOW_COMMANDS),
     }
+
+
+@pytest.fixture
+def free_port() -> int:
+    """Nobody's at the moment: the usual one may be that of a server that somebody runs."""
+    from tests.support.serving import bound  # after pytest has taken the plugin
+
+    with bound("127.0.0.1") as socket:
+        port: int = socket.getsockname()[1]
+    return port
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -36,7 +36,7 @@ from tests.support.leaks import (
     overheard,
     visible,
 )
-from tests.support.readme import finish_at_the_checkout
+from tests.support.samples import finish_at_the_checkout
 from tests.support.serving import serving, transport_to
 from tests.typescript.conformance import checked
 from tests.typescript.env import CLIENTS, calling
@@ -507,6 +507,11 @@ MAY_START = {
     "oidc/official_clients.py": {
         "create_subprocess_exec": "a client, which ends by itself",
         "stdio_client": "the same",
+    },
+    "public/servers.py": {"subprocess.run": "installs the servers"},
+    "public/test_public_servers.py": {
+        "subprocess.run": "git, and nothing of ours",
+        "stdio_client": "with a standard error that is heard",
     },
     "oidc/private_network.py": {"subprocess.run": "makes a network"},
     "oidc/env.py": {"subprocess.run": "installs the provider"},

@@ -11,12 +11,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from webapp.app import create_app
     from webapp.connecting import connect
+    from webapp.coroutines import ShownLink, asking
+    from webapp.identity.accepting import Accepted
+    from webapp.serving.running import add_pages
     from webapp.settings.settings import read_settings
     from webapp.stores import Store
 
-__all__ = ["Store", "connect", "create_app", "read_settings"]
+__all__ = [
+    "Accepted",
+    "ShownLink",
+    "Store",
+    "add_pages",
+    "asking",
+    "connect",
+    "create_app",
+    "read_settings",
+]
 _ROOMS = {
+    "Accepted": "webapp.identity.accepting",
+    "ShownLink": "webapp.coroutines",
     "Store": "webapp.stores",
+    "add_pages": "webapp.serving.running",
+    "asking": "webapp.coroutines",
     "connect": "webapp.connecting",
     "create_app": "webapp.app",
     "read_settings": "webapp.settings.settings",

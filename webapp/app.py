@@ -4,35 +4,42 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from functools import cache, partial
+from functools import partial
+from http import HTTPStatus
 from typing import Any
-
-from litestar import Litestar, Response, Router
-from litestar.di import Provide
-from litestar.exceptions import HTTPException
+from urllib.parse import urlsplit
 
 from flows.errors import StoreUnavailable
 from flows.oauth.access_token import Resource
 from flows.question import asking
 from webapp.connecting import outbound_of, service_of, utc_now
+from webapp.coroutines import asked_in
 from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
+from webapp.http.address import PLAIN_PATH
+from webapp.http.answer import problem, send_answer
+from webapp.http.browser import page_headers
+from webapp.http.client import Outbound
 from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send
-from webapp.http.guard import MACHINE_PATHS, Guard
+from webapp.http.ending import told_of_the_end
+from webapp.http.guard import MACHINE_PATHS, PROBES, Guard
 from webapp.http.hsts import StrictTransport
-from webapp.http.parts import AnyRequest, bring, nothing_to_begin, part, provided
+from webapp.http.parts import bring, nothing_to_begin
 from webapp.http.rate_limit import Paced, Rates
 from webapp.http.requests import Bounded
-from webapp.http.workers import must_share
+from webapp.http.root_path import under
+from webapp.http.workers import must_be_one_process
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
+from webapp.identity.users import Users, Who, must_be_sign_in_url, note_request
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
-from webapp.mcp.attach import attach
+from webapp.logs.events import mask_access_logs
+from webapp.mcp.attach import attach, is_served
 from webapp.mcp.callers import issuer_of, sender_of
 from webapp.mcp.gated_names import must_name_tools
 from webapp.mcp.messages import BoundedMessages
@@ -41,26 +48,16 @@ from webapp.mcp.opened import OpenedSessions
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_open_all
 from webapp.routes.answers import Answers
-from webapp.routes.callbacks import provider_answers, provider_returns
-from webapp.routes.connections import connections, disconnect, keep, reconnect, switch, unshare
-from webapp.routes.home import alive, home, ready, static
-from webapp.routes.links import allow, decline, go_on, show, show_user_code
-from webapp.routes.live import live
-from webapp.routes.page_request import page_request
-from webapp.routes.payments import payments, request_refund
-from webapp.routes.pictures import picture
-from webapp.routes.returns import called_back, come_back
-from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
-from webapp.routes.webhooks import hooked
+from webapp.routes.router import is_ours, routes
 from webapp.sandbox.settings import Sandbox
-from webapp.server import HostedServer
+from webapp.server import HostedServer, NothingServed
 from webapp.service import Service
 from webapp.settings.key_usage import open_noted
-from webapp.settings.settings import Settings, with_sandbox
+from webapp.settings.sandboxed import with_sandbox
+from webapp.settings.settings import Settings
 from webapp.stores import Store
 from webapp.sweeper import sweep
 
-BODY_BYTES_AT_MOST = 64 * 1024
 # By address: a person who clicks about never meets it.
 PAGES_AT_ONCE = 100
 BETWEEN_PAGES = timedelta(seconds=0.2)
@@ -80,22 +77,34 @@ async def open_app(
     plugins: Sequence[object] = (),
     kinds: Collection[type[OwnKind]] = (),
     built: Callable[[Service], None] | None = None,
+    options: Mapping[str, Any] | None = None,
+    outbound: Outbound | None = None,
+    has_endpoint: bool = True,
+    users: Users | None = None,
+    asked_as: object | None = None,
 ) -> AsyncGenerator[ASGIApp]:
     """Everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
-    there is one. `built` is told of the service, for who has to end it gently. Raises
-    GateWithoutTool.
+    there is one. `built` is told of the service, for who has to end it gently. `options` are for
+    the application that the server's library makes. `outbound` is the network's unless given. Where
+    it has no endpoint, calls come to the server itself, in this process. Without a server
+    the application asks its `users` for itself, in blocks `asking` that may name it by `asked_as`.
+    Raises GateWithoutTool.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
-    await must_name_tools(settings.gate, server)
+    users = users or Users(application=_name_of(settings, server))
+    if server is not None:
+        if is_served(server):
+            raise NotRunning(_TWICE_SERVED)
+        await must_name_tools(settings.gate, server)
     async with AsyncExitStack() as stack:
         if store is None:
-            must_share(settings.store, os.environ, sys.argv)
+            must_be_one_process(os.environ, sys.argv)
             store = await open_noted(settings)
             stack.push_async_callback(store.aclose)
         await must_open_all(store, settings.ring)
-        outbound = await outbound_of(stack, settings)
+        outbound = outbound or await outbound_of(stack, settings)
         issuer = None
         if settings.identity.client is not None:
             issuer = Issuer(settings.identity.client.provider, fetch=outbound.send, clock=clock)
@@ -110,21 +119,22 @@ async def open_app(
                 kinds=kinds,
                 limits=limits,
                 issuer=issuer,
+                users=users,
             )
         )
         if built is not None:
             built(service)
-        attach(server, service, issuer=settings.identity.server_issuer, wires=wires)
-        vouching = settings.identity.server_issuer or issuer_of(server)
-        sender = partial(sender_of, identity=service.identity, issuer=vouching)
-        served = HostedServer(
-            server,
-            clock=clock,
-            around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
+        served: HostedServer | NothingServed = NothingServed(users.application)
+        if server is not None:
+            middleware = attach(
+                server, service, issuer=settings.identity.server_issuer, wires=wires
+            )
+            stack.callback(middleware.end)
+            served = _hosted(server, service, settings=settings, clock=clock, options=options)
+        pages = Renderer(
+            folders=[*settings.templates, template_folder()], root_path=settings.root_path
         )
-        answers = Answers(
-            pages=Renderer(folders=[*settings.templates, template_folder()]), server=served.name
-        )
+        answers = Answers(pages=pages, server=served.name)
         background = await stack.enter_async_context(asyncio.TaskGroup())
         loops = (
             listen(service.elicitations),
@@ -134,86 +144,255 @@ async def open_app(
         )
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)
-        await stack.enter_async_context(served.running())
-        app: ASGIApp = Switch(answers=answers, served=served, service=service)
-        if issuer is not None and not served.has_own_sign_in:
-            app = _protected(app, issuer=issuer, settings=settings, name=served.name, clock=clock)
-        if not settings.is_local:  # there everybody has the same address
-            rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=clock)
-            app = Paced(app, rates=rates, free=MACHINE_PATHS)
-        app = Guard(
-            app,
-            public_url=settings.url,
-            allowed_origins=settings.origins,
-            trusted_proxies=settings.proxies,
+        if has_endpoint:
+            await stack.enter_async_context(served.running())
+        await stack.enter_async_context(asked_in(service, app=asked_as))
+        app: ASGIApp = Switch(
+            answers=answers, served=served, service=service, root_path=settings.root_path
         )
-        yield app if settings.hsts is None else StrictTransport(app, life=settings.hsts)
+        if server is not None and issuer is not None and not served.has_own_sign_in:
+            app = _protected(app, issuer=issuer, settings=settings, name=served.name, clock=clock)
+        yield _guarded(app, settings=settings, clock=clock)
 
 
 class Switch:
     """Sends a request to our routes, or to the served library's application for paths we lack."""
 
-    def __init__(self, *, answers: Answers, served: HostedServer, service: Service) -> None:
-        self._ours = Bounded(_routes())
+    def __init__(
+        self,
+        *,
+        answers: Answers,
+        served: HostedServer | NothingServed,
+        service: Service,
+        root_path: str,
+    ) -> None:
+        self._ours = Bounded(routes())
         self._served = served
         self._service = service
+        self._root_path = root_path
         self._parts = {"service": service, "answers": answers, "served": served}
+        self._is_told = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":  # it all runs by now
             await nothing_to_begin(receive, send)
             return
-        is_ours = _is_ours(scope["path"])
-        self._service.identity.settle(scope)
-        if not is_ours and self._served.has_route(scope):
+        if not (is_own := is_ours(scope["path"])) and self._served.has_route(scope):
             # A route of the author's may complete, in trusted code or with a return token.
             with asking(self._service.completing):
                 await self._served(scope, receive, send)
-        else:
-            bring(scope, self._parts)
-            await self._ours(scope, receive, send)
+            return
+        if not is_own and (why := self._why_unknown(scope["path"])) is not None:
+            if not self._is_told:
+                self._is_told = True
+                _log.warning("path.unknown: %s", why)
+            if scope["type"] == "http" and scope["path"].endswith(PROBES):
+                status = HTTPStatus.SERVICE_UNAVAILABLE
+                body = problem(status, detail=why, code="path-unknown")
+                await send_answer(send, status, body, {"content-type": "application/problem+json"})
+                return
+        note_request(scope)
+        bring(scope, self._parts)
+        await self._ours(scope, receive, under(self._root_path, send))
+
+    def _why_unknown(self, path: str) -> str | None:
+        """For the operator: what a path says that would be ours without what it begins with."""
+        prefix, slash, rest = path[1:].partition("/")
+        if not (slash and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
+            return None
+        url = self._service.public_url
+        return (
+            f"A proxy keeps a path that ELICIT_URL ({url}) lacks: set ELICIT_URL to "
+            f"{url}/{prefix}, or have the proxy take it off."
+        )
+
+
+class NotRunning(RuntimeError):
+    """The lifespan of an application is not where it has to be; the message says what to write."""
 
 
 class App:
-    """The application with its lifespan, for an ASGI server."""
+    """The application with its lifespan, for an ASGI server, or an application that mounts it."""
 
-    def __init__(self, settings: Settings, server: Any, plugins: Sequence[object]) -> None:
+    def __init__(
+        self, settings: Settings, server: Any, plugins: Sequence[object], *, users: Users
+    ) -> None:
         self._settings = settings
+        self._users = users
         self._plugins = plugins
         self._server = server
         self._app: ASGIApp | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_over = False
+        self._is_told = False
+
+    @asynccontextmanager
+    async def lifespan(self, host: object = None) -> AsyncGenerator[None]:
+        """What runs while the application serves: `host` is the one that mounts it.
+
+        An application does not run the lifespans of those that it mounts, so it is given this one:
+        Starlette(lifespan=app.lifespan), FastAPI(lifespan=app.lifespan),
+        Litestar(lifespan=[app.lifespan]), or `async with app.lifespan(): yield` inside its own.
+        Raises NotRunning where it runs already.
+        """
+        if self._loop is not None:
+            raise NotRunning(_TWICE)
+        mask_access_logs()
+        self._loop = asyncio.get_running_loop()
+        services = list[Service]()
+        raised: BaseException | None = None
+        try:
+            async with (
+                open_app(
+                    self._settings,
+                    self._server,
+                    plugins=self._plugins,
+                    built=services.append,
+                    users=self._users,
+                    asked_as=self,
+                ) as self._app,
+                asyncio.TaskGroup() as group,
+            ):
+                drain = partial(services[0].drain, within=self._settings.policies.grace)
+                with told_of_the_end(lambda: group.create_task(drain())):
+                    try:
+                        yield
+                    except Exception as error:  # noqa: BLE001 - the host's, and no group's of ours
+                        raised = error
+            if raised is not None:
+                raise raised
+        finally:
+            self._is_over, self._app, self._loop = True, None, None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
+        elif self._app is None:
+            await self._refuse(scope, receive, send, _OVER if self._is_over else _NOT_BEGUN)
+        elif asyncio.get_running_loop() is not self._loop:
+            await self._refuse(scope, receive, send, _OTHER_LOOP)
         else:
-            assert self._app is not None
             await self._app(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
+        state = "startup"
         try:
-            opened = open_app(self._settings, self._server, plugins=self._plugins)
-            async with opened as self._app:
+            async with self.lifespan():
+                state = "shutdown"
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
         except Exception as error:  # noqa: BLE001 - the edge of the whole application
             _log.exception("app.failed")
             why = error.why if isinstance(error, StoreUnavailable) else str(error)
-            state = "startup" if self._app is None else "shutdown"
             await send({"type": f"lifespan.{state}.failed", "message": why})
         else:
             await send({"type": "lifespan.shutdown.complete"})
 
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, why: str) -> None:
+        if not self._is_told:
+            self._is_told = True
+            _log.error("app.not_running: %s", why)
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1011})
+            return
+        headers = {"content-type": "text/plain; charset=utf-8", **page_headers()}
+        is_head = scope["method"] == "HEAD"
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
+        await send_answer(send, status, f"{why}\n".encode(), headers, is_head=is_head)
 
-def create_app(settings: Settings, server: Any, *, plugins: Sequence[object] = ()) -> App:
-    """The application that serves `server` (an MCPServer or FastMCP server) with our pages.
 
-    `plugins` are told what happens to questions: see webapp.elicitations.plugins. Raises ValueError
-    for a server without a name of its own.
+_NOT_BEGUN = (
+    "The lifespan of this application has not begun. Where its server serves it directly, let that "
+    "run it: uvicorn my_app:app, without --lifespan off. Where another application mounts it, give "
+    "that one the lifespan: Starlette(lifespan=app.lifespan), FastAPI(lifespan=app.lifespan), "
+    "Litestar(lifespan=[app.lifespan]), or, in a lifespan of your own, async with app.lifespan(): "
+    "yield. In a test, enter the client: with TestClient(host) as client."
+)
+_OVER = "This application has ended: its lifespan is over, so nothing is answered any more."
+_OTHER_LOOP = (
+    "This request runs in another event loop than the lifespan of this application. Enter "
+    "app.lifespan() in the loop that serves it: give it to the application that mounts this one, "
+    "as in Starlette(lifespan=app.lifespan), and call no asyncio.run of your own for it."
+)
+_TWICE_SERVED = (
+    "This server is served by another application of this process. One application serves it, at "
+    "one place: make another server for the other place, or leave one out."
+)
+_TWICE = (
+    "The lifespan of this application runs already, and it runs once at a time. Either its server "
+    "serves it directly, or another application mounts it and has lifespan=app.lifespan: leave one "
+    "out. For a second place make a second application, create_app(settings, another_server)."
+)
+
+
+def create_app(
+    settings: Settings,
+    server: Any = None,
+    *,
+    name: str | None = None,
+    who: Who | None = None,
+    sign_in_url: str | None = None,
+    plugins: Sequence[object] = (),
+) -> App:
+    """The application that serves our pages, and `server` (an MCPServer or FastMCP server) with it.
+
+    `who` is given a browser's request (Starlette's: headers, cookies, a session of yours) and says
+    which of your users sends it: an id as blocks `asking` name their owner, or None. It may be
+    async, and has five seconds. `sign_in_url` is where they sign in. Without a server, `name` is
+    what the pages call your application, and what is kept for its users goes by it; left out, it is
+    the host of ELICIT_URL. `plugins` are told what happens to questions: see
+    webapp.elicitations.plugins. Raises ValueError for a server without a name of its own, for
+    another name beside it, and for a `sign_in_url` that is none.
     """
-    must_be_named(server)
-    return App(settings, server, plugins)
+    if server is not None:
+        must_be_named(server)
+        if name is not None:
+            raise ValueError(
+                f"name={name!r}: the server has a name, {server.name!r}; leave it out."
+            )
+    if sign_in_url is not None:
+        must_be_sign_in_url(sign_in_url)
+    application = name or _name_of(settings, server)
+    users = Users(application=application, who=who, sign_in_url=sign_in_url)
+    return App(settings, server, plugins, users=users)
+
+
+def _name_of(settings: Settings, server: Any) -> str:
+    return urlsplit(settings.url).netloc if server is None else str(server.name)
+
+
+def _hosted(
+    server: Any,
+    service: Service,
+    *,
+    settings: Settings,
+    clock: Clock,
+    options: Mapping[str, Any] | None,
+) -> HostedServer:
+    vouching = settings.identity.server_issuer or issuer_of(server)
+    sender = partial(sender_of, identity=service.identity, issuer=vouching)
+    return HostedServer(
+        server,
+        clock=clock,
+        around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
+        options=options,
+    )
+
+
+def _guarded(app: ASGIApp, *, settings: Settings, clock: Clock) -> ASGIApp:
+    if not settings.is_local:  # there everybody has the same address
+        rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=clock)
+        app = Paced(app, rates=rates, free=MACHINE_PATHS)
+    app = Guard(
+        app,
+        public_url=settings.url,
+        allowed_origins=settings.origins,
+        trusted_proxies=settings.proxies,
+        taken_path=settings.taken_path,
+    )
+    return app if settings.hsts is None else StrictTransport(app, life=settings.hsts)
 
 
 def _protected(
@@ -239,78 +418,5 @@ def _protected(
         name=name,
         clock=clock,
         introspection=introspection,
+        root_path=settings.root_path,
     )
-
-
-@cache
-def _routes() -> Litestar:
-    """Our routes, compiled once; each request brings the parts of the server that it came to."""
-    answers_of: Callable[[AnyRequest], Answers] = part("answers")
-
-    def page(request: AnyRequest, error: Exception) -> Response[Any]:
-        return answers_of(request).page_for_error(request, error)
-
-    def problem(request: AnyRequest, error: Exception) -> Response[Any]:
-        return answers_of(request).problem_for_error(request, error)
-
-    def either(request: AnyRequest, error: Exception) -> Response[Any]:
-        return answers_of(request).for_error(request, error)
-
-    # Handlers by type; those for HTTPException cover what the framework itself refuses.
-    for_people = Router(
-        "/",
-        route_handlers=[
-            show,
-            go_on,
-            allow,
-            decline,
-            show_user_code,
-            sign_in,
-            signed_in,
-            sign_out,
-            offer_pairing,
-            pair,
-            come_back,
-            provider_answers,
-            provider_returns,
-            connections,
-            disconnect,
-            unshare,
-            keep,
-            switch,
-            reconnect,
-            payments,
-            request_refund,
-            home,
-        ],
-        exception_handlers={Exception: page, HTTPException: page},
-    )
-    for_programs = Router(
-        "/",
-        route_handlers=[live, called_back, hooked, alive, ready, static, picture],
-        exception_handlers={Exception: problem, HTTPException: problem},
-    )
-    return Litestar(
-        [for_people, for_programs],
-        dependencies={
-            **provided(service="service", served="served"),
-            "page": Provide(page_request),
-        },
-        exception_handlers={Exception: either, HTTPException: either},
-        openapi_config=None,
-        logging_config=None,
-        request_max_body_size=BODY_BYTES_AT_MOST,
-    )
-
-
-def _is_ours(path: str) -> bool:
-    whole, beginnings = _paths()
-    return path in whole or path.startswith(beginnings)
-
-
-@cache
-def _paths() -> tuple[frozenset[str], tuple[str, ...]]:
-    """Of our routes: those without a parameter, and what stands before it in the others."""
-    split = [route.path.partition("{") for route in _routes().routes]
-    whole = frozenset(path for path, parameter, _ in split if not parameter)
-    return whole, tuple({beginning for beginning, parameter, _ in split if parameter})

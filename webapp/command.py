@@ -2,8 +2,11 @@
 
 import contextlib
 import logging
+import shlex
+import shutil
 import sys
 from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
 
 from flows.errors import ElicitError, StoreUnavailable
 from webapp.logs.events import TOOL_LOGGERS, mask_tool_logs, show_events
@@ -27,7 +30,7 @@ class CommandRefused(Exception):
     """It cannot be served: sentences for the terminal, and the exit status."""
 
     def __init__(self, *sentences: str, status: int = 1) -> None:
-        super().__init__(*sentences)
+        super().__init__("\n".join(sentences))
         self.sentences = sentences
         self.status = status
 
@@ -37,6 +40,19 @@ class CommandRefused(Exception):
         return self.status
 
 
+def own_command() -> str:
+    """What somebody types for `elicit` here: that word, where it leads to this installation."""
+    start = Path(sys.argv[0])
+    own = start if start.name == "elicit" else Path(sys.executable).with_name("elicit")
+    found = shutil.which("elicit")
+    if not own.is_file():
+        return f"{shlex.quote(sys.executable)} -m elicit_url"
+    if found is not None and own.samefile(found):
+        return "elicit"
+    absolute, here = own.absolute(), Path.cwd()
+    return shlex.quote(str(absolute.relative_to(here) if here in absolute.parents else absolute))
+
+
 def settings_for(
     environment: Mapping[str, str], *, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT
 ) -> Settings:
@@ -44,7 +60,7 @@ def settings_for(
     try:
         return read_settings(environment, host=host, port=port)
     except BadSettings as error:
-        raise CommandRefused(*error.problems, status=2) from error
+        raise CommandRefused(*error.problems, status=2) from None
 
 
 def quieten(level: int = logging.WARNING, *, log: LogSettings | None = None) -> None:

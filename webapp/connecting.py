@@ -13,6 +13,7 @@ from flows.question import asking
 from webapp.deadline import Clock
 from webapp.http.client import Outbound, no_proxy
 from webapp.identity.issuer import Issuer
+from webapp.identity.users import Users
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.service import Service, open_service
@@ -53,6 +54,7 @@ def service_of(
     kinds: Collection[type[OwnKind]] = (),
     limits: CallLimits | None = None,
     issuer: Issuer | None = None,
+    users: Users | None = None,
 ) -> AbstractAsyncContextManager[Service]:
     """The service that these settings describe, on an open store: see `open_service`."""
     return open_service(
@@ -75,6 +77,7 @@ def service_of(
         limits=limits,
         who=settings.identity,
         issuer=issuer,
+        users=users,
     )
 
 

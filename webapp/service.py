@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from urllib.parse import urlsplit
 
 from flows.crypto.tokens import Tokens
 from flows.crypto.vault import Ring
@@ -36,6 +35,7 @@ from webapp.identity.pairing import Pairing
 from webapp.identity.sessions import Sessions
 from webapp.identity.sign_in import SigningIn
 from webapp.identity.user_codes import UserCodes
+from webapp.identity.users import Users
 from webapp.kinds.gate import Gates
 from webapp.kinds.page_kind import PageKind
 from webapp.kinds.quotas import Quotas
@@ -94,6 +94,7 @@ class Service:
     patience: Patience
     public_url: str
     sandbox_url: str | None
+    users: Users | None  # of the application that is served; None where none is
     request_state_keys: Callable[[], tuple[bytes, ...]] = field(repr=False)
 
     @property
@@ -130,6 +131,7 @@ async def open_service(
     limits: CallLimits | None = None,
     who: IdentitySettings | None = None,
     issuer: Issuer | None = None,
+    users: Users | None = None,
 ) -> AsyncGenerator[Service]:
     """Build the service on an open store.
 
@@ -137,16 +139,15 @@ async def open_service(
     `unreached` are the payment providers whose webhooks do not reach us: they are asked.
     Without `outbound` nothing can be asked of a provider. `credentials` are our client id and
     secret at a provider, by its name. `who` says where people sign in, `issuer` is what that says
-    of itself; `kinds` are beside the built-in ones. Raises Unreadable if the store was made under
-    secrets that the ring lacks.
+    of itself; `kinds` are beside the built-in ones, `users` the application's own. Raises
+    Unreadable if the store was made under secrets that the ring lacks.
     """
     owners = await open_owners(store=store, ring=ring)
     policies = policies or PolicySettings()
-    origin = "{0.scheme}://{0.netloc}".format(urlsplit(public_url))
     elicitations = Elicitations(
         store=store, owners=owners, waiters=Waiters(), clock=clock, plugins=Plugins(plugins)
     )
-    who, tokens = who or IdentitySettings(), Tokens(ring, origin=origin)
+    who, tokens = who or IdentitySettings(), Tokens(ring, origin=public_url)
     links = Links(tokens=tokens, public_url=public_url)
     browser = Browser(public_url=public_url, csrf_keys=partial(ring.derive_all, "csrf"))
     sessions = Sessions(
@@ -169,6 +170,7 @@ async def open_service(
         sessions=sessions,
         browser=browser,
         pairing=pairing,
+        users=users,
     )
     outbound = outbound or Outbound.none()
     signing_in = None
@@ -240,6 +242,7 @@ async def open_service(
         patience=Patience(named=policies.patient_clients, clock=clock),
         public_url=public_url.rstrip("/"),
         sandbox_url=sandbox_url,
+        users=users,
         request_state_keys=partial(ring.derive_all, "request state"),
     )
     try:

@@ -168,6 +168,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     progress: str | None = None  # what the provider has said on the way, for the page
     is_by_code: bool = False  # whoever asked gives letters from the page to the chat
     binding: BrowserBinding | None = None  # which browser was shown letters, and whether they came
+    is_for_user: bool = False  # one of the application's own users, whom its `who` knows
     version: int = 0
 
     def __repr__(self) -> str:

@@ -45,7 +45,7 @@ class Unasked:
 
     def add(self, kind: str) -> Made | None:
         """A question of this kind was made by whoever called the library just now."""
-        place = _place()
+        place = place_of_call()
         if place is None:
             return None
         path, line = place
@@ -77,7 +77,7 @@ def never_asked(made: list[Made]) -> NotAsked:
     return NotAsked(*dict.fromkeys(each.place for each in made))
 
 
-def _place() -> tuple[str, int] | None:
+def place_of_call() -> tuple[str, int] | None:
     """Where the author's code called the library; None while a module is being imported."""
     frame = inspect.currentframe()
     place: tuple[str, int] | None = None

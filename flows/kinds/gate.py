@@ -18,7 +18,13 @@ from typing import Any, Final, TypeVar, cast, overload
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.kinds.form import Form
-from flows.kinds.tool_marks import keep_mark, keep_mark_on, layers_of, own_layer
+from flows.kinds.tool_marks import (
+    keep_mark,
+    keep_mark_on,
+    layers_of,
+    must_mark_a_tool,
+    own_layer,
+)
 from flows.question import DEFAULT_TIMEOUT, MESSAGE_AT_MOST, Question
 from flows.schema.schema import schema_of
 
@@ -80,6 +86,7 @@ def gate(
     decorator stands between it and the tool, the gate stays shut. Raises InvalidQuestion, also for
     `off` on a bound method or where there is a gate's mark already.
     """
+    must_mark_a_tool("gate")
     mark = Gate(message=message, timeout=timeout, is_off=off)
     if message is not None and not message.strip():
         raise InvalidQuestion("The gate's message is empty: leave it out or say what a yes does.")

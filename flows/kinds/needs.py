@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.kinds.secret import Secret
-from flows.kinds.tool_marks import keep_mark, layers_of
+from flows.kinds.tool_marks import keep_mark, layers_of, must_mark_a_tool
 from flows.question import Question
 from flows.requests import AccountRequest, PaymentRequest
 
@@ -61,6 +61,7 @@ def needs(
 
     Raises InvalidQuestion.
     """
+    must_mark_a_tool("needs(...)")
     if not questions:
         raise InvalidQuestion("needs(...) is given what is asked: needs(elicit.oauth(github)).")
     for question in questions:

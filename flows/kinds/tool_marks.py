@@ -10,6 +10,19 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
+from flows.elicitation.unasked import place_of_call
+from flows.errors import InvalidQuestion
+from flows.question import asks_without_tool
+
+
+def must_mark_a_tool(mark: str) -> None:
+    """Raises InvalidQuestion in a block of no tool's; not for what an imported module has."""
+    if asks_without_tool() and place_of_call() is not None:
+        raise InvalidQuestion(
+            f"{mark} marks a tool of an MCP server, and this block is none: within `asking`, await "
+            "the questions themselves."
+        )
+
 
 def layers_of(tool: object) -> Iterator[object]:
     """It, and what it wraps: functions, methods, partials, the libraries' own tools."""

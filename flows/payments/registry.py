@@ -45,6 +45,8 @@ BUILT_IN = frozenset({"stripe", "paypal", "mollie", *SELLERS})
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "stripe": ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"),
     "paypal": ("ELICIT_PAYPAL_CLIENT_ID", "ELICIT_PAYPAL_CLIENT_SECRET"),
+    "mollie": ("ELICIT_MOLLIE_KEY",),
+    **{name: (f"ELICIT_{name.upper()}_KEY",) for name in SELLERS},
 }
 
 
@@ -127,8 +129,9 @@ class Gateways:
 
 
 def settings_of(name: str = "stripe") -> tuple[str, ...]:
-    """What is to be set for this provider, or for one at all."""
-    return _SETTINGS.get(name, (f"ELICIT_{name.upper()}_KEY",))
+    """What is to be set for this provider, or for one at all; one's own needs its table too."""
+    its_own = f"[sellers.{name}] in elicit.toml", f"ELICIT_{name.upper()}_KEY"
+    return _SETTINGS.get(name, its_own)
 
 
 def gateway_of(seller: MerchantAccount) -> Gateway:

@@ -24,7 +24,7 @@ from tests.support.clock import NOON, Clock
 from tests.support.sessions import ALICE, ISSUER, RING, jar
 from webapp.http.browser import Browser
 from webapp.identity.identity import Caller, Identity, IdentityRules, Subject, Way
-from webapp.identity.local_peer import LocalPeers
+from webapp.identity.local_peer import PEER_KEY, LocalPeers, Peer
 from webapp.identity.pairing import Pairing, address_of, key_of
 from webapp.identity.sessions import LOCAL_ISSUER, Sessions
 from webapp.records.owners import open_owners
@@ -41,7 +41,7 @@ CODES = UserCodeGenerator(lambda: [b"k" * 32])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Identity with its parts, on a machine where a connection's port is its user's number."""
+    """Identity with its parts."""
 
     identity: Identity
     sessions: Sessions
@@ -83,7 +83,7 @@ async def world(rules: IdentityRules | None = None, *, url: str = HERE) -> World
         people_sign_in=rules.issuer is not None,
     )
     browser = Browser(public_url=url, csrf_keys=lambda: [b"c" * 32])
-    locality = LocalPeers(uid=OUR_UID, public_url=url, uid_of=lambda c: c.client[1] or None)
+    locality = LocalPeers(uid=OUR_UID, public_url=url)
     identity = Identity(
         owners=owners,
         locality=locality,
@@ -111,8 +111,9 @@ def scope(
         "type": "http",
         "http_version": "1.1",
         "headers": [(b"host", b"127.0.0.1:8765"), *named],
-        "client": client or ("127.0.0.1", uid),
+        "client": client or ("127.0.0.1", 40000),
         "server": ("127.0.0.1", 8765),
+        PEER_KEY: Peer(uid=uid or None),
     }
 
 

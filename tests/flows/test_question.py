@@ -1,6 +1,7 @@
 """Questions: nothing is asked before the await, and a bad one fails where it is written."""
 
 import asyncio
+import copy
 from datetime import timedelta
 from typing import Any, ClassVar, cast
 
@@ -8,7 +9,7 @@ import pytest
 
 from flows import elicit
 from flows.elicitation.states import Completion, Json, Status
-from flows.errors import InvalidQuestion, NoAsker, NotAccepted
+from flows.errors import InvalidQuestion, NoAsker, NotAccepted, NotAwaited
 from flows.kinds.url import Visit
 from flows.question import TIMEOUT_AT_MOST, Link, Outcome, Question, asking, refusal
 from tests.support.askers import URL, Told, question
@@ -29,6 +30,15 @@ def visit(of: Question[Any]) -> Visit:
 def test_a_question_that_was_not_awaited_has_no_truth() -> None:
     with pytest.raises(TypeError, match="await"):
         bool(question())
+
+
+def test_a_question_that_was_not_awaited_is_no_answer_to_be_used() -> None:
+    asked: Any = question()
+    for use in (lambda: asked.id, lambda: asked["id"], lambda: list(asked), lambda: len(asked)):
+        with pytest.raises(NotAwaited, match="write `await` before"):
+            use()
+    assert not hasattr(asked, "__fspath__")
+    assert copy.copy(asked) == asked
 
 
 async def test_where_nobody_asks_the_await_says_so() -> None:

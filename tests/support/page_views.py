@@ -102,6 +102,7 @@ USUAL: Mapping[str, Any] = {
     "action": "/pair/abc",
     "issuer": "login.example.com",
     "sign_in": SIGN_IN,
+    "sign_in_at": "https://shop.example/login",
     "code": CODE,
     "signed_in_as": "Mona Lisa Octocat",
     "letters": "BCDF-GHJK",

@@ -50,7 +50,8 @@ from webapp.records.rows import StoredWebhook
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp
 from webapp.service import Service
-from webapp.settings.settings import Settings, with_sandbox
+from webapp.settings.sandboxed import with_sandbox
+from webapp.settings.settings import Settings
 from webapp.stores import Record, Store, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due

@@ -1,19 +1,30 @@
 """The application with its own lifespan, as an ASGI server drives it."""
 
 import asyncio
+import logging
+import re
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import httpx
+import pytest
 from mcp.server.mcpserver import MCPServer
 
 from flows.crypto.vault import Ring
 from tests.support.serving import transport_to
-from webapp.app import create_app, open_app
+from webapp.app import App, NotRunning, create_app, open_app
 from webapp.http.connection import Message
 from webapp.settings.settings import Settings
 
 URL = "http://127.0.0.1:8765"
+ADDRESSES = "(?:href|src|action|data-live|data-here)"
+
+
+def application(**changes: Any) -> App:
+    settings = Settings(url=URL, ring=Ring([b"k" * 32]), store="memory:", uid=0)
+    return create_app(replace(settings, **changes), MCPServer("my tools"))
 
 
 async def test_the_application_starts_answers_and_stops_with_its_lifespan() -> None:
@@ -45,3 +56,132 @@ async def test_every_answer_says_for_how_long_to_come_by_https_where_that_is_ask
                 assert (await client.get(path)).headers.get(name) == said, path
             elsewhere = await client.get("/", headers={"host": "evil.example"})
             assert elsewhere.headers.get(name) == said
+
+
+async def test_a_request_before_the_lifespan_is_told_what_to_write(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = application()
+    async with httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client:
+        for _ in range(2):
+            answer = await client.get("/")
+            assert answer.status_code == 500
+            assert "Starlette(lifespan=app.lifespan)" in answer.text
+            assert "without --lifespan off" in answer.text
+        (record,) = (each for each in caplog.records if each.name == "webapp.app")
+        assert record.getMessage().startswith("app.not_running: ")
+        assert "async with app.lifespan()" in record.getMessage()
+        async with app.lifespan():
+            assert (await client.get("/health")).status_code == 200
+        late = await client.get("/")
+        assert (late.status_code, "its lifespan is over" in late.text) == (500, True)
+        async with app.lifespan():  # as a test client does, again and again
+            assert (await client.get("/health")).status_code == 200
+
+
+async def test_a_lifespan_that_runs_already_is_told_whom_to_leave_out() -> None:
+    app = application()
+    async with app.lifespan():
+        with pytest.raises(NotRunning, match="leave one out"):
+            async with app.lifespan():
+                pass
+        async with httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client:
+            assert (await client.get("/health")).status_code == 200
+
+
+async def test_a_request_of_another_event_loop_is_told_where_to_begin() -> None:
+    app = application()
+
+    async def elsewhere() -> httpx.Response:
+        async with httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client:
+            return await client.get("/health")
+
+    async with app.lifespan():
+        answer = await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
+    assert answer.status_code == 500
+    assert "in another event loop" in answer.text
+
+
+async def test_two_applications_of_one_server_at_once_are_refused() -> None:
+    settings = Settings(url=URL, ring=Ring([b"k" * 32]), store="memory:", uid=0)
+    server = MCPServer("my tools")
+    first, second = (create_app(settings, server) for _ in range(2))
+    async with first.lifespan():
+        with pytest.raises(NotRunning, match="another application"):
+            async with second.lifespan():
+                pass
+
+
+async def test_what_the_host_raises_comes_out_as_it_was() -> None:
+    with pytest.raises(LookupError, match="of the host"):
+        async with application().lifespan():
+            raise LookupError("of the host")
+
+
+async def test_two_applications_under_two_paths_of_one_host_keep_apart() -> None:
+    apps = [application(url=f"{URL}/{name}") for name in ("a", "b")]
+    async with apps[0].lifespan(), apps[1].lifespan():
+        for app, mine, other in zip(apps, "ab", "ba", strict=True):
+            async with httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client:
+                assert (await client.get(f"/{mine}/health")).status_code == 200
+                assert (await client.get(f"/{other}/health")).status_code == 404
+
+
+async def test_under_a_path_every_address_on_a_page_has_it() -> None:
+    app = application(url=f"{URL}/tools")
+    async with (
+        app.lifespan(),
+        httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client,
+    ):
+        for path in ("", "/", "/connections", "/payments", "/e/none", "/nothing"):
+            page = await client.get(f"/tools{path}", headers={"accept": "text/html"})
+            addresses = re.findall(f'{ADDRESSES}="(/[^"]*)"', page.text)
+            assert addresses, path
+            for address in addresses:
+                assert address.startswith("/tools/"), (path, address)
+                assert (await client.get(address)).status_code in (200, 403), address
+
+
+def test_no_template_forgets_where_it_stands() -> None:
+    for template in (Path("templates"), Path("webapp/demo/templates")):
+        for page in template.glob("*.html"):
+            for address in re.findall(f'{ADDRESSES}="([^"]+)"', page.read_text()):
+                is_away = address in ("{{ url }}", "{{ view.action }}") or address.startswith("#")
+                assert is_away or address.endswith("|at }}"), (page, address)
+
+
+async def test_a_path_that_a_proxy_keeps_is_told_to_the_operator_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = application()
+    async with (
+        app.lifespan(),
+        httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client,
+    ):
+        for path in ("/elsewhere", "/tools/e/token", "/tools/mcp"):
+            assert (await client.get(path)).status_code == 404
+        ready = await client.get("/tools/ready")
+        assert (ready.status_code, ready.json()["code"]) == (503, "path-unknown")
+        assert f"set ELICIT_URL to {URL}/tools" in ready.json()["detail"]
+    said = [vars(r)["do"] for r in caplog.records if r.getMessage() == "path.unknown"]
+    (once,) = said
+    assert once.startswith(
+        f"A proxy keeps a path that ELICIT_URL ({URL}) lacks: set ELICIT_URL to "
+    )
+
+
+async def test_a_path_that_a_proxy_takes_off_is_told_to_whoever_asks_how_we_are(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = application(url=f"{URL}/tools")
+    async with (
+        app.lifespan(),
+        httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client,
+    ):
+        caplog.set_level(logging.WARNING)
+        ready = await client.get("/ready")
+        assert (ready.status_code, ready.json()["code"]) == (503, "path-elsewhere")
+        assert f"{URL}/tools" in ready.json()["detail"]
+        assert (await client.get("/e/token")).status_code == 404
+    (said,) = (r.getMessage() for r in caplog.records if r.name == "webapp.http.guard")
+    assert "ELICIT_ROOT_PATH=/tools" in said

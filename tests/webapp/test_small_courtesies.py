@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from flows import Cancelled, Declined, Denied, Failed, Superseded, elicit
-from webapp.cli.serve import _announce
-from webapp.server import find_server
+from webapp.serving.announcing import announcement
+from webapp.serving.finding import find_server
 from webapp.settings.settings import BadSettings, read_settings
 
 
@@ -19,12 +19,12 @@ def test_a_no_is_no_fault_of_the_servers() -> None:
 
 @pytest.mark.parametrize(("store", "is_told"), [("memory:", True), (None, False)])
 def test_a_store_that_keeps_nothing_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], store: str | None, *, is_told: bool
+    tmp_path: Path, store: str | None, *, is_told: bool
 ) -> None:
     # finding: A4
     environment = {"HOME": str(tmp_path), **({"ELICIT_STORE": store} if store else {})}
-    _announce(read_settings(environment), "shop", is_demo=False, sandbox=None)
-    assert ("is lost when this ends" in capsys.readouterr().out) == is_told
+    said = "".join(announcement(read_settings(environment), "shop"))
+    assert ("is lost when this ends" in said) == is_told
 
 
 @pytest.mark.parametrize("word", ["[", "del[ete", '["delete_*"]', "a]", "delete;"])

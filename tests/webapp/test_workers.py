@@ -1,4 +1,4 @@
-"""Several processes on a store that each would have of its own."""
+"""Several processes for one application: refused at the start."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from flows.errors import StoreUnavailable
 from tests.support.leaks import EARS
-from webapp.http.workers import must_share
+from webapp.http.workers import must_be_one_process
 
 MODULE = """
 from mcp.server.mcpserver import MCPServer
@@ -26,12 +26,15 @@ SEVERAL = [
     ({}, ["/usr/bin/gunicorn", "-w2", "shop:app"]),
     ({}, ["/usr/bin/hypercorn", "-w", "2", "shop:app"]),
     ({"WEB_CONCURRENCY": "2"}, ["/usr/bin/gunicorn", "shop:app"]),
+    ({"GUNICORN_CMD_ARGS": "--workers 3"}, ["/usr/bin/gunicorn", "shop:app"]),
+    ({}, ["/usr/bin/fastapi", "run", "shop.py", "--workers", "2"]),
 ]
 ONE = [
     ({}, []),
     ({}, ["/venv/bin/uvicorn", "shop:app"]),
     ({"WEB_CONCURRENCY": "4"}, ["/venv/bin/uvicorn", "shop:app", "--workers", "1"]),
     ({"WEB_CONCURRENCY": "4"}, ["/usr/bin/hypercorn", "shop:app"]),
+    ({"GUNICORN_CMD_ARGS": "-w 3"}, ["/usr/bin/gunicorn", "-w", "1", "shop:app"]),
     ({"WEB_CONCURRENCY": "many"}, ["/venv/bin/uvicorn", "shop:app"]),
     ({"WEB_CONCURRENCY": "4"}, ["/venv/bin/elicit", "serve"]),
     ({}, ["/usr/bin/pytest", "-w", "4"]),
@@ -39,17 +42,14 @@ ONE = [
 
 
 @pytest.mark.parametrize(("environment", "arguments"), SEVERAL)
-def test_several_processes_do_not_share_a_memory(
-    environment: dict[str, str], arguments: list[str]
-) -> None:
-    with pytest.raises(StoreUnavailable, match=r"ELICIT_STORE is memory:, and [2-4] processes"):
-        must_share("memory:", environment, arguments)
-    must_share("sqlite:////shop.db", environment, arguments)
+def test_several_processes_are_refused(environment: dict[str, str], arguments: list[str]) -> None:
+    with pytest.raises(StoreUnavailable, match=r"[2-4] processes .* --workers 1"):
+        must_be_one_process(environment, arguments)
 
 
 @pytest.mark.parametrize(("environment", "arguments"), ONE)
-def test_one_process_may_have_its_memory(environment: dict[str, str], arguments: list[str]) -> None:
-    must_share("memory:", environment, arguments)
+def test_one_process_is_fine(environment: dict[str, str], arguments: list[str]) -> None:
+    must_be_one_process(environment, arguments)
 
 
 async def test_uvicorn_with_two_workers_is_refused_at_the_start(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ async def test_uvicorn_with_two_workers_is_refused_at_the_start(tmp_path: Path) 
         async with asyncio.timeout(300):
             async for line in process.stdout:
                 EARS.hear("uvicorn", line.decode())
-                if b"2 processes serve this application" in line:
+                if b"2 processes are to serve this application" in line:
                     break
             else:
                 pytest.fail("it started")

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from flows.schema.schema import Fault
 
 RESULT_BYTES_AT_MOST = 32 * 1024  # as it is sealed: JSON text inside JSON
+NO_RESULT = "{}"  # of a body whose result nobody gets
 _NO_TIMEOUT = timedelta(days=1)
 
 
@@ -215,6 +216,32 @@ class Call:
                 await self.run.change(
                     lambda run: runs.finish(self.used.noted(run), result=text, now=self.now)
                 )
+
+    async def end(self, *, is_error: bool = False) -> None:
+        """The body is over, and nobody gets a result of it: what it used is used up at once.
+
+        In one write, so that no crash lies between. What used a payment or `once` is remembered for
+        the same call, as if its result had just gone out.
+        """
+        self._end()
+        await self.taken.release_unused()
+        if self.is_interrupted or not self._is_wish_granted:
+            await self.taken.release_used()
+        elif self.run.is_loaded and self.run.value.version:
+            await self.run.change(
+                lambda run: runs.deliver(
+                    runs.finish(self.used.noted(run), result=NO_RESULT, now=self.now),
+                    now=self.now,
+                    is_error=is_error,
+                ),
+                also=lambda: used_up(
+                    self.elicitations,
+                    self.kinds,
+                    self.run.value,
+                    is_error=is_error,
+                    now=self.now,
+                ),
+            )
 
     async def go_on(self) -> None:
         """The body ended with a request of the tool's own: what it used stays used in this run."""

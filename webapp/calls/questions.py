@@ -53,6 +53,7 @@ class Questions:
         client_id: str,
         leg: str,
         is_by_code: bool,
+        is_for_user: bool,
         is_over: Callable[[], bool],
     ) -> None:
         self._elicitations = elicitations
@@ -63,6 +64,7 @@ class Questions:
         self._client_id = client_id
         self._leg = leg
         self._is_by_code = is_by_code
+        self._is_for_user = is_for_user
         self._is_over = is_over
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # what was started, and nobody was told of yet
@@ -268,4 +270,5 @@ class Questions:
             waiter=self._leg,
             run=run.id,
             is_by_code=self._is_by_code,
+            is_for_user=self._is_for_user,
         )

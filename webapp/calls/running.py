@@ -14,7 +14,7 @@ ends; what is inside `once` then gets the grace and no more.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
@@ -47,6 +47,7 @@ class RunningTools:
         self._grace = grace
         self._calls: dict[asyncio.Task[Any], Call] = {}
         self._orphans: dict[asyncio.Task[Any], Call] = {}
+        self._blocks: set[Call] = set()
         self._deliveries: set[asyncio.Task[None]] = set()
         self._in_flight: dict[str, asyncio.Future[None]] = {}
         self._unanswered: set[Call] = set()
@@ -90,6 +91,22 @@ class RunningTools:
                 task.add_done_callback(lambda _: self._answered(call))
             elif task.cancelled() or task.exception() is not None:
                 self._answered(call)
+
+    @contextlib.contextmanager
+    def at_work(self, call: Call) -> Generator[None]:
+        """While a coroutine of the author's is at it: it is renewed, and waited for at the end."""
+        self._unanswered.add(call)
+        self._is_idle.clear()
+        self._blocks.add(call)
+        try:
+            yield
+        finally:
+            self._blocks.discard(call)
+            self._answered(call)
+
+    @property
+    def has_blocks(self) -> bool:
+        return bool(self._blocks)
 
     async def all_answered(self, *, within: timedelta) -> None:
         """Wait until every call has had its answer, or the time is up."""
@@ -153,7 +170,7 @@ class RunningTools:
 
     async def renew(self) -> None:
         """Keep it for another while."""
-        for call in tuple(self._calls.values()):
+        for call in (*self._calls.values(), *self._blocks):
             await _logged(call.renew())
 
     async def aclose(self) -> None:

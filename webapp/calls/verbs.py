@@ -58,6 +58,7 @@ class Verbs:
             client_id=call.caller.client,
             leg=call.leg,
             is_by_code=call.caller.by_code,
+            is_for_user=call.caller.is_user,
             is_over=lambda: call.is_over,
         )
         self._counts: Counter[Fact] = Counter()

@@ -3,13 +3,11 @@
 import argparse
 import os
 
-from flows.crypto.tokens import Tokens
 from webapp.cli.arguments import add_port
 from webapp.command import CommandRefused, settings_for
-from webapp.connecting import utc_now
-from webapp.identity.pairing import address_of, key_of
 from webapp.printing import tell
-from webapp.settings.settings import DEFAULT_PORT, Settings
+from webapp.serving.announcing import pairing_of
+from webapp.settings.settings import DEFAULT_PORT
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -27,14 +25,3 @@ def _run(options: argparse.Namespace) -> None:
         raise CommandRefused("Where people sign in, or beyond this machine, nothing is paired.")
     lines = [*pairing_of(settings), "The address works once, for ten minutes, while it serves."]
     tell("\n".join(lines))
-
-
-def pairing_of(settings: Settings) -> list[str]:
-    """For a browser and for a client."""
-    address = address_of(
-        Tokens(settings.ring, origin=settings.url), url=settings.url, now=utc_now()
-    )
-    return [
-        f"  pair     {address}   (open it in your browser)",
-        f"  key      {key_of(settings.ring)}   (your MCP client sends it as a bearer token)",
-    ]

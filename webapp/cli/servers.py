@@ -1,12 +1,6 @@
-"""The servers that a store has kept things for: by name, and where each was served from first.
-
-What could go wrong: accounts, named secrets and approvals are found by a server's name, and another
-server takes that name on the same store. So where a name comes from is written down when it is
-first served, and from elsewhere it is not served before the operator has said that it is the same.
-"""
+"""The servers that a store has kept things for: by name, and where each was served from first."""
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -18,10 +12,10 @@ from webapp.cli.operator import does, lists
 from webapp.cli.table import Table
 from webapp.command import CommandRefused
 from webapp.printing import printed
-from webapp.records.owners import SERVICE, Owners
-from webapp.records.rows import KnownServer, Rows
+from webapp.records.owners import SERVICE
+from webapp.records.rows import KnownServer
 from webapp.service import Service
-from webapp.stores import Conflict
+from webapp.serving.known_servers import known_server_id
 
 
 class ServerRow(Struct, frozen=True, kw_only=True):
@@ -44,22 +38,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     does(accepting, accept_server)
 
 
-async def must_be_known(owners: Owners, *, name: str, place: str, now: datetime) -> None:
-    """Write down where it is served from, at its first time. Raises Refused from elsewhere."""
-    id = _id(owners, name)
-    fresh = KnownServer(id=id, owner=SERVICE, name=name, place=place, since=now)
-    known = await _kept(owners, fresh)
-    if known.place != place:
-        raise CommandRefused(
-            f"A server named {printed(name)!r} was served from {printed(known.place)} so far, and "
-            f"this one is from {printed(place)}: what people connected, saved and approved for "
-            "that name is not given to it.",
-            "If it is the same server, moved, nothing is lost: elicit servers accept "
-            f"{shlex.quote(printed(name))} {shlex.quote(printed(place))}",
-            "If it is another one, give it a name, or an ELICIT_STORE, of its own.",
-        )
-
-
 async def list_servers(service: Service) -> Table[ServerRow]:
     """By their names."""
     known = await service.elicitations.all(KnownServer, skips_unreadable=True)
@@ -76,7 +54,7 @@ async def accept_server(service: Service, *, name: str, place: str) -> list[str]
     elicitations = service.elicitations
 
     async def moved() -> Sequence[KnownServer]:
-        id = _id(elicitations.owners, name)
+        id = known_server_id(elicitations.owners, name)
         found = await elicitations.read(KnownServer, owner=SERVICE, id=id)
         if found is None:
             raise CommandRefused(
@@ -90,19 +68,3 @@ async def accept_server(service: Service, *, name: str, place: str) -> list[str]
 
 def _moved(known: KnownServer, place: str, service: Service) -> KnownServer:
     return replace(known, place=place, since=service.clock())
-
-
-async def _kept(owners: Owners, fresh: KnownServer) -> KnownServer:
-    """What is written down of it; if nothing is, this."""
-    rows = Rows(owners)
-    found = await rows.read(KnownServer, owner=SERVICE, id=fresh.id)
-    if found is None:
-        try:
-            await rows.write(fresh)
-        except Conflict:  # another process was first
-            found = await rows.read(KnownServer, owner=SERVICE, id=fresh.id)
-    return found or fresh
-
-
-def _id(owners: Owners, name: str) -> str:
-    return owners.pepper.tag("server", name, size=18)

@@ -1,60 +1,28 @@
-"""MCP on stdin and stdout, for a client that starts servers itself; the pages on a port.
-
-What could go wrong: a `print` in somebody's tool that lands in the protocol, and a result taken for
-delivered that went into a broken pipe. So the process's own stdin and stdout are put away before
-anything of the author's runs, and whoever prints, prints to stderr; what was written is told by the
-thread that wrote it.
-"""
+"""`elicit stdio`: an author's server on stdin and stdout, for a client that starts it."""
 
 import argparse
 import asyncio
 import contextlib
 import os
-import queue
-import socket
-import sys
-import threading
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager
-from functools import partial
-from types import TracebackType
-from typing import Any, Self
 
-import anyio
-import mcp_types as types
-from mcp.shared.message import ServerMessageMetadata, SessionMessage
-
-from flows.errors import Unreadable
 from webapp.cli.arguments import port
-from webapp.cli.serve import Pages, drained, load, opened_app, stopped_by_signals
-from webapp.command import (
-    CommandRefused,
-    opened_store,
-    quieten,
-    settings_for,
-    under_another_secret,
-)
-from webapp.http.connection import ClientConnections
-from webapp.http.port import PortUnusable, SharedPort
-from webapp.printing import tell
-from webapp.records.owners import open_owners
-from webapp.server import place_of
-from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT, Settings
-
-_GRACE_SECONDS = 1
-_FLUSH_SECONDS = 1.0
-_PIECE_BYTES = 64 * 1024
+from webapp.command import quieten, settings_for
+from webapp.serving.finding import load, place_of
+from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serve_stdio
+from webapp.settings.settings import DEFAULT_PORT
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Serve an MCPServer or FastMCP server on stdin and stdout, as the command that an MCP "
-        "client starts, and the pages that its tools need on a port of this machine. Several of "
-        "these share one store: the first serves the pages for all, and when it ends another does. "
-        "Settings are read from the environment; none is needed."
+        "Serve an MCP server on stdin and stdout, as the command that an MCP client starts, and "
+        "the pages that its tools need on a port of this machine. Several of these share one "
+        "store: the first serves the pages for all, and when it ends another does. Settings are "
+        "read from the environment; none is needed."
     )
     parser.add_argument(
-        "server", metavar="MODULE:ATTRIBUTE", help="where your server is, such as my_tools:mcp"
+        "server",
+        metavar="MODULE:ATTRIBUTE",
+        help="where your server is, or what makes it, such as my_tools:mcp",
     )
     parser.add_argument(
         "--port",
@@ -62,16 +30,32 @@ def declare(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_PORT,
         help="of the pages, at 127.0.0.1; default: %(default)s",
     )
+    parser.add_argument(
+        "--sandbox",
+        action="store_true",
+        help="with a sandbox that plays the providers for your tools; each process then has pages "
+        "and a sandbox of its own, on other ports where these are taken",
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    settings = _local_settings(port=options.port)
-    source, target = _put_away()
-    server = load(options.server)
-    quieten(log=settings.log)
-    place = place_of(options.server)
-    return asyncio.run(_serve(settings, server, source, target, port=options.port, place=place))
+    settings, own, annex = settings_for(os.environ, port=options.port), None, None
+    must_be_local(settings)
+    with contextlib.ExitStack() as stack:
+        if options.sandbox or settings.has_sandbox:
+            settings, own, annex = own_pages(stack, port=options.port)
+        streams = put_away()
+        with asyncio.Runner() as runner:
+            server = load(options.server, run=runner.run)
+            quieten(log=settings.log)
+            place = place_of(options.server)
+            runner.run(
+                serve_stdio(
+                    settings, server, streams, port=options.port, place=place, annex=annex, own=own
+                )
+            )
+    return 0
 
 
 def _shared_port(text: str) -> int:
@@ -82,267 +66,3 @@ def _shared_port(text: str) -> int:
             "them: name a port"
         )
     return found
-
-
-class Incoming:
-    """The client's messages: read in a thread, as reading may block for ever."""
-
-    def __init__(self, wires: ClientConnections) -> None:
-        self._wires = wires
-        self._loop = asyncio.get_running_loop()
-        self._lines = asyncio.Queue[bytes | None]()
-
-    def start(self, source: int) -> None:
-        threading.Thread(target=self._listen, args=(source,), daemon=True).start()
-
-    def end(self) -> None:
-        """Nothing more is read: the library ends the calls that are held, and returns."""
-        self._lines.put_nowait(None)
-
-    async def receive(self) -> SessionMessage | Exception:
-        line = await self._lines.get()
-        if line is None:
-            self.end()  # for the next reader too
-            raise anyio.EndOfStream
-        try:
-            message = types.jsonrpc_message_adapter.validate_json(
-                line.decode("utf-8", "replace"), by_name=False
-            )
-        except ValueError as error:
-            return error
-        if not isinstance(message, types.JSONRPCRequest):
-            return SessionMessage(message)
-        self._wires.begin(message.id)
-        forget = partial(self._forget, message.id)
-        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=forget))
-
-    async def aclose(self) -> None:
-        pass
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    async def _forget(self, request_id: int | str) -> None:
-        wire = self._wires.take(request_id)
-        if wire is not None:
-            wire.end(is_delivered=False)
-
-    def _listen(self, source: int) -> None:
-        begun = bytearray()
-        with contextlib.suppress(RuntimeError):  # the loop is over, and so are we
-            with contextlib.suppress(OSError):
-                while piece := os.read(source, _PIECE_BYTES):
-                    begun += piece
-                    if b"\n" in piece:
-                        *lines, begun = begun.split(b"\n")
-                        for line in lines:
-                            self._loop.call_soon_threadsafe(self._lines.put_nowait, bytes(line))
-            if begun:
-                self._loop.call_soon_threadsafe(self._lines.put_nowait, bytes(begun))
-            self._loop.call_soon_threadsafe(self.end)
-
-
-class Outgoing:
-    """Our messages: written in a thread, as a client that does not read blocks the writer."""
-
-    def __init__(self, wires: ClientConnections, *, on_broken: Callable[[], None]) -> None:
-        self._wires = wires
-        self._on_broken = on_broken
-        self._loop = asyncio.get_running_loop()
-        self._pieces = queue.SimpleQueue[tuple[bytes, asyncio.Future[bool]]]()
-        self._unwritten = set[asyncio.Future[bool]]()
-
-    def start(self, target: int) -> None:
-        threading.Thread(target=self._speak, args=(target,), daemon=True).start()
-
-    async def send(self, item: SessionMessage, /) -> None:
-        """Raises BrokenResourceError if nobody reads any more. A cancellation unwrites nothing."""
-        message = item.message
-        written = self._loop.create_future()
-        self._unwritten.add(written)
-        written.add_done_callback(self._unwritten.discard)
-        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-            wire = self._wires.take(message.id) if message.id is not None else None
-            if wire is not None:
-                written.add_done_callback(lambda _: wire.end(is_delivered=written.result()))
-        text = message.model_dump_json(by_alias=True, exclude_unset=True)
-        self._pieces.put((text.encode() + b"\n", written))
-        await asyncio.wait({written})
-        if not written.result():
-            raise anyio.BrokenResourceError
-
-    async def flush(self) -> None:
-        """Wait until all is written, and no longer than a client needs that does read."""
-        if self._unwritten:
-            await asyncio.wait(self._unwritten, timeout=_FLUSH_SECONDS)
-        for written in tuple(self._unwritten):
-            written.set_result(False)
-
-    async def aclose(self) -> None:
-        pass
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    def _speak(self, target: int) -> None:
-        is_open = True
-        with contextlib.suppress(RuntimeError):  # the loop is over, and so are we
-            while True:
-                piece, written = self._pieces.get()
-                try:
-                    while piece and is_open:
-                        piece = piece[os.write(target, piece) :]
-                except OSError:
-                    is_open = False
-                self._loop.call_soon_threadsafe(self._settle, written, is_open)
-
-    def _settle(self, written: asyncio.Future[bool], is_written: bool) -> None:  # noqa: FBT001
-        if not written.done():
-            written.set_result(is_written)
-        if not is_written:
-            self._on_broken()
-
-
-def _put_away() -> tuple[int, int]:
-    """Descriptors of stdin and stdout for us alone; all others read nothing, and print to stderr.
-
-    On the level of the system, so that programs which a tool starts are held off too.
-    """
-    if sys.stdin is not None and sys.stdin.isatty():
-        _say("This speaks MCP on stdin and stdout, with a client that starts it; to stop: Ctrl+D.")
-    source, target = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    reconfigure = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(line_buffering=True)  # as stderr is
-    return source, target
-
-
-def _local_settings(*, port: int) -> Settings:
-    settings = settings_for(os.environ, port=port)
-    if not settings.is_local:
-        raise CommandRefused(
-            f"ELICIT_URL: {settings.url} is not on this machine, where the pages of "
-            "`elicit stdio` are; unset it, or use `elicit serve`.",
-            status=2,
-        )
-    return settings
-
-
-async def _serve(
-    settings: Settings, server: Any, source: int, target: int, *, port: int, place: str
-) -> int:
-    # The library's own server stands one level down, under two names.
-    inner = getattr(server, "_mcp_server", None) or server._lowlevel_server  # noqa: SLF001
-    inner.lifespan = _entered_once(inner.lifespan)
-    async with contextlib.AsyncExitStack() as stack:
-        store = await stack.enter_async_context(opened_store(settings))
-        try:
-            owners = await open_owners(store=store, ring=settings.ring)
-            shared = SharedPort(DEFAULT_HOST, port, url=settings.url, pepper=owners.pepper)
-            listener = await shared.own_or_find()
-        except Unreadable as error:
-            raise under_another_secret(settings) from error
-        except PortUnusable as error:
-            raise CommandRefused(str(error)) from error
-        if listener is not None:
-            stack.enter_context(listener)
-        wires = ClientConnections()
-        app, service = await opened_app(
-            stack, settings, server, place=place, store=store, wires=wires
-        )
-        service.links.prove = shared.prove
-        pages = Pages(app, arrivals=settings.arrivals, grace_seconds=_GRACE_SECONDS)
-        incoming = Incoming(wires)
-        outgoing = Outgoing(wires, on_broken=incoming.end)
-        told = asyncio.Event()
-        stack.enter_context(stopped_by_signals(told.set))
-        async with asyncio.TaskGroup() as group:
-            ending = group.create_task(drained(service, told, settings=settings, end=incoming.end))
-            serving = group.create_task(_serve_pages(pages, listener, settings, shared=shared))
-            incoming.start(source)
-            outgoing.start(target)
-            try:
-                _name_transport(server)
-                await inner.run(incoming, outgoing, inner.create_initialization_options())
-            finally:
-                ending.cancel()
-                wires.break_all()
-                await outgoing.flush()
-                await service.drain(within=settings.policies.grace)  # of what works still
-            pages.stop()
-            if not pages.started:
-                serving.cancel()
-    return 0
-
-
-async def _serve_pages(
-    pages: Pages, listener: socket.socket | None, settings: Settings, *, shared: SharedPort
-) -> None:
-    if listener is None:
-        _say(f"The pages at {settings.url} are served by another process of yours.")
-        listener = await shared.take_over(say=_say)
-    _say(f"The pages at {settings.url} are served by this process.")
-    with listener:
-        await pages.serve(sockets=[listener])
-
-
-def _entered_once(
-    lifespan: Callable[[Any], AbstractAsyncContextManager[Any]],
-) -> Callable[[Any], AbstractAsyncContextManager[Any]]:
-    """The author's lifespan, shared by the calls over HTTP, which enter it first, and by stdio."""
-    entered: list[Any] = []
-
-    @contextlib.asynccontextmanager
-    async def once(server: Any) -> AsyncGenerator[Any]:
-        if entered:
-            yield entered[0]
-            return
-        async with lifespan(server) as state:
-            entered.append(state)
-            try:
-                yield state
-            finally:
-                entered.clear()
-
-    return once
-
-
-def _name_transport(server: Any) -> None:
-    """Tell FastMCP, as its own stdio does: it then knows that its callers are local."""
-    if hasattr(server, "_mcp_server"):
-        from fastmcp.server.context import set_transport  # noqa: PLC0415 - an optional library
-
-        set_transport("stdio")
-
-
-def _say(sentence: str) -> None:
-    tell(f"elicit: {sentence}", out=sys.stderr)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from mcp.server.mcpserver import MCPServer
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from flows import Completion, Link, NotAllowed, complete_elicitation, elicit
 from flows.elicitation.states import Json
+from flows.origin import origin_of
 from webapp.demo.tools import add_tools
 from webapp.http.browser import page_headers
 from webapp.pages.renderer import Renderer, template_folder
@@ -72,6 +73,8 @@ def demo_server(public_url: str) -> MCPServer:
 
 
 def _add_tools(server: MCPServer, public_url: str) -> None:
+    ours = origin_of(public_url)
+
     @server.tool()
     async def sign_guest_book() -> str:
         """Let the person sign the guest book, and read what they wrote."""
@@ -79,7 +82,7 @@ def _add_tools(server: MCPServer, public_url: str) -> None:
         def page(link: Link) -> str:
             return f"{public_url}/demo/sign?{urlencode({'elicitation': link.return_token})}"
 
-        signed = await elicit.url("Please sign our guest book.", page, origins=[public_url])
+        signed = await elicit.url("Please sign our guest book.", page, origins=[ours])
         return f"{signed['name']} wrote: {signed['line']}"
 
     @server.tool()
@@ -89,7 +92,7 @@ def _add_tools(server: MCPServer, public_url: str) -> None:
         def page(link: Link) -> str:
             return f"{public_url}/demo/terms?{urlencode({'back': link.return_url})}"
 
-        await elicit.url("Please read the rules of the house.", page, origins=[public_url])
+        await elicit.url("Please read the rules of the house.", page, origins=[ours])
         return "The person has accepted the rules of the house."
 
     @server.tool()
@@ -101,9 +104,7 @@ def _add_tools(server: MCPServer, public_url: str) -> None:
             query = urlencode({"ticket": str(ticket), "elicitation": link.return_token})
             return f"{public_url}/demo/counter?{query}"
 
-        await elicit.url(
-            f"You drew ticket {ticket}. Please hand it in.", page, origins=[public_url]
-        )
+        await elicit.url(f"You drew ticket {ticket}. Please hand it in.", page, origins=[ours])
         return f"Ticket {ticket} was handed in."
 
 
@@ -112,7 +113,8 @@ class DemoService:
 
     def __init__(self, public_url: str) -> None:
         self._public_url = public_url
-        self._pages = Renderer(folders=[_FOLDER / "templates", template_folder()])
+        folders = [_FOLDER / "templates", template_folder()]
+        self._pages = Renderer(folders=folders, root_path=urlsplit(public_url).path)
         self._style = (_FOLDER / "demo.css").read_bytes()
 
     def add_to(self, server: MCPServer) -> None:

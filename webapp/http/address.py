@@ -17,6 +17,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _AUTHORITY = re.compile(
     r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[1-9][0-9]{0,4}))?"
 )
+PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)*")
 _ORIGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#@\\]+)")
 
 
@@ -47,29 +48,35 @@ class Authority:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicAddress:
-    """Where this server is found, and the other names of the same place."""
+    """Where this server is found, and the other names of the same place.
+
+    `root_path` is the path of the address, without a slash at the end.
+    """
 
     url: str
     scheme: str
     authority: Authority
+    root_path: str
     aliases: frozenset[Authority]
 
     @classmethod
     def parse(cls, url: str) -> "PublicAddress":
-        """Raise ValueError unless it is http or https, a host, perhaps a port, and nothing else."""
+        """Raise ValueError unless it is http or https, a host, perhaps a port, perhaps a path."""
         parts = urlsplit(url)
         authority = Authority.parse(parts.netloc, scheme=parts.scheme)
         if parts.scheme not in {"http", "https"} or authority is None:
             raise ValueError(f"{url!r} is not an address like https://tools.example.com")
-        if parts.path not in {"", "/"} or parts.query or parts.fragment:
-            raise ValueError(f"{url!r} must end after its host and port")
+        root_path = parts.path.rstrip("/")
+        if not PLAIN_PATH.fullmatch(root_path) or parts.query or parts.fragment:
+            raise ValueError(f"{url!r} must end after its host, port and a plain path")
         aliases = [
             Authority(host=host, port=authority.port) for host in ("127.0.0.1", "localhost", "::1")
         ]
         return cls(
-            url=f"{parts.scheme}://{parts.netloc.lower()}",
+            url=f"{parts.scheme}://{parts.netloc.lower()}{root_path}",
             scheme=parts.scheme,
             authority=authority,
+            root_path=root_path,
             aliases=frozenset(aliases) - {authority} if _is_loopback(authority) else frozenset(),
         )
 

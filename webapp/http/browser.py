@@ -40,10 +40,10 @@ class Browser:
     def __init__(self, *, public_url: str, csrf_keys: Callable[[], Sequence[bytes]]) -> None:
         parts = urlsplit(public_url)
         self._is_https = parts.scheme == "https"
-        self._is_on_loopback = PublicAddress.parse(public_url).is_on_loopback
-        port = parts.port or (443 if self._is_https else 80)
-        # `__Host-` needs https; on loopback the port in the name keeps two servers apart.
-        self.cookie_name = "__Host-elicit" if self._is_https else f"elicit_{port}"
+        address = PublicAddress.parse(public_url)
+        # Under a path the rest of the origin is others', and what they stored there too.
+        self._clears = address.is_on_loopback and not address.root_path
+        self.cookie_name = cookie_name(public_url)
         self._csrf_keys = csrf_keys  # newest first; asked each time, as secrets are rotated
 
     def fresh(self) -> str:
@@ -62,7 +62,7 @@ class Browser:
         names = (self.cookie_name, self._beside(value))
         headers = tuple(FirstCookie(f"{name}={value}; {rest}") for name in names)
         for header in headers:
-            header.clears = self._is_on_loopback
+            header.clears = self._clears
         return (*headers, *self.marks(value, {}))
 
     def marks(self, value: str, cookies: Mapping[str, str]) -> tuple[FirstCookie, ...]:
@@ -72,7 +72,7 @@ class Browser:
         """
         name, mark = f"{self.cookie_name}_cleared", self.csrf(value, subject="cleared")
         known = cookies.get(name, "").encode("utf-8", "replace")
-        if not self._is_on_loopback or hmac.compare_digest(known, mark.encode()):
+        if not self._clears or hmac.compare_digest(known, mark.encode()):
             return ()
         life = f"Max-Age={_COOKIE_LIFE_SECONDS}"
         header = FirstCookie(f"{name}={mark}; Path=/; {life}; HttpOnly; SameSite=Lax")
@@ -120,6 +120,19 @@ class Browser:
 
     def _beside(self, value: str) -> str:
         return f"{self.cookie_name}_{self.hash(value)[:_TAG_LETTERS]}"
+
+
+def cookie_name(public_url: str, *, of: str = "") -> str:
+    """What a cookie of ours is called: no other server's of the same host, by its port and path.
+
+    `__Host-` needs https, and the whole host as the cookie's path.
+    """
+    parts = urlsplit(public_url)
+    path = parts.path.rstrip("/")
+    apart = f"-{hashlib.sha256(path.encode()).hexdigest()[:_TAG_LETTERS]}" if path else ""
+    if parts.scheme == "https":
+        return "__Host-elicit" + (f"-{of}" if of else "") + apart
+    return f"elicit_{of}_{parts.port or 80}{apart}" if of else f"elicit_{parts.port or 80}{apart}"
 
 
 def _csrf(key: bytes, cookie: str, subject: str) -> str:

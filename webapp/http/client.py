@@ -46,11 +46,16 @@ CLIENT_SECONDS = 30.0
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
+class Transport(httpx.AsyncBaseTransport, httpx.BaseTransport):
+    """A way out for clients of both kinds: another one than the network."""
+
+
 class Outbound:
     """Sends what a talk yields and gives it the replies.
 
     `allow_loopback` is for a server that is itself on loopback (development, tests), `trusted` are
-    hosts of the operator's own network.
+    hosts of the operator's own network. `transport` is by what the tools' own clients go, where
+    that is not the network.
     """
 
     def __init__(
@@ -61,8 +66,10 @@ class Outbound:
         resolve: Resolve | None = None,
         trusted: Sequence[TrustedHost] = (),
         trust: ssl.SSLContext | bool = True,
+        transport: Transport | None = None,
     ) -> None:
         self._client = client
+        self._transport = transport
         self._trust = trust
         self._allow_loopback = allow_loopback
         self._trusted = trusted
@@ -83,7 +90,8 @@ class Outbound:
             auth=auth,
             timeout=CLIENT_SECONDS,
             verify=self._trust,
-            mounts=no_proxy(),
+            mounts=no_proxy() if self._transport is None else None,
+            transport=self._transport,
         )
 
     async def run(self, talk: Talk[T], *, to: Client | None = None) -> T:

@@ -21,11 +21,11 @@ from html import escape
 from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, TypeAlias
-from urllib.parse import quote
 
 from webapp.http.address import Authority, PublicAddress, headers_of, origin_of, plain_ip
 from webapp.http.answer import problem, send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.root_path import Misplaced, is_below, placed, written_path
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
@@ -45,6 +45,7 @@ _CROOKED = re.compile(
 _CROOKED_DECODED = re.compile(r"//|\\|/\.{1,2}(?:/|$)|%2[ef]|%5c|[\x00-\x1f\x7f]", re.IGNORECASE)
 
 _CALLS = "/mcp"
+PROBES = ("/ready", "/health")
 _OTHER_SITE = "This request was made by a page of another site, so it was not carried out."
 _NO_CALLER = (
     "A page in a browser made this call, and its origin is not one of those in ELICIT_ORIGINS, so "
@@ -68,8 +69,13 @@ _logger = logging.getLogger(__name__)
 
 
 class _Refusal(Exception):
-    def __init__(self, *, status: HTTPStatus, code: str, detail: str) -> None:
+    """`do` is for the operator: what to set."""
+
+    def __init__(
+        self, *, status: HTTPStatus, code: str, detail: str, do: str | None = None
+    ) -> None:
         super().__init__(code)
+        self.do = do
         self.status = status
         self.code = code
         self.detail = detail
@@ -86,8 +92,12 @@ class Guard:
         allowed_origins: frozenset[str] = frozenset(),
         trusted_proxies: tuple[Network, ...] = (),
         machine_paths: tuple[str, ...] = MACHINE_PATHS,
+        taken_path: str = "",
     ) -> None:
-        """Raise ValueError for an address or an origin that is none."""
+        """`taken_path` is what a proxy takes off a path before the request comes here.
+
+        Raise ValueError for an address or an origin that is none.
+        """
         self._app = app
         self._address = PublicAddress.parse(public_url)
         self._named_origins = {_required_origin(text) for text in allowed_origins}
@@ -95,6 +105,8 @@ class Guard:
         self._page_origins = {*self._named_origins, own}
         self._trusted_proxies = trusted_proxies
         self._machine_paths = machine_paths
+        self._taken_path = taken_path
+        self._told = set[str]()  # the operator, once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -106,11 +118,12 @@ class Guard:
                 await send_answer(send, HTTPStatus.OK, _WORKER, {**_COMMON, **_WORKER_HEADERS})
                 return
             _check_path(scope)
+            scope = self._placed(scope)
             scope = self._seen_past_proxies(scope)
             is_elsewhere = self._check_host(scope)
             self._check_origin(scope)
         except _Refusal as refusal:
-            _logger.info("guard.refused", extra={"code": refusal.code})
+            self._log(refusal)
             await self._refuse(refusal, scope, receive, send)
             return
         if is_elsewhere:
@@ -127,6 +140,32 @@ class Guard:
             and self._address.host_of(scope) in {self._address.authority, *self._address.aliases}
         )
 
+    def _placed(self, scope: Scope) -> Scope:
+        """The scope as if we stood at the root of the host. Raises _Refusal."""
+        address = self._address
+        try:
+            return placed(
+                scope, url=address.url, root_path=address.root_path, taken=self._taken_path
+            )
+        except Misplaced as error:
+            if error.is_mounted:
+                status, code = HTTPStatus.BAD_REQUEST, "path-mounted"
+            else:
+                status, code = HTTPStatus.NOT_FOUND, "path-elsewhere"
+            if written_path(scope) in PROBES:  # whoever asks how we are is whoever has to mend it
+                status = HTTPStatus.SERVICE_UNAVAILABLE
+            detail = f"This server answers at {address.url} only."
+            refusal = _Refusal(status=status, code=code, detail=detail, do=str(error))
+            raise refusal from error
+
+    def _log(self, refusal: _Refusal) -> None:
+        """What the operator can mend is said once, loudly."""
+        if refusal.do is None or refusal.code in self._told:
+            _logger.info("guard.refused", extra={"code": refusal.code})
+        else:
+            self._told.add(refusal.code)
+            _logger.warning("guard.refused: %s", refusal.do, extra={"code": refusal.code})
+
     def _check_host(self, scope: Scope) -> bool:
         """Return True if a person came by another name of this machine, and must be sent on."""
         host = self._address.host_of(scope)
@@ -135,7 +174,7 @@ class Guard:
         if host == self._address.authority:
             return False
         if host in self._address.aliases:
-            if any(_is_below(scope["path"], path) for path in self._machine_paths):
+            if any(is_below(scope["path"], path) for path in self._machine_paths):
                 return False
             if scope["type"] == "http" and scope["method"] in {"GET", "HEAD"}:
                 return True
@@ -143,11 +182,12 @@ class Guard:
             status=HTTPStatus.MISDIRECTED_REQUEST,
             code="host-foreign",
             detail=f"This server answers at {self._address.url} only.",
+            do=f"ELICIT_URL is {self._address.url}; set it to the address that people open.",
         )
 
     def _check_origin(self, scope: Scope) -> None:
         origins, sites = headers_of(scope, b"origin"), headers_of(scope, b"sec-fetch-site")
-        calls = _is_below(scope["path"], _CALLS)
+        calls = is_below(scope["path"], _CALLS)
         if not origins:
             # Browsers leave Origin out of some requests of a page's own, and say this of it.
             is_meant = not calls or sites in ([], ["none"])
@@ -201,9 +241,8 @@ class Guard:
         return any(address in network for network in self._trusted_proxies)
 
     async def _redirect(self, scope: Scope, send: Send) -> None:
-        path = scope.get("raw_path") or quote(scope["path"]).encode()
-        query = scope.get("query_string", b"")
-        target = (path + (b"?" + query if query else b"")).decode("latin-1")
+        query = scope.get("query_string", b"").decode("latin-1")
+        target = written_path(scope) + (f"?{query}" if query else "")
         headers = {**_COMMON, "location": self._address.url + target}
         await send_answer(send, HTTPStatus.TEMPORARY_REDIRECT, b"", headers)
 
@@ -251,9 +290,6 @@ def _prefers_html(accept: str) -> bool:
 
 
 def _check_path(scope: Scope) -> None:
-    if scope.get("root_path"):
-        # Layers that take it off and layers that do not would read two paths in one request.
-        raise _bad_request("path-mounted", "This server answers at the root of its host only.")
     raw = scope.get("raw_path")
     written = scope["path"] if raw is None else raw.decode("latin-1")
     pattern = _CROOKED_DECODED if raw is None else _CROOKED
@@ -279,10 +315,6 @@ def _bad_request(code: str, detail: str) -> _Refusal:
 
 def _bad_proxy(detail: str) -> _Refusal:
     return _bad_request("proxy-malformed", detail)
-
-
-def _is_below(path: str, root: str) -> bool:
-    return path == root or path.startswith(root + "/")
 
 
 def _required_origin(text: str) -> tuple[str, Authority]:

@@ -23,6 +23,7 @@ from msgspec.json import decode
 
 from flows.errors import ElicitError
 
+PORT_OPTION = "--port"
 RETRY_SECONDS = 0.5
 _ANSWER_SECONDS = 5.0
 _BETWEEN_OWNERS_SECONDS = 10.0
@@ -41,8 +42,11 @@ class PortUnusable(Exception):
     """The port cannot be had; the message is for the terminal."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that has the port and does not listen yet. Raises PortUnusable."""
+def bind(host: str, port: int, *, option: str = PORT_OPTION) -> socket.socket:
+    """A socket that has the port and does not listen yet; `option` is where it was chosen.
+
+    Raises PortUnusable.
+    """
     listener = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -54,16 +58,27 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         if listener is not None:
             listener.close()
-        raise PortUnusable(_why_not(error, host, port)) from error
+        raise PortUnusable(_why_not(error, host, port, option=option)) from error
     return listener
 
 
-def listen(listener: socket.socket) -> None:
+def listen(listener: socket.socket, *, option: str = PORT_OPTION) -> None:
     """Raises PortUnusable: two may bind a port, and the first to listen has it."""
     try:
         listener.listen(_BACKLOG)
     except OSError as error:
-        raise PortUnusable(_why_not(error, *listener.getsockname()[:2])) from error
+        raise PortUnusable(_why_not(error, *listener.getsockname()[:2], option=option)) from error
+
+
+def listening(host: str, port: int, *, option: str = PORT_OPTION) -> socket.socket:
+    """A socket that has the port and listens. Raises PortUnusable."""
+    listener = bind(host, port, option=option)
+    try:
+        listen(listener, option=option)
+    except PortUnusable:
+        listener.close()
+        raise
+    return listener
 
 
 class Tagging(Protocol):
@@ -77,7 +92,9 @@ def proof(pepper: Tagging, *, url: str, nonce: str) -> str:
     return pepper.tag("port", url, nonce, size=_PROOF_BYTES)
 
 
-async def own_or_find(host: str, port: int, *, url: str, pepper: Tagging) -> socket.socket | None:
+async def own_or_find(
+    host: str, port: int, *, url: str, pepper: Tagging, option: str = PORT_OPTION
+) -> socket.socket | None:
     """The listening socket of a port that is ours now; None where one of ours owns it.
 
     Raises PortUnusable if the port is somebody else's.
@@ -86,7 +103,7 @@ async def own_or_find(host: str, port: int, *, url: str, pepper: Tagging) -> soc
     patient_until = loop.time() + _PATIENCE_SECONDS
     while True:
         try:
-            return _own(host, port)
+            return listening(host, port, option=option)
         except PortUnusable as error:
             if not _is_taken(error):
                 raise
@@ -105,20 +122,23 @@ class PagesTaken(ElicitError):
     name = "ELICITATION_PAGES_TAKEN"
     http_status = 503
 
-    def __init__(self, url: str, *, is_answered: bool) -> None:
+    def __init__(self, url: str, *, is_answered: bool, option: str = PORT_OPTION) -> None:
         why = "belongs to another program now" if is_answered else "is served by nobody"
         super().__init__(
             f"The address of this server's pages, {url}, {why}, so no link was handed out. Call "
             "again in a minute; if it stays like this, whoever runs the server must stop the "
-            "program that has this port, or choose another port with --port."
+            f"program that has this port, or choose another port with {option}."
         )
 
 
 class SharedPort:
     """A port that several processes of ours share, of which one has it."""
 
-    def __init__(self, host: str, port: int, *, url: str, pepper: Tagging) -> None:
+    def __init__(
+        self, host: str, port: int, *, url: str, pepper: Tagging, option: str = PORT_OPTION
+    ) -> None:
         self._host, self._port, self._url, self._pepper = host, port, url, pepper
+        self._option = option
         self._listener: socket.socket | None = None
         self._proven_at = -math.inf
         self._asking = asyncio.Lock()
@@ -129,7 +149,7 @@ class SharedPort:
         Raises PortUnusable if the port is somebody else's.
         """
         self._listener = await own_or_find(
-            self._host, self._port, url=self._url, pepper=self._pepper
+            self._host, self._port, url=self._url, pepper=self._pepper, option=self._option
         )
         return self._listener
 
@@ -141,7 +161,7 @@ class SharedPort:
         is_said = False
         while True:
             try:
-                self._listener = _own(self._host, self._port)
+                self._listener = listening(self._host, self._port, option=self._option)
             except PortUnusable as error:
                 if not is_said and await self._is_ours() is False:
                     say(str(error))
@@ -165,7 +185,7 @@ class SharedPort:
                 if is_ours:
                     self._proven_at = asked_at
                 elif is_ours is False or loop.time() > since + _BETWEEN_OWNERS_SECONDS:
-                    raise PagesTaken(self._url, is_answered=is_ours is False)
+                    raise PagesTaken(self._url, is_answered=is_ours is False, option=self._option)
                 else:
                     await asyncio.sleep(RETRY_SECONDS)
 
@@ -173,20 +193,10 @@ class SharedPort:
         return await is_ours(self._host, self._port, url=self._url, pepper=self._pepper)
 
 
-def _own(host: str, port: int) -> socket.socket:
-    listener = bind(host, port)
-    try:
-        listen(listener)
-    except PortUnusable:
-        listener.close()
-        raise
-    return listener
-
-
 async def is_ours(host: str, port: int, *, url: str, pepper: Tagging) -> bool | None:
     """Whether one of ours has the port; None if whoever has it does not answer."""
-    nonce = secrets.token_urlsafe(_NONCE_BYTES)
-    body = b""
+    nonce, at = secrets.token_urlsafe(_NONCE_BYTES), httpx.URL(url)
+    root_path, body = at.path.rstrip("/"), b""
     try:
         async with (
             asyncio.timeout(_ANSWER_SECONDS),
@@ -196,9 +206,9 @@ async def is_ours(host: str, port: int, *, url: str, pepper: Tagging) -> bool | 
             ) as client,
             client.stream(
                 "GET",
-                httpx.URL(scheme="http", host=host, port=port, path="/health"),
+                httpx.URL(scheme="http", host=host, port=port, path=f"{root_path}/health"),
                 params={"nonce": nonce},
-                headers={"host": httpx.URL(url).netloc.decode()},
+                headers={"host": at.netloc.decode()},
             ) as response,
         ):
             async for piece in response.aiter_raw():
@@ -222,10 +232,10 @@ def _is_taken(error: PortUnusable) -> bool:
     return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
 
 
-def _why_not(error: OSError, host: str, port: int) -> str:
+def _why_not(error: OSError, host: str, port: int, *, option: str) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
             f"Port {port} of {host} is taken by another program; "
-            "stop that one, or choose another with --port."
+            f"stop that one, or choose another with {option}."
         )
     return f"Port {port} of {host} cannot be used: {error.strerror or error}."

@@ -1,7 +1,7 @@
 """How many processes are asked to serve one application, by what each of them can see.
 
 It is in the arguments (`--workers`, for some `-w`), which each process that is started has as well,
-or, for two of the programs, in WEB_CONCURRENCY.
+or, for two of the programs, in WEB_CONCURRENCY, or for one in GUNICORN_CMD_ARGS.
 """
 
 import re
@@ -11,17 +11,23 @@ from pathlib import PurePath
 from flows.errors import StoreUnavailable
 
 _BY_VARIABLE = frozenset({"uvicorn", "gunicorn"})
-_STARTERS = _BY_VARIABLE | {"hypercorn", "granian"}
+_STARTERS = _BY_VARIABLE | {"hypercorn", "granian", "fastapi"}
 _OPTION = re.compile(r"(?:--workers|-w)(?:=?(?P<number>\d+))?")
 
 
-def must_share(store: str, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
-    """Raises StoreUnavailable for a store that several processes would each have of their own."""
+def must_be_one_process(environment: Mapping[str, str], arguments: Sequence[str]) -> None:
+    """Raises StoreUnavailable where several processes were asked for.
+
+    A client's session and its streams are in one of them (MCP 2025-11-25), and an answer would come
+    to another.
+    """
     number = _workers(environment, arguments)
-    if store == "memory:" and number > 1:
+    if number > 1:
         raise StoreUnavailable(
-            f"ELICIT_STORE is memory:, and {number} processes serve this application: an answer "
-            "would come to one, and the call wait in another. Set it to sqlite:////absolute/file.db"
+            f"{number} processes are to serve this application, and a call that waits in one does "
+            "not hear of an answer that comes to another. Start it with one worker: --workers 1 "
+            "(and no other number in WEB_CONCURRENCY or GUNICORN_CMD_ARGS). It serves many people "
+            "at once all the same."
         )
 
 
@@ -29,6 +35,8 @@ def _workers(environment: Mapping[str, str], arguments: Sequence[str]) -> int:
     starter = _starter(PurePath(arguments[0])) if arguments else ""
     if starter not in _STARTERS:
         return 1
+    if starter == "gunicorn":
+        arguments = [*arguments, *environment.get("GUNICORN_CMD_ARGS", "").split()]
     for at, word in enumerate(arguments):
         found = _OPTION.fullmatch(word)
         if found is not None:

@@ -53,8 +53,13 @@ class ProtectedResource:
         name: str,
         clock: Clock,
         introspection: Introspection | None = None,
+        root_path: str = "",
     ) -> None:
         """Without `introspection` a token that only its issuer can read is refused.
+
+        `root_path` is the part of the resource's path where the application stands. The metadata is
+        advertised there, where it is ours to answer; RFC 9728, 3.1 has it at the host's root, and
+        whoever sends that here gets it too.
 
         Raises ValueError unless the resource is the issuer's and has a path of its own.
         """
@@ -66,9 +71,11 @@ class ProtectedResource:
         self._resource = resource
         self._clock = clock
         self._introspection = introspection
-        self._path = parts.path.rstrip("/")
-        self._metadata_paths = (METADATA_PATH, METADATA_PATH + self._path)
-        self._metadata_url = f"{parts.scheme}://{parts.netloc}{METADATA_PATH}{self._path}"
+        whole = parts.path.rstrip("/")
+        self._path = whole.removeprefix(root_path)
+        self._metadata_paths = (METADATA_PATH, METADATA_PATH + self._path, METADATA_PATH + whole)
+        origin = f"{parts.scheme}://{parts.netloc}"
+        self._metadata_url = f"{origin}{root_path}{METADATA_PATH}{self._path}"
         self._metadata = json.dumps(_metadata(resource, name=name)).encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,7 +5,7 @@ decided here, before any detail is shown and before the redirect. E-mail address
 with nothing: a person is a subject of an issuer, or this machine's own user.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -13,14 +13,17 @@ from typing import Any
 from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import Code, is_confirmed
-from flows.errors import NotAllowed
+from flows.errors import NotAllowed, NotConfigured
 from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
 from webapp.http.browser import Browser
 from webapp.http.rate_limit import address_key
 from webapp.identity.local_peer import LocalPeers
 from webapp.identity.pairing import Pairing
 from webapp.identity.sessions import LOCAL_ISSUER, BrowserSession, Sessions
+from webapp.identity.users import Users
 from webapp.records.owners import Owners
+
+_WHO_OR_CODE = "who= of create_app (or else ELICIT_BIND=code, for letters that its users type)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,7 @@ class Caller:
     refusal: str | None = None
     by_code: bool = False
     is_client_verified: bool = False
+    is_user: bool = False  # one of the application's own, for whom no tool asks
 
     @property
     def is_anonymous(self) -> bool:
@@ -86,11 +90,12 @@ class Sender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """Who is at a browser; without a session it is this machine's own user."""
+    """Who is at a browser: by a session, as a user of the application, or as this machine's own."""
 
     owner: str
     label: str
     session: BrowserSession | None = None
+    is_user: bool = False
 
 
 class Way(StrEnum):
@@ -101,6 +106,8 @@ class Way(StrEnum):
     OTHER_PERSON = "other person"
     CODE = "code"
     OTHER_BROWSER = "other browser"
+    APPLICATION = "application"  # to sign in at the application that asks
+    OTHER_USER = "other user"
     PAIR = "pair"
     HERE_ONLY = "here only"
 
@@ -143,7 +150,9 @@ class Identity:
         sessions: Sessions,
         browser: Browser,
         pairing: Pairing,
+        users: Users | None = None,
     ) -> None:
+        self._users = users
         self._owners = owners
         self._locality = locality
         self._rules = rules
@@ -191,9 +200,20 @@ class Identity:
             "ELICIT_ISSUER is set; `elicit pair` prints a key for a client of that user's.",
         )
 
-    def settle(self, scope: MutableMapping[str, Any]) -> None:
-        """Note in the scope what a connection tells, before anything acts on the request."""
-        self._locality.settle(scope)
+    def caller_of_user(self, user: str) -> Caller:
+        """Whom the application asks for itself.
+
+        Raises NotConfigured where no browser could be told as theirs.
+        """
+        users, binds = self._users, self._rules.binds_by_code
+        if users is None or (users.who is None and not binds):
+            raise NotConfigured(_WHO_OR_CODE)
+        return Caller(
+            owner=self._owners.tag_of_user(user, application=users.application),
+            client="",
+            by_code=users.who is None,
+            is_user=True,
+        )
 
     def sender(self, scope: Mapping[str, Any], *, subject: Subject | None) -> Sender | None:
         """Who sent this request, told from all others, without a name too.
@@ -218,6 +238,9 @@ class Identity:
         if session is not None and self._holds(session, scope):
             owner = self._owners.tag(issuer=session.issuer, subject=session.subject)
             return Viewer(owner=owner, label=session.label, session=session)
+        user = await self._user_at(scope)
+        if user is not None:
+            return user
         if self._locality.is_local(scope):
             return Viewer(owner=self.local_owner, label="you, on this computer")
         return None
@@ -228,6 +251,12 @@ class Identity:
         """Whether this browser belongs to whoever asked."""
         if elicitation.is_by_code:
             return Opening(way=self._way_by_code(elicitation, cookies))
+        if elicitation.is_for_user:
+            user = await self._user_at(scope)
+            if user is None:
+                return Opening(way=Way.APPLICATION)
+            is_theirs = user.owner == elicitation.owner
+            return Opening(way=Way.OPEN if is_theirs else Way.OTHER_USER, viewer=user)
         viewer = await self.viewer(scope, cookies)
         is_local = elicitation.owner == self.local_owner
         if traits_of(elicitation.kind).is_gate and self.pairs_for_yes(elicitation.owner):
@@ -255,6 +284,12 @@ class Identity:
         """The letters that this browser is shown, if it asked for any."""
         codes = elicitation.binding.codes if elicitation.binding is not None else ()
         return next((code for code in codes if self._browser.is_same(code.browser, cookies)), None)
+
+    async def _user_at(self, scope: Mapping[str, Any]) -> Viewer | None:
+        if self._users is None or (user := await self._users.at(scope)) is None:
+            return None
+        owner = self._owners.tag_of_user(user, application=self._users.application)
+        return Viewer(owner=owner, label=self._users.label, is_user=True)
 
     def _way_by_code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Way:
         binding, code = elicitation.binding, self.code(elicitation, cookies)

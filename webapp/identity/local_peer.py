@@ -20,7 +20,7 @@ import importlib.util
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
@@ -105,18 +105,11 @@ def is_told_at_once() -> bool:
 class LocalPeers:
     """Tells requests of this machine's same user from all others."""
 
-    def __init__(
-        self,
-        *,
-        uid: int,
-        public_url: str,
-        uid_of: Callable[[PeerConnection], int | None] = uid_of_peer,
-    ) -> None:
+    def __init__(self, *, uid: int, public_url: str) -> None:
         """Raise ValueError for an address that is none."""
         self._uid = uid
         self._address = PublicAddress.parse(public_url)
         self._hosts = frozenset({self._address.authority, *self._address.aliases})
-        self._uid_of = uid_of
 
     def is_local(self, scope: Mapping[str, Any]) -> bool:
         """Tell whether the request comes from a program of our own user on this machine."""
@@ -130,21 +123,17 @@ class LocalPeers:
         """Tell whether this machine says for certain that another of its users connected."""
         return self.uid(scope) not in (None, self._uid)
 
-    def settle(self, scope: MutableMapping[str, Any]) -> None:
-        """Note in the scope whose connection it is: one answer for the whole of a request.
-
-        Looked up later it could be another one, or none: a client may close as soon as it has sent.
-        """
-        if PEER_KEY not in scope and (connection := loopback_of(scope)) is not None:
-            scope[PEER_KEY] = Peer(uid=self._uid_of(connection))
-
     def uid(self, scope: Mapping[str, Any]) -> int | None:
-        """The user of this machine who made the connection; None if it is not known for certain."""
-        connection = loopback_of(scope)
-        if connection is None:
-            return None
+        """The user of this machine who made the connection; None if it is not known for certain.
+
+        Only what was noted when the connection was accepted counts: asked for later it could be
+        another one's, as a client may close as soon as it has sent, and a server of other people's
+        may have put another client's address in the scope.
+        """
         peer = scope.get(PEER_KEY)
-        return peer.uid if isinstance(peer, Peer) else self._uid_of(connection)
+        if not isinstance(peer, Peer) or loopback_of(scope) is None:
+            return None
+        return peer.uid
 
     def is_gone(self, scope: Mapping[str, Any]) -> bool:
         """Tell whether the connection ended before it could be known whose it is."""
@@ -168,14 +157,22 @@ class LocalPeers:
         return None
 
     def _stranger(self, scope: Mapping[str, Any]) -> str | None:
-        """Say what shows that the one who connected is not our user; the costly look comes last."""
+        """Say what shows that the one who connected is not our user."""
         connection = _connection_of(scope)
         if connection is None:
-            return "The connection has no addresses to look at."
+            return (
+                "The connection has no addresses to look at, like those of a socket file or a test "
+                "client."
+            )
         if not _is_loopback(connection.client[0]):
             return "The request comes from another machine."
         if self._uid == _NOBODY:
             return "This server runs as the user nobody, whose name others share."
+        if not isinstance(scope.get(PEER_KEY), Peer):
+            return (
+                "The server that runs this application does not say who made a connection: `elicit "
+                "serve` does, and uvicorn.run(app, http=webapp.Accepted)."
+            )
         uid = self.uid(scope)
         if uid is None:
             return "This machine does not tell which user made the connection."

@@ -22,6 +22,7 @@ from flows.elicitation.states import Json
 from flows.errors import InvalidToken
 from flows.oauth.sign_in import SignedIn
 from webapp.deadline import Clock
+from webapp.http.browser import cookie_name
 from webapp.records.owners import SERVICE
 from webapp.stores import Conflict, Record, Store
 
@@ -81,12 +82,9 @@ class Sessions:
     def __init__(
         self, *, tokens: Tokens, store: Store, public_url: str, issuer: str | None, clock: Clock
     ) -> None:
-        parts = urlsplit(public_url)
-        self._is_https = parts.scheme == "https"
-        port = parts.port or (443 if self._is_https else 80)
-        # `__Host-` needs https; on loopback the port in the name keeps two servers apart.
-        self.cookie_name = "__Host-elicit-session" if self._is_https else f"elicit_session_{port}"
-        self.leaving_name = "__Host-elicit-signin" if self._is_https else f"elicit_signin_{port}"
+        self._is_https = urlsplit(public_url).scheme == "https"
+        self.cookie_name = cookie_name(public_url, of="session")
+        self.leaving_name = cookie_name(public_url, of="signin")
         self._tokens = tokens
         self._store = store
         self._issuer = issuer or LOCAL_ISSUER

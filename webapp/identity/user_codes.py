@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from flows.elicitation import user_code as bindings
-from flows.elicitation.states import Elicitation
+from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.user_code import (
     CLOSED_WORDS,
     FRESH_WORDS,
@@ -17,7 +17,7 @@ from flows.elicitation.user_code import (
     Code,
     UserCodeGenerator,
 )
-from flows.errors import NotPossible
+from flows.errors import NotPossible, TooManyAttempts
 from webapp.elicitations.service import Elicitations
 
 
@@ -72,6 +72,29 @@ class UserCodes:
 
         await self._elicitations.change(id, confirm)
         return told
+
+    async def typed(self, asked: Elicitation, typed: str) -> TypedCode:
+        """What the letters come to; wrong too often ends what they are for.
+
+        Raises NotPossible, TooManyAttempts.
+        """
+        try:
+            return await self.confirm(asked.id, typed)
+        except TooManyAttempts:
+            why = "the letters were wrong too often"
+            await self._elicitations.end(asked, Status.FAILED, why=why)
+            raise
+
+    async def wrong(self, asked: Elicitation, typed: str) -> str | None:
+        """What to say to whoever typed; None if there is nothing more to type.
+
+        The letters were right then, or what they are for is over.
+        """
+        try:
+            told = await self.typed(asked, typed)
+        except (NotPossible, TooManyAttempts):
+            return None
+        return None if told is TypedCode.RIGHT else told.value
 
 
 def _require_open(current: Elicitation) -> None:

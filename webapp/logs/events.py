@@ -8,6 +8,7 @@ given in confidence in this very call is taken out of what is logged of its exce
 
 import json
 import logging
+import re
 import traceback
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -22,11 +23,16 @@ if TYPE_CHECKING:
 
 # Of the libraries, which log what a tool raised.
 TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
+ACCESS_LOGGERS = ("uvicorn.access", "hypercorn.access")  # gunicorn's worker writes uvicorn's
 LETTERS_AT_MOST = 2000  # of one text in the log
 TRACE_LETTERS_AT_MOST = 8000
 MASKED_LETTERS_AT_MOST = 64 * 1024  # of a record that others write, where something is hidden
 PLACES_AT_MOST = 6
 CAUSES_AT_MOST = 10
+# What our paths and the way back from a provider have in them.
+_IN_ADDRESS = re.compile(
+    r"(/(?:e|pair|callback/url)/)[^/?#\s]+|(/(?:return|callback|signin/callback)[^?\s]*\?)\S+"
+)
 _OURS = ("webapp", "flows")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -159,6 +165,26 @@ def mask_tool_logs() -> None:
     """Have the served libraries' own records of what tools raised pass through `mask_secrets`."""
     for name in TOOL_LOGGERS:
         logging.getLogger(name).addFilter(mask_secrets)
+
+
+def mask_access_logs() -> None:
+    """Have the access logs of other people's servers say no token of our addresses."""
+    for name in ACCESS_LOGGERS:
+        logging.getLogger(name).addFilter(mask_addresses)
+
+
+def mask_addresses(record: logging.LogRecord) -> bool:
+    """A filter that drops nothing but tokens, codes and states from the addresses of a record."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            _IN_ADDRESS.sub(_without_token, each) if isinstance(each, str) else each
+            for each in record.args
+        )
+    return True
+
+
+def _without_token(found: re.Match[str]) -> str:
+    return f"{found[1] or found[2]}***"
 
 
 def show_events(level: int = logging.WARNING) -> None:

@@ -56,7 +56,7 @@ from webapp.mcp.results import (
     without,
 )
 from webapp.mcp.resuming import when_read_later
-from webapp.mcp.tools import ServedTool, tool_of
+from webapp.mcp.tools import ServedTool, has_tool, low_level_of, tool_of
 from webapp.mcp.versions import version_of
 from webapp.mcp.visibility import Visibility
 from webapp.service import Service
@@ -74,25 +74,34 @@ def attach(
     *,
     issuer: str | None = None,
     wires: ClientConnections | None = None,
-) -> None:
-    """Let the tools of an MCPServer or a FastMCP server await people.
+) -> "Middleware":
+    """Let the tools of an MCPServer, a FastMCP server or a low-level Server await people.
 
     `issuer` names who vouches for the subjects of the server's own authentication, where its
     access tokens do not say; `wires` has the calls that come over stdio. Raises TypeError for
     anything else than such a server, and ValueError for one without a name of its own.
     """
-    inner = getattr(server, "_mcp_server", server)  # FastMCP keeps the list one level down
-    middleware = getattr(inner, "middleware", None)
+    middleware = getattr(low_level_of(server), "middleware", None)
     if not isinstance(middleware, list):
-        raise TypeError(f"{type(server).__name__} is no MCPServer and no FastMCP server.")
+        raise TypeError(
+            f"{type(server).__name__} is no MCPServer, no FastMCP server and no low-level Server."
+        )
     must_be_named(server)
     parts = cast("list[object]", middleware)
     share_request_state(server, parts, service.request_state_keys)
     mask_tool_logs()
     # HostedServer again, perhaps: the one from before belongs to a service that is closed.
     parts[:] = [part for part in parts if not isinstance(part, Middleware)]
-    parts.append(Middleware(server, service, issuer=issuer, wires=wires or ClientConnections()))
+    ours = Middleware(server, service, issuer=issuer, wires=wires or ClientConnections())
+    parts.append(ours)
     inner_calls.watch(server)
+    return ours
+
+
+def is_served(server: Any) -> bool:
+    """Whether an application that runs is attached to it."""
+    parts = getattr(low_level_of(server), "middleware", ())
+    return any(isinstance(part, Middleware) and not part.is_over for part in parts)
 
 
 class Middleware:
@@ -108,6 +117,11 @@ class Middleware:
         self._wires = wires
         self._issuer = issuer or issuer_of(server)
         self._connections = ConnectionAsks()
+        self.is_over = False
+
+    def end(self) -> None:
+        """The service is closed."""
+        self.is_over = True
 
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
@@ -156,7 +170,12 @@ class Middleware:
             links=service.links,
             now=service.clock(),
         )
-        tool = await tool_of(self._server, str(params.get("name", "")), meta=params.get("_meta"))
+        tool = await tool_of(
+            self._server,
+            str(params.get("name", "")),
+            meta=params.get("_meta"),
+            context=context,
+        )
         arguments = arguments_text(params.get("arguments") or {})
         _must_fit(tool, params, arguments)
         asks = self._connections.of(context)
@@ -327,7 +346,7 @@ class Middleware:
             case "tools/list":
                 return await self._listed(context, call_next)
             case "initialize":
-                return await self._hiding.promised(_wire_form(await call_next(context)))
+                return await self._hiding.promised(context, _wire_form(await call_next(context)))
             case "subscriptions/listen":
                 return await self._hiding.listening(context, call_next, self._caller_of(context))
             case _:
@@ -356,7 +375,7 @@ class Middleware:
         caller = self._caller(context, declared)
         if caller.is_anonymous or not declared.needs_result_tool(by_code=caller.by_code):
             return False
-        return await tool_of(self._server, RESULT_TOOL) is None
+        return not await has_tool(self._server, RESULT_TOOL, context=context)
 
 
 def _own(accounts: Mapping[str, str], caller: Caller) -> dict[str, str]:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
+from mcp.server.lowlevel import Server
 from mcp.server.request_state import (
     AESGCMRequestStateCodec,
     InvalidRequestState,
@@ -30,6 +31,12 @@ def share_request_state(
     """
     if getattr(server, "_request_state_security", None) is not None:
         return  # FastMCP remembers that it was given one
+    if isinstance(server, Server) and not any(isinstance(p, RequestStateBoundary) for p in parts):
+        # A low-level server has none by itself: what is within is bound to the call all the same.
+        # Spans show the sealed form, as with the other two.
+        at = sum(type(part).__name__ == "OpenTelemetryMiddleware" for part in parts[:1])
+        default = RequestStateSecurity.ephemeral()
+        parts.insert(at, RequestStateBoundary(default, default_audience=server.name))
     for index, part in enumerate(parts):
         if isinstance(part, RequestStateBoundary):
             # There is no public way to see what it was built with.

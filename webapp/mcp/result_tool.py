@@ -22,7 +22,6 @@ from flows.schema.schema import check
 from webapp.identity.identity import Caller
 from webapp.identity.user_codes import TypedCode
 from webapp.mcp.results import RESULT_TOOL, Result, error_result, text_result
-from webapp.mcp.user_code import told_user_code
 from webapp.mcp.versions import with_version
 from webapp.records.ids import owner_of
 from webapp.service import Service
@@ -175,9 +174,7 @@ class ResultTool:
         if not isinstance(typed, str) or not asked.is_by_code:
             raise NotAllowed(_UNKNOWN)
         try:
-            told = await told_user_code(
-                self._service.user_codes, self._service.elicitations, asked, typed
-            )
+            told = await self._service.user_codes.typed(asked, typed)
         except NotPossible:
             raise NotAllowed(_UNKNOWN) from None
         if told is not TypedCode.RIGHT:

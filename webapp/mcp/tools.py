@@ -5,14 +5,20 @@ looked up as the library does for a call: a list may be filtered, and has one of
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
 
 from flows.kinds.gate import Gate, mark_of
 from flows.kinds.needs import Need, needs_of
 from webapp.mcp.received import validated_by
 
+Context: TypeAlias = ServerRequestContext[Any, Any]
 _INSIDE_AT_MOST = 20
+_PAGES_AT_MOST = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,27 +59,56 @@ class ServedTool:
         return tuple({id(need): need for need in needs}.values())
 
 
+def is_fastmcp(server: Any) -> bool:
+    return hasattr(server, "_mcp_server") and hasattr(server, "get_tool")
+
+
+def low_level_of(server: Any) -> Any:
+    """The library's own server, which both libraries keep one level down, under two names."""
+    inner = getattr(server, "_mcp_server", None) or getattr(server, "_lowlevel_server", None)
+    return inner or server
+
+
 async def tool_of(
-    server: Any, name: str, *, meta: object = None, is_inner: bool = False
+    server: Any,
+    name: str,
+    *,
+    meta: object = None,
+    is_inner: bool = False,
+    context: Context | None = None,
 ) -> ServedTool | None:
-    """The tool that a call of this name runs; `meta` is the call's own, with a version perhaps."""
-    if _is_fastmcp(server):
+    """The tool that a call of this name runs; `meta` is the call's own, with a version perhaps.
+
+    A low-level server is asked within a request alone, whose `context` its handler gets.
+    """
+    if is_fastmcp(server):
         tool = await _found(server, name, version=_version_in(meta, has_ranges=is_inner))
         return None if tool is None else await _served(server, tool)
     manager = getattr(server, "_tool_manager", None)
     tool = manager.get_tool(name) if manager is not None else None
     if tool is None:  # a server of the author's own making may call what it lists
-        tool = next((one for one in await server.list_tools() if one.name == name), None)
+        tool = next((one for one in await _listed(server, context) if one.name == name), None)
+    if tool is None and isinstance(server, Server):  # which may run what it does not list
+        tool = types.Tool(name=name, input_schema={})
     return None if tool is None else await _served(server, tool)
 
 
-async def tools_of(server: Any) -> list[ServedTool]:
+async def has_tool(server: Any, name: str, *, context: Context) -> bool:
+    """Whether the author has a tool of this name."""
+    if isinstance(server, Server):
+        return any(one.name == name for one in await _listed(server, context))
+    return await tool_of(server, name) is not None
+
+
+async def tools_of(server: Any, *, context: Context | None = None) -> list[ServedTool]:
     """One of each name that is listed, before the author's own middleware makes another list."""
-    return [await _served(server, tool) for tool in await _listed(server)]
+    return [await _served(server, tool) for tool in await _listed(server, context)]
 
 
-async def _listed(server: Any) -> Sequence[Any]:
-    if not _is_fastmcp(server):
+async def _listed(server: Any, context: Context | None) -> Sequence[Any]:
+    if isinstance(server, Server):
+        return [] if context is None else await _listed_by_handler(server, context)
+    if not is_fastmcp(server):
         listed: Sequence[Any] = await server.list_tools()
         return listed
     from fastmcp.utilities.versions import (  # noqa: PLC0415 - an optional library
@@ -82,6 +117,24 @@ async def _listed(server: Any) -> Sequence[Any]:
 
     tools = await server.list_tools(run_middleware=False)
     return dedupe_with_versions(tools, lambda tool: tool.name)  # the newest, as it lists them
+
+
+async def _listed_by_handler(server: Server[Any], context: Context) -> list[types.Tool]:
+    """What a low-level server's own handler lists for this request, page by page."""
+    entry, tools = server.get_request_handler("tools/list"), list[types.Tool]()
+    cursor: str | None = None
+    for _ in range(_PAGES_AT_MOST if entry is not None else 0):
+        assert entry is not None
+        asked = types.PaginatedRequestParams(cursor=cursor)
+        within = replace(context, method="tools/list", params={"cursor": cursor} if cursor else {})
+        page = types.ListToolsResult.model_validate(
+            await entry.handler(within, asked), from_attributes=True
+        )
+        tools += page.tools
+        cursor = page.next_cursor
+        if not cursor:
+            break
+    return tools
 
 
 async def _served(server: Any, tool: Any) -> ServedTool:
@@ -104,14 +157,14 @@ async def _served(server: Any, tool: Any) -> ServedTool:
 
 def _schema_of(tool: Any) -> Mapping[str, Any] | None:
     found = getattr(tool, "parameters", None) or getattr(tool, "input_schema", None)
-    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else None
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) and found else None
 
 
 def _validation_of(server: Any, tool: Any) -> Callable[[dict[str, Any]], Mapping[str, Any]] | None:
     """Of a tool whose own function runs with what it gives; None for every other."""
     if (metadata := getattr(tool, "fn_metadata", None)) is not None:
         return cast("Callable[[dict[str, Any]], Mapping[str, Any]]", metadata.validate_arguments)
-    if tool is None or not _is_fastmcp(server):
+    if tool is None or not is_fastmcp(server):
         # MCPServer lists its tools as they stand on the wire.
         manager = getattr(server, "_tool_manager", None)
         known = manager.get_tool(tool.name) if manager is not None and tool is not None else None
@@ -160,10 +213,6 @@ def _version_of(tool: Any) -> str | None:
     return version if isinstance(version, str) and version else None
 
 
-def _is_fastmcp(server: Any) -> bool:
-    return hasattr(server, "_mcp_server") and hasattr(server, "get_tool")
-
-
 def _version_in(meta: object, *, has_ranges: bool) -> Mapping[str, str] | None:
     """As FastMCP reads it: of a client one version as a text; a range in calls of its own."""
     own = cast("Mapping[str, object]", meta).get("fastmcp") if isinstance(meta, Mapping) else None
@@ -191,6 +240,9 @@ async def _found(server: Any, name: str, *, version: Mapping[str, str] | None) -
 
 
 def _function_of(server: Any, name: str) -> Callable[..., Any] | None:
+    if isinstance(server, Server):  # one handler runs all: what is marked on it holds for each
+        entry = server.get_request_handler("tools/call")
+        return None if entry is None else entry.handler
     # MCPServer lists its tools as they stand on the wire, and keeps their functions here.
     manager = getattr(server, "_tool_manager", None)
     tool = manager.get_tool(name) if manager is not None else None

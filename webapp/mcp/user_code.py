@@ -3,11 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from flows.elicitation.states import Elicitation, Status
-from flows.errors import NotPossible, TooManyAttempts
-from webapp.elicitations.service import Elicitations
-from webapp.identity.user_codes import TypedCode, UserCodes
-
 FIELD = "code"
 LETTERS_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -29,28 +24,3 @@ def user_code_in(content: object) -> str:
         return ""
     typed = cast("Mapping[str, object]", content).get(FIELD)
     return typed if isinstance(typed, str) else ""
-
-
-async def told_user_code(
-    user_codes: UserCodes, elicitations: Elicitations, asked: Elicitation, typed: str
-) -> TypedCode:
-    """What the letters come to; wrong too often ends what they are for.
-
-    Raises NotPossible, TooManyAttempts.
-    """
-    try:
-        return await user_codes.confirm(asked.id, typed)
-    except TooManyAttempts:
-        await elicitations.end(asked, Status.FAILED, why="the letters were wrong too often")
-        raise
-
-
-async def typed_user_code(
-    user_codes: UserCodes, elicitations: Elicitations, asked: Elicitation, typed: str
-) -> str | None:
-    """None if there is nothing more to type: they were right, or it is over. Else what to say."""
-    try:
-        told = await told_user_code(user_codes, elicitations, asked, typed)
-    except (NotPossible, TooManyAttempts):
-        return None
-    return None if told is TypedCode.RIGHT else told.value

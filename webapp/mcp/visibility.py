@@ -46,7 +46,7 @@ class Visibility:
         caller: Callable[[], Caller],
     ) -> Result:
         """A result of tools/list as this caller is shown it."""
-        if not (hiding := await self._hiding()):
+        if not (hiding := await self._hiding(context)):
             return result
         who = caller()
         shown = self._note(context, who, hiding)
@@ -56,11 +56,13 @@ class Visibility:
         tools = [tool for tool in result.get("tools", []) if tool.get("name") not in hidden]
         return {**result, "tools": tools, **_as_private(result)}
 
-    async def promised(self, result: Result) -> Result:
+    async def promised(self, context: ServerRequestContext[Any, Any], result: Result) -> Result:
         """A result of `initialize`, which says that the list may change where it may."""
         capabilities = _mapping(result.get("capabilities"))
         tools = _mapping(capabilities.get("tools"))
-        if "tools" not in capabilities or tools.get("listChanged") or not await self._hiding():
+        if "tools" not in capabilities or tools.get("listChanged"):
+            return result
+        if not await self._hiding(context):
             return result
         tools = {**tools, "listChanged": True}
         return {**result, "capabilities": {**capabilities, "tools": tools}}
@@ -73,7 +75,7 @@ class Visibility:
     ) -> HandlerResult:
         """A stream of changes that a client has opened (2026-07-28): it hears of its own list."""
         wanted = _mapping(_mapping(context.params).get("notifications"))
-        if not wanted.get("toolsListChanged") or not (hiding := await self._hiding()):
+        if not wanted.get("toolsListChanged") or not (hiding := await self._hiding(context)):
             return await call_next(context)
         who = caller()
         if who.owner is None:
@@ -95,9 +97,10 @@ class Visibility:
         """The names of those tools that this caller is not shown."""
         return frozenset([tool.name for tool in hiding if not await self._has(caller, tool)])
 
-    async def _hiding(self) -> list[ServedTool]:
+    async def _hiding(self, context: ServerRequestContext[Any, Any]) -> list[ServedTool]:
         """The tools that may be hidden; looked up in a request only, and once in each."""
-        return [tool for tool in await tools_of(self._server) if _needed(tool)]
+        tools = await tools_of(self._server, context=context)
+        return [tool for tool in tools if _needed(tool)]
 
     async def _has(self, caller: Caller, tool: ServedTool) -> bool:
         if caller.owner is None or caller.refusal is not None:

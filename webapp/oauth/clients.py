@@ -69,7 +69,11 @@ class Clients:
         credentials = self._credentials.get(provider.name)
         if credentials is None:
             name = provider.name.upper()
-            raise NotConfigured(f"ELICIT_{name}_CLIENT_ID", f"ELICIT_{name}_CLIENT_SECRET")
+            raise NotConfigured(
+                f"ELICIT_{name}_CLIENT_ID",
+                f"ELICIT_{name}_CLIENT_SECRET",
+                has_none=not self._credentials,
+            )
         client = Client(
             provider=provider,
             client_id=credentials[0],

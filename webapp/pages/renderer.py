@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,8 +26,9 @@ from webapp.pages.views import View
 class Renderer:
     """Renders views by the templates of some folders; the first folder that has one wins."""
 
-    def __init__(self, *, folders: Sequence[Path]) -> None:
-        self._environment = _environment(tuple(folders))
+    def __init__(self, *, folders: Sequence[Path], root_path: str = "") -> None:
+        """`root_path` is where the paths of our routes begin: the filter `at` adds it."""
+        self._environment = _environment(tuple(folders), root_path)
 
     def render(self, view: View) -> str:
         """The page as HTML that can always be encoded as UTF-8."""
@@ -42,7 +43,7 @@ def template_folder() -> Path:
 
 
 @cache
-def _environment(folders: tuple[Path, ...]) -> Environment:
+def _environment(folders: tuple[Path, ...], root_path: str) -> Environment:
     """One for the same folders, with each template compiled once."""
     environment = Environment(
         loader=FileSystemLoader(folders),
@@ -54,6 +55,7 @@ def _environment(folders: tuple[Path, ...]) -> Environment:
         auto_reload=False,
     )
     environment.filters.update(_FILTERS)
+    environment.filters["at"] = partial(_at, root_path=root_path)
     return environment
 
 
@@ -189,6 +191,11 @@ def _ago(duration: timedelta) -> str:
 def _moment(when: datetime, now: datetime) -> str:
     day = "" if when.date() == now.date() else f"{when:%Y-%m-%d} "
     return f"{day}{when:%H:%M} UTC"
+
+
+def _at(address: str, *, root_path: str) -> str:
+    """A path of ours as a browser must ask for it; a whole address stays."""
+    return root_path + address if address.startswith("/") else address
 
 
 _FILTERS: Mapping[str, Callable[..., Any]] = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from webapp.pages.views import View
+from webapp.settings.settings import DEFAULT_URL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Home(View):
             return None
         url = self.mcp_url.removesuffix("/mcp")
         names = [name for name, _ in self.tools]
-        where = [] if url == "http://127.0.0.1:8765" else ["--url", url]
+        where = [] if url == DEFAULT_URL else ["--url", url]
         which = [] if "list_my_repositories" in names else ["--tool", names[0]]
         return shlex.join(["elicit", "demo", *where, *which])
 

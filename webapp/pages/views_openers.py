@@ -37,6 +37,7 @@ class BeforeOpener(View):
     """A request whose details stay hidden.
 
     The way on is to sign in, or else a code; without either, `why` says in a sentence what it is.
+    `sign_in_at` is where the application that asks has people sign in.
     """
 
     template: ClassVar[str] = "before_opener.html"
@@ -44,6 +45,7 @@ class BeforeOpener(View):
     why: str
     sign_in: SignInButton | None = None
     code: CodeButton | None = None
+    sign_in_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +62,15 @@ class CodePage(Live):
 class SomeoneElse(View):
     """Another person than the one who asked, or another browser than the one that began.
 
-    `signed_in_as` is what the person is called; `sign_in` is there where another could sign in.
+    `signed_in_as` is what the person is called; `sign_in` is there where another could sign in, and
+    `sign_in_at` is where the application that asks has people do so.
     """
 
     template: ClassVar[str] = "someone_else.html"
     other: Literal["person", "browser"]
     signed_in_as: str | None = None
     sign_in: SignInButton | None = None
+    sign_in_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

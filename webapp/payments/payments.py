@@ -209,10 +209,10 @@ class Payments:
     def _chosen(self, request: PaymentRequest) -> MerchantAccount:
         if request.seller is not None:
             if request.seller not in self._sellers:
-                raise NotConfigured(*settings_of(request.seller))
+                raise NotConfigured(*settings_of(request.seller), has_none=not self._sellers)
             return self._sellers[request.seller]
         if not self._sellers:
-            raise NotConfigured(*settings_of())
+            raise NotConfigured(*settings_of(), has_none=True)
         return next(iter(self._sellers.values()))
 
 

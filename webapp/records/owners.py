@@ -78,6 +78,10 @@ class Owners:
     def tag(self, *, issuer: str, subject: str) -> str:
         return self.pepper.tag("owner", issuer, subject)
 
+    def tag_of_user(self, user: str, *, application: str) -> str:
+        """Of an application's own user, who is nobody of any issuer's, whatever that says."""
+        return self.pepper.tag("user", application, user)
+
     def cached(self, owner: str) -> Locker | None:
         return self._lockers.get(owner)
 

@@ -10,7 +10,6 @@ import secrets
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
 
 from litestar import Response, get
 from litestar.di import NamedDependency
@@ -112,9 +111,10 @@ async def _must_be_bound(page: PageRequest, elicitation: Elicitation) -> None:
     is_same, way = page.is_bound(elicitation), (await page.opening(elicitation)).way
     if is_same and way is Way.OPEN:
         return
-    if is_same and way is Way.SIGN_IN:  # signed out meanwhile: the link itself goes on
+    if is_same and way in (Way.SIGN_IN, Way.APPLICATION):
+        # Signed out meanwhile: the link itself goes on.
         here = page.service.links.of(elicitation, now=page.now)
-        await must_be_opener(page, elicitation, here=urlsplit(here).path)
+        await must_be_opener(page, elicitation, here=here.removeprefix(page.service.public_url))
     _log.warning("callback.refused", extra={"id": elicitation.id, "way": way.value})
     view = SomeoneElse(server=elicitation.asked.server, other="browser")
     raise NotShown(page.answers.page(view, status=HTTPStatus.FORBIDDEN))

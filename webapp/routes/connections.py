@@ -21,6 +21,7 @@ from litestar.params import FromPath
 
 from flows.errors import Failed
 from flows.oauth.connection import Connection
+from webapp.identity.identity import Viewer
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.views import AccountName, ProviderTrouble, Scope
 from webapp.pages.views_connections import (
@@ -119,19 +120,20 @@ async def switch(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respo
 @post(HERE + "/{id:str}/reconnect", status_code=HTTPStatus.SEE_OTHER)
 async def reconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Ask for it anew, with all that it may do; the link of the question goes on."""
-    found = await _pressed(page, id)
-    elicitation = await reconnecting.reconnect(page.service, found)
+    viewer = await known_viewer(page, of="connections")
+    found = await _pressed(page, id, viewer=viewer)
+    elicitation = await reconnecting.reconnect(page.service, found, is_for_user=viewer.is_user)
     if elicitation is None:
         return _to(found)
     return see_other(page.service.links.of(elicitation, now=page.service.clock()))
 
 
-async def _pressed(page: PageRequest, id: str) -> Connection:
+async def _pressed(page: PageRequest, id: str, *, viewer: Viewer | None = None) -> Connection:
     """The one that a form is about, also if it is over. Raises NotShown for who may not send it.
 
     Raises NotFoundException for one that is not there, and for somebody else's.
     """
-    owner = (await known_viewer(page, of="connections")).owner
+    owner = (viewer or await known_viewer(page, of="connections")).owner
     found = await page.service.elicitations.read(Connection, owner=owner, id=owner + id)
     if found is None:
         raise NotFoundException

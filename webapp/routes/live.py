@@ -54,7 +54,7 @@ async def _statuses(
         current = await elicitations.get(elicitation.id)
         while current is not None and (told := await status(current)):  # or signed out meanwhile
             yield f"data: {told}\n\n"
-            if current.status.is_final:
+            if current.status.is_final or service.is_draining:  # the browser asks again
                 return
             changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())
             if not changes:

@@ -43,6 +43,15 @@ _THEIRS_PAIR = (
     "They are shown only to the person who runs the server. If that is you, type `elicit pair` in "
     "a terminal on that computer: it prints an address that makes this browser yours."
 )
+_THEIRS_APPLICATION = (
+    "They are shown only to the person who is signed in at {name}. Sign in there, in this browser, "
+    "and open this page again."
+)
+_APPLICATION = (
+    "It works only for the person who asked, as {name} knows them. Sign in there, in this browser, "
+    "and open this link again."
+)
+_REFUSED = (Way.OTHER_PERSON, Way.OTHER_USER, Way.OTHER_BROWSER, Way.HERE_ONLY)
 _LETTERS = "Letters from this page, typed into the chat, show that it is you who asked."
 _SIGN_IN = "You sign in so that nobody else can use this link."
 
@@ -53,7 +62,7 @@ async def must_be_opener(page: PageRequest, elicitation: Elicitation, *, here: s
     pace(elicitation, page.request, page.service, is_open=opening.is_open)
     if opening.is_open:
         return
-    if opening.way in (Way.OTHER_PERSON, Way.OTHER_BROWSER, Way.HERE_ONLY):
+    if opening.way in _REFUSED:
         _log.warning("opener.refused", extra={"id": elicitation.id, "way": opening.way.value})
     is_form = opening.way in (Way.SIGN_IN, Way.OTHER_PERSON)
     raise NotShown(
@@ -101,6 +110,8 @@ def sign_in_targets(service: Service) -> Sequence[str]:
 
 def why_not_shown(service: Service) -> str:
     """Why nobody is shown what belongs to a person, and what would change that."""
+    if service.users is not None and service.users.who is not None:
+        return _THEIRS_APPLICATION.format(name=service.users.application)
     return _THEIRS_PAIR if service.pairing.is_possible else _THEIRS_HERE_ONLY
 
 
@@ -134,8 +145,19 @@ def _view(page: PageRequest, elicitation: Elicitation, opening: Opening, *, here
         case Way.CODE:
             press = CodeButton(action=f"{here}/code", csrf=page.csrf(elicitation.id))
             return BeforeOpener(server=server, kind=kind, why=_LETTERS, code=press)
+        case Way.APPLICATION | Way.OTHER_USER:
+            return _view_for_user(page, elicitation, is_other=opening.way is Way.OTHER_USER)
         case Way.PAIR:
             return BeforeOpener(server=server, kind=kind, why=_PAIR)
         case Way.HERE_ONLY | Way.OPEN:
             return BeforeOpener(server=server, kind=kind, why=_HERE_ONLY)
     assert_never(opening.way)
+
+
+def _view_for_user(page: PageRequest, elicitation: Elicitation, *, is_other: bool) -> View:
+    server, users = elicitation.asked.server, page.service.users
+    there = None if users is None else users.sign_in_url
+    if is_other:
+        return SomeoneElse(server=server, other="person", sign_in_at=there)
+    why, kind = _APPLICATION.format(name=server), traits_of(elicitation.kind).page
+    return BeforeOpener(server=server, kind=kind, why=why, sign_in_at=there)

@@ -24,8 +24,13 @@ from webapp.service import Service
 OPEN_FOR = timedelta(minutes=10)
 
 
-async def reconnect(service: Service, connection: Connection) -> Elicitation | None:
-    """The question to its person; None where it was disconnected, or we are not known there."""
+async def reconnect(
+    service: Service, connection: Connection, *, is_for_user: bool = False
+) -> Elicitation | None:
+    """The question to its person; None where it was disconnected, or we are not known there.
+
+    `is_for_user`: whom the application knows.
+    """
     elicitations = service.elicitations
     client = service.kinds.accounts.connections.client(connection)
     if client is None or connection.ended_at is not None:
@@ -44,6 +49,7 @@ async def reconnect(service: Service, connection: Connection) -> Elicitation | N
                 return []
             held = await elicitations.end(held, Status.EXPIRED)
         new = await _question(service, connection, request, join=join)
+        new = replace(new, is_for_user=is_for_user)
         return [new] if held is None else [states.let_go(held), new]
 
     written = await elicitations.write_afresh(asked_afresh)

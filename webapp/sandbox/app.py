@@ -65,6 +65,8 @@ class SandboxApp:
             "paypal": paypal_api(sandbox, outside),
             "mollie": mollie_api(sandbox, outside),
         }
+        # How each provider's webhooks leave, for whoever runs it in a process of their own.
+        self.deliveries = {name: api.sales.deliveries for name, api in apis.items()}
         checkout = Checkout(
             sales=tuple(api.sales for api in apis.values()),
             # A shop's addresses come with each sale, from whoever has the key.

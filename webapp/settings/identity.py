@@ -21,7 +21,7 @@ ISSUER = Setting(
 CLIENT_ID = Setting(
     name="ELICIT_ISSUER_CLIENT_ID",
     parse=str,
-    says="the client id of our registration there, for the pages",
+    says="the client id of the pages there",
 )
 CLIENT_SECRET = Setting(name="ELICIT_ISSUER_CLIENT_SECRET", parse=str, says="its secret")
 # They say nothing where nobody signs in.
@@ -75,13 +75,13 @@ class IdentitySettings:
         "ELICIT_SUBJECT_CLAIM",
         parse=_claim,
         default="sub",
-        says="the claims that a person is known by. Microsoft Entra needs `oid,tid`, as its `sub` "
-        "is another one for each client. What people can change, as `email`, is refused",
+        says="the claims that identify a person. Microsoft Entra needs `oid,tid`, as its `sub` "
+        "differs from client to client. What people can change, such as `email`, is refused",
     )
     server_issuer: str | None = setting(
         "ELICIT_SERVER_ISSUER",
         parse=lambda text: text or None,
-        says="whose your server's own access tokens are, where they do not say (no `iss`)",
+        says="the issuer of your server's own access tokens, where they do not name it (no `iss`)",
     )
     audiences: tuple[str, ...] = setting(
         "ELICIT_AUDIENCE",
@@ -89,7 +89,7 @@ class IdentitySettings:
         says="other names of this server in access tokens, beside `{ELICIT_URL}/mcp`",
     )
     scopes: tuple[str, ...] = setting(
-        "ELICIT_SCOPES", parse=_scopes, says="what an access token must allow"
+        "ELICIT_SCOPES", parse=_scopes, says="the scopes that an access token must have"
     )
     advertised_scopes: tuple[str, ...] = setting(
         "ELICIT_ADVERTISED_SCOPES",
@@ -108,10 +108,12 @@ class IdentitySettings:
     binds_by_code: bool = setting(
         "ELICIT_BIND",
         parse=only("code"),
-        says="`code`: callers whose people cannot sign in are asked by the code",
+        says="`code`: callers whose people cannot sign in here are asked, with the code",
     )
     asks_anonymous: bool = setting(
-        "ELICIT_ANONYMOUS", parse=only("code"), says="`code`: so are callers without a name"
+        "ELICIT_ANONYMOUS",
+        parse=only("code"),
+        says="`code`: so are callers without a name",
     )
     lets_model_answer: bool = setting(
         "ELICIT_MODEL_ANSWERS",

@@ -10,6 +10,7 @@ from typing import TypeVar
 from flows.errors import InvalidQuestion
 from flows.kinds.gate import GatePolicy
 from flows.origin import origin_of
+from webapp.http.address import PLAIN_PATH
 from webapp.http.guard import Network
 from webapp.http.trusted_hosts import TrustedHost, read_trusted_host
 
@@ -137,6 +138,20 @@ def without_default_port(origin: str) -> str:
     scheme, _, rest = origin.partition("://")
     default = {"http": ":80", "https": ":443"}.get(scheme)
     return origin if default is None else f"{scheme}://{rest.removesuffix(default)}"
+
+
+def public_url(text: str) -> str:
+    """Where people reach a server, without a slash at the end."""
+    scheme, slashes, rest = text.partition("://")
+    host, slash, path = rest.partition("/")
+    return origin(f"{scheme}{slashes}{host}") + url_path(slash + path)
+
+
+def url_path(text: str) -> str:
+    """Without a slash at the end."""
+    if not PLAIN_PATH.fullmatch(text.rstrip("/")):
+        raise ValueError("a path in it is like /tools, of letters, digits, and . _ ~ - alone.")
+    return text.rstrip("/")
 
 
 def network(word: str) -> Network:

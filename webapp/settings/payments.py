@@ -45,7 +45,7 @@ def _webhook_ids(text: str) -> tuple[str, ...]:
 CLIENT_ID = Setting(
     name="ELICIT_{NAME}_CLIENT_ID",
     parse=str,
-    says="the client id of our registration at a provider of accounts; the name is in capitals, as "
+    says="the client id of your app at a provider of accounts; {NAME} is in capitals, such as "
     "GITHUB",
 )
 CLIENT_SECRET = Setting(name="ELICIT_{NAME}_CLIENT_SECRET", parse=str, says="its secret")
@@ -57,11 +57,12 @@ STRIPE_KEY = Setting(
 STRIPE_SIGNS = Setting(
     name="ELICIT_STRIPE_WEBHOOK_SECRET",
     parse=words,
-    says="what Stripe signs webhooks with; several with commas while one replaces another",
+    says="what Stripe signs webhooks with; several, separated by commas, while one replaces "
+    "another",
 )
 PAYPAL_ID = replace(
     CLIENT_ID.of("paypal"),
-    says="the client id of a REST app of PayPal's: payments by PayPal (experimental)",
+    says="the client id of a REST app at PayPal, for payments by PayPal (experimental)",
 )
 PAYPAL_SECRET = CLIENT_SECRET.of("paypal")
 PAYPAL_LIVE = Setting(
@@ -74,21 +75,23 @@ PAYPAL_WEBHOOKS = Setting(
     name="ELICIT_PAYPAL_WEBHOOK_ID",
     parse=_webhook_ids,
     says="PayPal's id of the webhook: then one that PayPal's certificate has not signed is "
-    "refused; several with commas",
+    "refused; several, separated by commas",
 )
 MOLLIE_KEY = Setting(
     name="ELICIT_MOLLIE_KEY",
     parse=str,
-    says="Mollie's key: payments by Mollie (experimental); one that begins with `test_` charges "
-    "nothing",
+    says="Mollie's API key, for payments by Mollie (experimental); one that begins with `test_` "
+    "charges nothing",
 )
 KEY = Setting(
-    name="ELICIT_{NAME}_KEY", parse=str, says="our key at a declared payment provider, as SQUARE"
+    name="ELICIT_{NAME}_KEY",
+    parse=str,
+    says="our API key at a declared payment provider, such as SQUARE",
 )
 SIGNS = Setting(
     name="ELICIT_{NAME}_WEBHOOK_SECRET",
     parse=words,
-    says="what it signs webhooks with; several with commas",
+    says="what it signs webhooks with; several, separated by commas",
 )
 LIVE = Setting(
     name="ELICIT_{NAME}_LIVE",
@@ -99,12 +102,12 @@ LIVE = Setting(
 ORIGINS = Setting(
     name="ELICIT_{NAME}_CHECKOUT_ORIGINS",
     parse=each(_https_origin),
-    says="further origins where the provider's payment pages stand, with commas",
+    says="further origins of the provider's payment pages, separated by commas",
 )
 NEED = Setting(
     name="ELICIT_{NAME}_{NEED}",
     parse=str,
-    says="what such a provider needs besides: the table of payment providers names it",
+    says="what such a provider needs besides; docs/payments.md and your own table name it",
 )
 PAYMENTS = (
     *(CLIENT_ID, CLIENT_SECRET, STRIPE_KEY, STRIPE_SIGNS, PAYPAL_ID, PAYPAL_SECRET, PAYPAL_LIVE),

@@ -6,18 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from flows.crypto.vault import Ring
-from flows.errors import InvalidQuestion, WeakSecret
+from flows.errors import WeakSecret
 from flows.kinds.gate import GatePolicy
 from flows.oauth.provider import Provider
-from flows.origin import is_loopback, origin_of
+from flows.origin import is_loopback
 from flows.payments.declared.catalog import SELLERS
 from flows.payments.gateway import MerchantAccount
 from flows.providers import PROVIDERS
 from webapp.http.guard import Network
+from webapp.http.root_path import is_below
 from webapp.http.trusted_hosts import TrustedHost
 from webapp.limits import Arrivals
 from webapp.logs.lines import LEVELS, LogSettings
@@ -35,31 +36,32 @@ from webapp.settings.parsers import (
     network,
     one_of,
     origin,
+    public_url,
     seconds,
+    switch,
     trusted_host,
-    without_default_port,
+    url_path,
 )
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.table import Setting, Values, not_utf_8, rows_of, setting
 from webapp.stores import holds_something
 
-if TYPE_CHECKING:  # most servers have none
-    from webapp.sandbox.settings import Sandbox
-
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
+DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 URL = Setting(
     name="ELICIT_URL",
     parse=str,
     otherwise="`--host` and `--port`",
-    says="where people reach the server, `scheme://host[:port]`",
+    says="where people reach the server, `scheme://host[:port]`, and a path where it is under one: "
+    "`https://example.com/tools`",
 )
 SECRET = Setting(
     name="ELICIT_SECRET",
     parse=str,
     otherwise="on loopback only: a key file, made once",
-    says="what everything is sealed with, 32 bytes or more, from `elicit keys new`; several with "
-    "commas, newest first",
+    says="the secret that everything is encrypted with, 32 bytes or more, from `elicit keys new`; "
+    "several, separated by commas, newest first",
 )
 SECRETS = (
     SECRET,
@@ -96,7 +98,7 @@ READ_SECONDS = Setting(
     name="ELICIT_READ_SECONDS",
     parse=count(999_999),
     default="30",
-    says="how long a request's head, and then its body, may take to come",
+    says="how many seconds a request's head, and then its body, may take to arrive",
 )
 CONNECTIONS = Setting(
     name="ELICIT_CONNECTIONS",
@@ -160,9 +162,16 @@ class Settings:
         parse=gate,
         default="destructive",
         says="which tools wait for a person's approval before they start: `destructive` (annotated "
-        "so by their author), patterns of tool names such as `delete_*`, or both, with commas; "
-        "`off` for none of these. Patterns replace the default unless it stands among them. Tools "
-        "marked with `@elicit.gate` always wait",
+        "so by their author), patterns of tool names such as `delete_*`, or both, separated by "
+        "commas; `off` for none of these. Patterns replace the default unless it stands among "
+        "them. Tools decorated with `@elicit.gate` always wait",
+    )
+    has_sandbox: bool = setting(
+        "ELICIT_SANDBOX",
+        parse=switch,
+        default="0",
+        says="`1`: a sandbox beside the server plays the providers of accounts and payments that "
+        "are not set up, as with `--sandbox`; on this machine only",
     )
     sandbox_url: str | None = None
     identity: IdentitySettings = field(default_factory=IdentitySettings)
@@ -171,8 +180,8 @@ class Settings:
     origins: frozenset[str] = setting(
         "ELICIT_ORIGINS",
         parse=lambda text: frozenset(each(origin)(text)),
-        says="web origins whose pages may call tools here, as of a client that runs in a browser "
-        "(`http://localhost:6274`); no page may otherwise",
+        says="web origins whose pages may call tools here, such as `http://localhost:6274` of a "
+        "client that runs in a browser; pages of others may not",
     )
     # For how long browsers come back by https alone.
     hsts: timedelta | None = setting(
@@ -196,6 +205,13 @@ class Settings:
         parse=each(network),
         says="addresses or networks of proxies whose forwarded headers are believed",
     )
+    # What a proxy takes off a path; else the host tells (ASGI's root_path).
+    taken_path: str = setting(
+        "ELICIT_ROOT_PATH",
+        parse=url_path,
+        says="the part of `ELICIT_URL`'s path that a proxy takes off before it hands a request on, "
+        "as `/tools`, where the server is not told by `--root-path`",
+    )
     templates: tuple[Path, ...] = setting(
         "ELICIT_TEMPLATES",
         parse=folders,
@@ -203,6 +219,11 @@ class Settings:
         names_file=True,
     )
     log: LogSettings = field(default_factory=LogSettings)
+
+    @property
+    def root_path(self) -> str:
+        """The path under which the server is reached, without a slash at the end."""
+        return urlsplit(self.url).path
 
     @property
     def is_local(self) -> bool:
@@ -220,7 +241,7 @@ class Settings:
         )
 
 
-# Every setting, in the order in which README has them.
+# Every setting, in the order in which docs/settings.md has them.
 TABLE: tuple[Setting[Any], ...] = (
     *(URL, *SECRETS, STORE, CONFIG),
     *payments.PAYMENTS,
@@ -232,12 +253,16 @@ TABLE: tuple[Setting[Any], ...] = (
 
 
 def read_settings(
-    environment: Mapping[str, str], *, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT
+    environment: Mapping[str, str] | None = None,
+    *,
+    host: str = DEFAULT_HOST,
+    port: int = DEFAULT_PORT,
 ) -> Settings:
-    """Settings from variables.
+    """Settings from variables, of this process if no others are given.
 
     Local use needs none: a key file and a store are made in the data folder. Raises BadSettings.
     """
+    environment = os.environ if environment is None else environment
     if problems := not_utf_8(environment, TABLE):
         raise BadSettings(problems)
     values = Values(environment)
@@ -280,6 +305,8 @@ def read_settings(
         ),
         **values.fields_of(Settings),
     )
+    if not problems and not is_below(settings.root_path, settings.taken_path):
+        problems.append(f"ELICIT_ROOT_PATH: ELICIT_URL ({url}) must have a path that begins so.")
     if settings.hsts is not None and not url.startswith("https:"):
         problems.append(f"ELICIT_HSTS: it is for a server behind https, and ELICIT_URL is {url}.")
     values.refuse_unknown(_known(environment, declared))
@@ -308,36 +335,13 @@ def store_of(environment: Mapping[str, str]) -> str:
     return environment.get(STORE.name) or f"sqlite:///{folder / 'elicit.db'}"
 
 
-def with_sandbox(settings: Settings, sandbox: "Sandbox") -> Settings:
-    """The same, with the sandbox for what is not configured.
-
-    Raises ValueError unless the server is on loopback.
-    """
-    if not settings.is_local:
-        raise ValueError("The sandbox is for a server on this machine only.")
-    played = {
-        name: provider.at(sandbox.url)
-        for name, provider in settings.providers.items()
-        if provider.sandbox is not None and name not in settings.credentials
-    }
-    credentials = dict.fromkeys(played, (sandbox.client_id, sandbox.client_secret))
-    return replace(
-        settings,
-        providers={**settings.providers, **played},
-        credentials={**settings.credentials, **credentials},
-        sellers=settings.sellers or sandbox.merchant_accounts(),
-        sandbox_url=sandbox.url,
-    )
-
-
 def _url(values: Values, *, host: str, port: int) -> str:
     environment, problems = values.environment, values.problems
     shown = f"[{host}]" if ":" in host else host
-    url = without_default_port(environment.get("ELICIT_URL", f"http://{shown}:{port}").rstrip("/"))
+    url = environment.get("ELICIT_URL", f"http://{shown}:{port}").rstrip("/")
     try:
-        if origin_of(url) != url:
-            problems.append("ELICIT_URL: it must be scheme://host[:port], without a path.")
-    except InvalidQuestion as error:
+        return public_url(url)
+    except ValueError as error:
         if "ELICIT_URL" in environment or is_loopback(host):
             problems.append(f"ELICIT_URL: {error}")
         else:

@@ -1,7 +1,7 @@
 """The table of settings: each row has a name, a parser, a default and a sentence.
 
 What could go wrong: a name that is set and that nobody reads, or one that is told otherwise than it
-is read. So what is read, the table of README, `elicit settings` and the names that are refused all
+is read. So what is read, docs/settings.md, `elicit settings` and the names that are refused all
 come from these rows.
 """
 
@@ -122,7 +122,7 @@ def not_utf_8(environment: Mapping[str, str], table: Iterable[Setting[Any]]) -> 
 
 def _nearest(name: str, known: list[str]) -> str:
     near = get_close_matches(name, known, n=1)
-    return f"; perhaps {near[0]} is meant" if near else "; README.md names them"
+    return f"; perhaps {near[0]} is meant" if near else "; elicit settings lists them"
 
 
 def _is_broken(text: str) -> bool:

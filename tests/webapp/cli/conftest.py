@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import log_as_before
-from tests.support.serving import bound
 
 
 @pytest.fixture(autouse=True)
@@ -22,11 +21,3 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
-
-
-@pytest.fixture
-def free_port() -> int:
-    """Nobody's at the moment: the usual one may be that of a server that somebody runs."""
-    with bound("127.0.0.1") as socket:
-        port: int = socket.getsockname()[1]
-    return port

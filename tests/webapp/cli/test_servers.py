@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.cli import called, run, serving
 from tests.support.mcp_server import soon
-from webapp.cli.servers import must_be_known
 from webapp.connecting import connect, utc_now
-from webapp.server import find_server, place_of
+from webapp.serving.finding import find_server, place_of
+from webapp.serving.known_servers import must_be_known
 from webapp.settings.settings import read_settings
 
 TOOLS = 'from mcp.server.mcpserver import MCPServer\nmcp = MCPServer("shop")\n'

@@ -27,7 +27,7 @@ from webapp.calls.verbs import Verbs
 from webapp.completion import Completing
 from webapp.elicitations.aliases import give_alias
 from webapp.identity.identity import Identity, IdentityRules
-from webapp.identity.local_peer import LocalPeers
+from webapp.identity.local_peer import PEER_KEY, LocalPeers, Peer
 from webapp.service import Service
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
@@ -406,14 +406,15 @@ class Browsed:
             "type": "http",
             "http_version": "1.1",
             "headers": [(b"host", b"127.0.0.1:8765"), (b"cookie", cookie)],
-            "client": ("127.0.0.1", uid),
+            "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 8765),
+            PEER_KEY: Peer(uid=uid),
         }
 
 
 def completing(here: Service) -> Completing:
-    """The door for returns, on a machine where a connection's port is its user's number."""
-    locality = LocalPeers(uid=UID, public_url=URL, uid_of=lambda c: c.client[1])
+    """The door for returns."""
+    locality = LocalPeers(uid=UID, public_url=URL)
     return Completing(
         elicitations=here.elicitations,
         links=here.links,

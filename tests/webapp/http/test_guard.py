@@ -449,7 +449,7 @@ async def test_the_lifespan_passes() -> None:
     [
         {"public_url": "127.0.0.1:8765"},
         {"public_url": "ftp://127.0.0.1"},
-        {"public_url": "https://tools.example.com/mcp"},
+        {"public_url": "https://tools.example.com/a//b"},
         {"public_url": "https://user@tools.example.com"},
         {"public_url": "https://tools.example.com?x"},
         {"public_url": "https://"},

@@ -19,19 +19,19 @@ from uvicorn.server import ServerState
 from tests.support.local_peers import ME, ON_LINUX
 from tests.support.serving import bound
 from tests.support.users import AS_ROOT, NOBODY, PATIENCE_SECONDS
-from webapp.cli.serve import Pages, loop_factory
 from webapp.http.connection import Receive, Scope, Send
 from webapp.http.httptools_reader import HEAD_BYTES_AT_MOST, FastProtocol
 from webapp.identity.accepting import Accepted, Arriving, peer_of
 from webapp.identity.local_peer import Peer, PeerConnection, uid_of_peer
 from webapp.limits import Arrivals
+from webapp.serving.http_server import Pages, loop_factory
 
 
 @pytest.fixture(params=[H11Protocol, FastProtocol])
 def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Each parser that may read what is sent to a served process."""
     made = type("Accepted", (Arriving, request.param), {})
-    monkeypatch.setattr("webapp.cli.serve.Accepted", made)
+    monkeypatch.setattr("webapp.serving.http_server.Accepted", made)
     return made
 
 

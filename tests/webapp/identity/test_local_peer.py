@@ -25,7 +25,7 @@ from webapp.http.address import plain_ip
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.guard import PROXIED_KEY
 from webapp.identity import local_peer as locality
-from webapp.identity.local_peer import LocalPeers, PeerConnection, uid_of_peer
+from webapp.identity.local_peer import PEER_KEY, LocalPeers, Peer, PeerConnection, uid_of_peer
 
 HERE = "http://127.0.0.1:8765"
 MY_NAME = pwd.getpwuid(ME).pw_name
@@ -62,17 +62,22 @@ def scope(**changes: Any) -> Scope:
 def why_not(
     seen: Scope, *, uid: int = 1000, peer: int | None = 1000, public_url: str = HERE
 ) -> str | None:
-    return LocalPeers(uid=uid, public_url=public_url, uid_of=lambda _: peer).why_not(seen)
+    return LocalPeers(uid=uid, public_url=public_url).why_not({PEER_KEY: Peer(uid=peer), **seen})
 
 
 def test_our_own_user_on_loopback_is_local() -> None:
-    own = LocalPeers(uid=1000, public_url=HERE, uid_of=lambda _: 1000)
-    assert own.is_local(scope())
-    assert own.why_not(scope()) is None
-    assert own.is_local(scope(http_version="2"))
-    assert own.is_local(scope(headers=[(b"host", b"localhost:8765")]))
+    assert why_not(scope()) is None
+    assert why_not(scope(http_version="2")) is None
+    assert why_not(scope(headers=[(b"host", b"localhost:8765")])) is None
     mapped = scope(client=("::ffff:127.0.0.1", 50000), server=("::ffff:127.0.0.1", 8765))
-    assert own.is_local(mapped)
+    assert why_not(mapped) is None
+
+
+def test_whom_no_server_vouched_for_at_the_start_of_a_connection_is_not_local() -> None:
+    for note in (None, 1000, {"uid": 1000}):
+        why = why_not(scope(**{PEER_KEY: note}))
+        assert why is not None
+        assert "`elicit serve` does" in why
 
 
 def test_another_or_an_unknown_user_is_not_local() -> None:
@@ -166,24 +171,6 @@ def test_a_server_with_a_public_address_has_no_local_callers() -> None:
 )
 def test_another_machine_or_none_at_all_is_not_local(changes: dict[str, Any]) -> None:
     assert why_not(scope(**changes)) is not None
-
-
-def test_nobody_is_asked_whose_connection_it_is_before_the_rest_is_right() -> None:
-    asked: list[PeerConnection] = []
-
-    def uid_of(connection: PeerConnection) -> int:
-        asked.append(connection)
-        return 1000
-
-    own = LocalPeers(uid=1000, public_url=HERE, uid_of=uid_of)
-    assert not own.is_local(scope(client=("192.0.2.7", 1)))
-    assert not own.is_local(scope(http_version="1.0"))
-    assert not own.is_local(scope(headers=[]))
-    assert asked == []
-    assert own.is_local(scope())
-    assert own.is_local(scope())
-    expected = PeerConnection(client=("127.0.0.1", 50000), server=("127.0.0.1", 8765))
-    assert asked == [expected, expected]  # a port can change hands between two requests
 
 
 @contextmanager

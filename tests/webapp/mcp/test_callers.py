@@ -19,7 +19,7 @@ from tests.support.mcp_server import (
 )
 from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "identity.md"
 LOGIN = "https://example.org/login"
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
@@ -138,4 +138,4 @@ async def test_another_user_of_the_machine_may_run_what_asks_nothing(server):
         assert "sure: False" in heard["sure"]
         assert "[ELICITATION_NOT_ALLOWED]" in heard["sign_in"]
         assert not await env.elicitations()
-    assert "being a program of another user of the same machine" in README.read_text()
+    assert "being a program of another user of the same machine" in PAGE.read_text("utf-8")

@@ -12,7 +12,6 @@ from tests.support.mcp_server import (
     BOTH,
     FORM,
     RING,
-    UID,
     URL,
     Page,
     Person,
@@ -25,8 +24,7 @@ from tests.support.mcp_server import (
     text_of,
 )
 from webapp.http.connection import Scope
-from webapp.identity.identity import Identity, IdentityRules
-from webapp.identity.local_peer import LocalPeers
+from webapp.identity.local_peer import PEER_KEY, Peer
 from webapp.identity.pairing import address_of, key_of
 from webapp.limits import CallLimits
 from webapp.settings.identity import IdentitySettings
@@ -132,29 +130,15 @@ async def test_a_paired_browser_of_another_user_is_still_another_users():
         person = await env.person()
         await use(person, address(env))
         cookies = dict(person.browser.cookies)
-        unknown, another = seen_from(env, uid=None), seen_from(env, uid=4242)
-        scope = here(env)
-        found = await unknown.viewer(scope, cookies)
+        identity = env.service.identity
+        found = await identity.viewer(here(env, uid=None), cookies)
         assert found is not None
-        assert found.owner == unknown.local_owner
-        assert await another.viewer(scope, cookies) is None
+        assert found.owner == identity.local_owner
+        assert await identity.viewer(here(env, uid=4242), cookies) is None
 
 
-def seen_from(env: ServerEnv, *, uid: int | None) -> Identity:
-    """As a machine sees it that says this of every connection."""
-    service = env.service
-    return Identity(
-        owners=service.elicitations.owners,
-        locality=LocalPeers(uid=UID, public_url=env.url, uid_of=lambda _: uid),
-        uid=UID,
-        rules=IdentityRules(),
-        sessions=service.sessions,
-        browser=service.browser,
-        pairing=service.pairing,
-    )
-
-
-def here(env: ServerEnv) -> Scope:
+def here(env: ServerEnv, *, uid: int | None) -> Scope:
+    """A request on a machine that says this of its connection."""
     port = int(env.url.rsplit(":", 1)[1])
     return {
         "type": "http",
@@ -162,6 +146,7 @@ def here(env: ServerEnv) -> Scope:
         "headers": [(b"host", f"127.0.0.1:{port}".encode())],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", port),
+        PEER_KEY: Peer(uid=uid),
     }
 
 

@@ -29,10 +29,38 @@ def line_of(mark: str) -> str:
 
 def assert_is_withheld(result: Any, *marks: str) -> None:
     assert result.is_error
-    assert result.meta["code"] == "ELICITATION_NOT_ASKED"
+    assert result.meta["code"] in ("ELICITATION_NOT_ASKED", "ELICITATION_NOT_AWAITED")
     assert "goods" not in str(result)
     for mark in marks:
         assert line_of(mark) in text_of(result)
+
+
+@pytest.mark.every_way
+async def test_a_question_that_is_used_as_its_answer_says_where_the_await_is_missing(
+    server, revision
+):
+    @server.tool()
+    async def buy() -> str:
+        receipt: Any = elicit.payment(PRICE, "A report")  # used as a receipt
+        return f"the goods of {receipt.id}"
+
+    @server.tool()
+    async def visit() -> str:
+        content: Any = elicit.url("Sign in", LOGIN)  # used as a mapping
+        return f"the goods of {content['card']}"
+
+    @server.tool()
+    async def decide() -> str:
+        sure: Any = elicit.confirm("Sure?")  # used as a yes
+        return "the goods" if sure else "nothing"
+
+    async with caller_of(server, revision) as (env, caller):
+        assert_is_withheld(await caller.result("buy"), "used as a receipt")
+        assert_is_withheld(await caller.result("visit"), "used as a mapping")
+        said = await caller.result("decide")
+        assert_is_withheld(said, "used as a yes")
+        assert "write `await` before the question" in text_of(said)
+        assert not await env.elicitations()
 
 
 @pytest.mark.every_way

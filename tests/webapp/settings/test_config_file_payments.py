@@ -755,8 +755,8 @@ def test_those_that_come_declared_are_set_up_by_the_same_words(
 
 HOUSE = Path(__file__).parents[3]
 PAGE = (HOUSE / "docs" / "payments.md").read_text("utf-8")
-SECTION = PAGE.partition("## A payment provider of your own\n")[2]
-EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+DECLARING = (HOUSE / "docs" / "payment-providers.md").read_text("utf-8")
+EXAMPLES = re.findall(r"```toml\n(.*?)```", DECLARING, re.DOTALL)
 
 
 def test_the_examples_of_the_documentation_are_declarations() -> None:
@@ -772,7 +772,7 @@ def test_the_examples_of_the_documentation_are_declarations() -> None:
 
 
 def test_every_key_is_explained() -> None:
-    prose = re.sub(r"```.*?```", "", SECTION, flags=re.DOTALL)
+    prose = re.sub(r"```.*?```", "", DECLARING, flags=re.DOTALL)
     words = {word for quoted in re.findall(r"`([^`]+)`", prose) for word in quoted.split(" = ")}
     inner = {*Reading.__dataclass_fields__, *Holding.__dataclass_fields__}
     assert {*KEYS, *inner, "{secret}"} - words == set()
@@ -788,12 +788,11 @@ def test_the_events_that_each_provider_has_to_send_are_listed() -> None:
         assert set(re.findall(r"`([^`]+)`", line)) == kinds
 
 
-def test_the_readme_says_what_each_provider_needs_and_that_it_is_experimental() -> None:
-    readme = (HOUSE / "README.md").read_text("utf-8")
+def test_the_page_says_what_each_provider_needs_and_that_it_is_experimental() -> None:
     for name, declared in SELLERS.items():
         assert "Experimental" in str(sys.modules[f"flows.payments.declared.catalog.{name}"].__doc__)
         row = f"| {declared.label} (experimental) | `{name}` |"
-        (line,) = (line for line in readme.splitlines() if line.startswith(row))
+        (line,) = (line for line in PAGE.splitlines() if line.startswith(row))
         prefix = f"ELICIT_{name.upper()}"
         needed = {f"{prefix}_{need.upper()}" for need in declared.needs}
         if not declared.checkout_origins:
@@ -801,5 +800,6 @@ def test_the_readme_says_what_each_provider_needs_and_that_it_is_experimental() 
         if declared.test_api is None:
             needed.add(f"{prefix}_LIVE")
         assert set(re.findall(r"ELICIT_[A-Z_]+", line)) == needed
+    settings = (HOUSE / "docs" / "settings.md").read_text("utf-8")
     for name in SETTINGS - {"client_id", "client_secret"}:
-        assert f"`ELICIT_{{NAME}}_{name.upper()}`" in readme
+        assert f"`ELICIT_{{NAME}}_{name.upper()}`" in settings

@@ -6,7 +6,8 @@ from flows.payments.mollie.gateway import MollieAccount
 from flows.payments.paypal.gateway import PAYPAL_API, PAYPAL_TEST_API, PayPalAccount
 from tests.support.settings import PUBLIC, problems_in, variables_in
 from webapp.sandbox.settings import new_sandbox
-from webapp.settings.settings import Settings, read_settings, with_sandbox
+from webapp.settings.sandboxed import with_sandbox
+from webapp.settings.settings import Settings, read_settings
 
 PAIR = {"ELICIT_PAYPAL_CLIENT_ID": "an-id", "ELICIT_PAYPAL_CLIENT_SECRET": "hunter2"}
 

@@ -16,12 +16,12 @@ from tests.support.settings import PUBLIC, SECRET, problems_in, variables_in
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
 from webapp.sandbox.settings import new_sandbox
+from webapp.settings.sandboxed import with_sandbox
 from webapp.settings.settings import (
     SECRET_NAMES,
     BadSettings,
     Settings,
     read_settings,
-    with_sandbox,
 )
 
 OTHER = "another secret of thirty-two bytes or more"
@@ -173,7 +173,7 @@ def test_a_server_for_others_must_know_its_address(home: dict[str, str]) -> None
         "",
         "elicit.example",
         "http://elicit.example",
-        "https://elicit.example/path",
+        "https://elicit.example/a//b",
         "ftp://x",
         "https://u:p@elicit.example",
         "https://elicit.example?x",
@@ -206,7 +206,7 @@ def test_every_problem_is_reported_at_once(home: dict[str, str]) -> None:
     found = problems_in(
         {
             **home,
-            "ELICIT_URL": "https://elicit.example/path",
+            "ELICIT_URL": "https://elicit.example/a//b",
             "ELICIT_SECRET": "short",
             "ELICIT_ORIGINS": "https://ok.example, nonsense https://x.example/path",
             "ELICIT_PROXIES": "10.0.0.0/8 nonsense 10.0.0.1/8",
@@ -423,7 +423,7 @@ def test_a_default_port_may_be_written_out(home: dict[str, str], given: str, url
         ("ELICIT_GITHUB_CLIENT_IDD", "perhaps ELICIT_GITHUB_CLIENT_ID is meant"),
         ("ELICIT_POLAR_KEYS", "perhaps ELICIT_POLAR_KEY is meant"),
         ("ELICIT_ISSUER_CLIENT_SECRT", "perhaps ELICIT_ISSUER_CLIENT_SECRET is meant"),
-        ("ELICIT_XYZZY_QQQ_WWW", "README.md names them"),
+        ("ELICIT_XYZZY_QQQ_WWW", "elicit settings lists them"),
     ],
 )
 def test_a_setting_that_there_is_not_is_refused_with_the_nearest(
@@ -442,10 +442,14 @@ def test_what_declared_and_an_authors_own_providers_need_is_known(
     assert read_settings({**home, "ELICIT_UNHEARD_OF": " ", "OTHER": "1"}).is_local
 
 
-def test_every_setting_that_the_readme_names_is_known(home: dict[str, str]) -> None:
+def test_every_setting_that_a_page_names_is_known(home: dict[str, str]) -> None:
     # finding: A3
-    readme = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
-    named = set(re.findall(r"\bELICIT_[A-Z0-9_]*[A-Z0-9]\b(?![{_])", readme))
+    house = Path(__file__).parents[3]
+    pages = "".join(
+        page.read_text("utf-8") for page in (house / "README.md", *(house / "docs").glob("*.md"))
+    )
+    named = set(re.findall(r"\bELICIT_[A-Z0-9_]*[A-Z0-9]\b(?![{_])", pages))
+    named -= {name for name in named if re.match("ELICIT_(ACME|ORCHARD)_", name)}  # declared there
     said = problems_in({**home, **dict.fromkeys(named, "x"), "ELICIT_NO_SUCH_THING": "1"})
     unknown = [each for each in said if "there is no such setting" in each]
     assert [each for each in unknown if "NO_SUCH_THING" not in each] == []

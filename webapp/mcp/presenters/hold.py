@@ -23,7 +23,7 @@ from webapp.identity.user_codes import UserCodes
 from webapp.mcp.asks import ClientAsks
 from webapp.mcp.forms import agreed
 from webapp.mcp.presenters.on_stream import OnStream
-from webapp.mcp.user_code import LETTERS_SCHEMA, typed_user_code, user_code_in
+from webapp.mcp.user_code import LETTERS_SCHEMA, user_code_in
 
 FORMS_AT_MOST = 60  # a client that fills them by itself must not do so for ever
 
@@ -113,7 +113,7 @@ class Hold(OnStream):
             if answer.action != "accept":
                 return answer.action
             typed = user_code_in(answer.content)
-            wrong = await typed_user_code(self._user_codes, call.elicitations, asked, typed)
+            wrong = await self._user_codes.wrong(asked, typed)
             if wrong is None:
                 return "accept"
             words = wrong

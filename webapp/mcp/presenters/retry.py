@@ -28,7 +28,7 @@ from webapp.kinds.page_kind import arguments_in
 from webapp.limits import CallLimits
 from webapp.mcp.forms import acted, agreed, fits, message_of, schema_of
 from webapp.mcp.results import MODERN, Result, busy_text, form_result, link_result, text_result
-from webapp.mcp.user_code import LETTERS_SCHEMA, typed_user_code, user_code_in
+from webapp.mcp.user_code import LETTERS_SCHEMA, user_code_in
 
 _MARK = "elicit-url:"
 _KEY = "elicit-url-"
@@ -208,7 +208,7 @@ class Retry:
         words: str | None = CHAT_WORDS
         if answered == "accept":
             typed = user_code_in(cast("Mapping[str, Any]", response).get("content"))
-            words = await typed_user_code(self._user_codes, call.elicitations, asked, typed)
+            words = await self._user_codes.wrong(asked, typed)
         if words is not None:
             await self._suspend(call, shown, is_shown=True, user_code=words)
         return action

@@ -67,12 +67,14 @@ class Deliveries:
         self.habits = DeliveryHabits()
         self._outside = outside
         self._headers_of = headers_of
+        self.latest: SandboxEvent | None = None  # that has happened, sent or not
         self._news: list[SandboxEvent] = []
         self._held: list[SandboxEvent] = []
 
     def add(self, event: SandboxEvent) -> None:
         """It happened, and leaves with the answer to whoever caused it."""
         self._news.append(event)
+        self.latest = event
 
     def behind(self, response: Response[Any]) -> Response[Any]:
         """The answer, with the events that it caused leaving behind it."""
@@ -119,7 +121,7 @@ class Deliveries:
     async def _try(self, one: SandboxEvent) -> None:
         for seconds in (*RETRY_AFTER_SECONDS, None):
             try:
-                reply = await self._outside.deliver(self._request(one))
+                reply = await self._outside.deliver(self.request_of(one))
             except httpx.HTTPError as error:
                 answer = type(error).__name__
             else:
@@ -131,7 +133,8 @@ class Deliveries:
             if seconds is not None:
                 await self._outside.pause(seconds)
 
-    def _request(self, one: SandboxEvent) -> httpx.Request:
+    def request_of(self, one: SandboxEvent) -> httpx.Request:
+        """How it is sent, signed now."""
         general = [("user-agent", "elicit-sandbox"), *UNPACKED.items()]
         headers = [*general, *self._headers_of(one)]
         return httpx.Request("POST", one.url, content=one.body, headers=headers)

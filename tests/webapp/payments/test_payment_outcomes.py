@@ -1,4 +1,4 @@
-"""docs/payments.md: each line names a test that is there."""
+"""docs/payment-outcomes.md: each line names a test that is there."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 HOUSE = Path(__file__).parents[3]
 LINES = [
     line
-    for line in (HOUSE / "docs/payments.md").read_text("utf-8").splitlines()
+    for line in (HOUSE / "docs/payment-outcomes.md").read_text("utf-8").splitlines()
     if line.startswith("| ") and not line.startswith("| what happened")
 ]
 

@@ -1,0 +1,45 @@
+"""The site of these pages, which `make docs` builds: nothing in it is loaded from elsewhere."""
+
+from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+
+HERE = Path(__file__).parent.resolve()
+
+project = "elicit-url"
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["*.py"]
+html_theme = "furo"
+pygments_dark_style = "github-dark"
+html_title = project
+html_show_copyright = False
+html_show_sphinx = False
+html_copy_source = False
+html_static_path: list[str] = []
+
+# Docstrings are written with single backticks around code.
+default_role = "code"
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+
+myst_heading_anchors = 3
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("doctree-read", _unlink, priority=100)
+
+
+def _unlink(app: Sphinx, page: nodes.document) -> None:
+    """Files beside these pages are in the repository and not on the site: their names stay."""
+    here = Path(app.env.doc2path(app.env.docname)).parent
+    for found in (addnodes.download_reference, addnodes.pending_xref):
+        for link in list(page.findall(found)):
+            target = link.get("reftarget", "")
+            places = [(base / target).resolve() for base in (here, HERE.parent)]
+            if any(place.exists() and not place.is_relative_to(HERE) for place in places):
+                link.replace_self(nodes.inline("", "", *link.children))

@@ -1,0 +1,156 @@
+"""`python -m docs.reference` writes the pages that come from the code: settings, commands, errors.
+
+They are committed, so that they can be read anywhere; tests/test_docs.py holds them to the code.
+"""
+
+import argparse
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from flows import errors
+from flows.errors import ElicitError
+from webapp.cli.main import COMMANDS, parser_for
+from webapp.settings.settings import TABLE
+
+HERE = Path(__file__).parent
+WRITTEN = "<!-- Written by `python -m docs.reference`; change the code, not this page. -->"
+
+
+def settings() -> str:
+    """Each row of the table of settings."""
+    sections = [
+        f"## `{row.name}`\n\n{_sentence(row.says)}\n\nDefault: {row.shown_default}" for row in TABLE
+    ]
+    return f"""# Settings
+
+{WRITTEN}
+
+Settings are environment variables, read once when the server starts. On your own machine none is needed. A name that begins with `ELICIT_` and is none of these stops the start, and says which one is probably meant. `elicit settings` lists them in a terminal, with what is set.
+
+{(chr(10) * 2).join(sections)}
+"""
+
+
+def commands() -> str:
+    """Each command with its arguments, as its parser declares them."""
+    sections = [_section(name, parser_of(name), level=2) for name in COMMANDS]
+    return f"""# Commands
+
+{WRITTEN}
+
+The exit status is 0 if it worked, 1 if it did not, and 2 if it was called wrongly. `--help` after any command prints what stands here.
+
+| command | what it does |
+|---|---|
+{_lines(f"| [`elicit {name}`](#elicit-{name}) | {says} |" for name, says in COMMANDS.items())}
+
+{(chr(10) * 2).join(sections)}
+"""
+
+
+def error_tree() -> str:
+    """Each error, in the order of the tree."""
+    return f"""# Errors
+
+{WRITTEN}
+
+Every error that elicit-url raises on purpose is an `ElicitError`; `from flows import Declined` and so on imports those that a tool handles. An error that leaves a tool reaches the model as its message and its code, such as `[ELICITATION_DECLINED]`. The code never changes; the message may.
+
+Under the name of each error stand its code, and the codes by which it is known in JSON-RPC and HTTP.
+
+| error | what happened |
+|---|---|
+{_lines(_row(each, depth) for each, depth in _tree(ElicitError))}
+"""
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings,
+    "commands.md": commands,
+    "errors.md": error_tree,
+}
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """That of one command, with its arguments."""
+    (commands,) = subcommands(parser_for([name]))
+    return commands.choices[name]
+
+
+def subcommands(
+    parser: argparse.ArgumentParser,
+) -> list["argparse._SubParsersAction[argparse.ArgumentParser]"]:
+    return [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+
+
+def _section(name: str, parser: argparse.ArgumentParser, *, level: int) -> str:
+    within = subcommands(parser)
+    says = COMMANDS.get(name, "")
+    actions = [each for each in parser._actions if each not in within and each.dest != "help"]
+    usage = " ".join([parser.prog, *map(_usage, actions), *["COMMAND ..."] * bool(within)])
+    parts = [
+        f"{'#' * level} {parser.prog}",
+        parser.description or f"{says[:1].upper()}{says[1:]}.",
+        f"```text\n{usage}\n```",
+    ]
+    if actions:
+        rows = _lines(f"| `{_named(each)}` | {_help(parser, each)} |" for each in actions)
+        parts.append(f"| argument | meaning |\n|---|---|\n{rows}")
+    for action in within:
+        says_of = {each.dest: each.help or "" for each in action._choices_actions}
+        for inner, its_parser in action.choices.items():
+            its_parser.description = its_parser.description or _sentence(says_of[inner])
+            parts.append(_section(inner, its_parser, level=level + 1))
+    return "\n\n".join(parts)
+
+
+def _usage(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return f"[{_value(action)}]" if action.nargs == "?" else _value(action)
+    text = " ".join([action.option_strings[-1], *[_value(action)] * (action.nargs != 0)])
+    return text if action.required else f"[{text}]"
+
+
+def _named(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return _value(action)
+    return " ".join([", ".join(action.option_strings), *[_value(action)] * (action.nargs != 0)])
+
+
+def _value(action: argparse.Action) -> str:
+    if action.choices is not None and action.metavar is None:
+        return "{" + ",".join(map(str, action.choices)) + "}"
+    metavar = action.metavar or (action.dest.upper() if action.option_strings else action.dest)
+    return metavar if isinstance(metavar, str) else " ".join(metavar)
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    return _sentence((action.help or "") % {**vars(action), "prog": parser.prog})
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}" if text else ""
+
+
+def _tree(kind: type[ElicitError], depth: int = 0) -> Iterator[tuple[type[ElicitError], int]]:
+    yield kind, depth
+    for each in kind.__subclasses__():
+        if each.__module__ == errors.__name__:
+            yield from _tree(each, depth + 1)
+
+
+def _row(kind: type[ElicitError], depth: int) -> str:
+    what = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
+    indent = "&nbsp;" * 4 * depth
+    codes = f"`{kind.name}`, {kind.code}, {kind.http_status}"
+    return f"| {indent}**`{kind.__name__}`**<br>{indent}{codes} | {what} |"
+
+
+def _lines(rows: Iterator[str]) -> str:
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    for page, text in PAGES.items():
+        (HERE / page).write_text(text(), "utf-8")

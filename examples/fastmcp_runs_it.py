@@ -1,0 +1,20 @@
+"""A server for `fastmcp run`: one line more, and what that starts serves the pages too.
+
+fastmcp run fastmcp_runs_it.py                      on stdin and stdout
+fastmcp run fastmcp_runs_it.py --transport http     over HTTP
+"""
+
+from fastmcp import FastMCP
+
+from flows import elicit
+from webapp import add_pages
+
+mcp = FastMCP("fastmcp runs it")
+add_pages(mcp)
+
+
+@mcp.tool()
+async def keep_key() -> str:
+    """Keep a key that neither the model nor the client sees."""
+    key = await elicit.secret("The key of your weather service")
+    return f"A key of {len(key)} letters is kept."

@@ -1,0 +1,20 @@
+"""A server that a function makes, when it is served and not before.
+
+elicit serve made:create_server
+"""
+
+from mcp.server.mcpserver import MCPServer
+
+from flows import elicit
+
+
+async def create_server() -> MCPServer:
+    mcp = MCPServer("made")
+
+    @mcp.tool()
+    async def keep_key() -> str:
+        """Keep a key that neither the model nor the client sees."""
+        key = await elicit.secret("The key of your weather service")
+        return f"A key of {len(key)} letters is kept."
+
+    return mcp

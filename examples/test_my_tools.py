@@ -1,0 +1,28 @@
+"""How the tools of my_tools.py are tested: a person follows the link and fills in the menu.
+
+pip install "elicit-url[testing]" pytest-asyncio
+pytest --asyncio-mode=auto test_my_tools.py
+"""
+
+import pytest
+from my_tools import mcp
+
+
+@pytest.fixture
+def my_server():
+    return mcp
+
+
+async def test_lunch_is_what_the_person_chose(elicit_person, my_server):
+    async with elicit_person(my_server) as person:
+        person.visits(dish="soup")
+        heard = await person.call("order_lunch")
+    assert heard.text == "The person would like soup."
+    assert [told.message for told in person.asked] == ["What would you like for lunch?"]
+
+
+async def test_nobody_is_fed_who_does_not_want_to_eat(elicit_person, my_server):
+    async with elicit_person(my_server) as person:
+        person.declines()
+        heard = await person.call("order_lunch")
+    assert heard.code == "ELICITATION_DECLINED"

@@ -1,0 +1,305 @@
+"""An application's own users: a link in the wrong hands, and a `who` that says what is not so."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from flows import elicit
+from flows.elicitation.states import Status
+from flows.providers import github
+from tests.support.asking_env import COOKIE, AskingEnv, Block, asking_env, by_cookie
+from tests.support.guarded_server import guarded_by
+from tests.support.living import living
+from tests.support.mcp_sandbox import Guest
+from tests.support.mcp_server import Person, new_server
+from tests.support.oauth_env import decide, ends
+from webapp.identity.users import Users
+from webapp.settings.identity import IdentitySettings
+
+SECRET_WORDS = "the words of the question"
+BY_CODE = IdentitySettings(binds_by_code=True)
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[AskingEnv]:
+    async with living(asking_env(sign_in_url="https://shop.example/login")) as here:
+        yield here
+
+
+async def ask() -> str:
+    return str(await elicit.secret(SECRET_WORDS))
+
+
+async def connect() -> str | None:
+    return (await elicit.oauth(github)).label
+
+
+async def status_of(here: AskingEnv, block: Block[Any]) -> Status:
+    found = await here.service.elicitations.get((await block.link()).elicitation_id)
+    assert found is not None
+    return found.status
+
+
+async def must_be_shut(person: Person, url: str) -> str:
+    """Nothing of the question is shown to them, by no route of the link; the page they get."""
+    page = await person.visit(url)
+    assert page.status == 403
+    assert SECRET_WORDS not in page.text
+    live = await person.browser.get(f"{url}/live")
+    assert live.status_code == 403
+    for place in (url, f"{url}/decline", f"{url}/allow"):
+        pressed = await person.browser.post(place, data={"csrf": page.csrf or "x"})
+        assert pressed.status_code == 403
+    return page.text
+
+
+async def test_a_link_in_another_users_hands_opens_nothing(here: AskingEnv) -> None:
+    block = here.begin(ask)
+    text = await must_be_shut(await here.browser("mallory"), (await block.link()).url)
+    assert "belongs to someone else" in text
+    assert "mallory" not in text
+    assert await status_of(here, block) is Status.PENDING
+
+
+async def test_a_link_in_the_hands_of_nobody_shows_where_to_sign_in(here: AskingEnv) -> None:
+    block = here.begin(ask)
+    text = await must_be_shut(await here.browser(None), (await block.link()).url)
+    assert 'href="https://shop.example/login"' in text
+    assert await status_of(here, block) is Status.PENDING
+
+
+async def test_whoever_sits_at_the_servers_own_machine_is_none_of_its_users(
+    here: AskingEnv,
+) -> None:
+    person = await here.browser(None)
+    await must_be_shut(person, (await here.begin(ask).link()).url)
+    # And a user is not who runs the server.
+    viewer = await here.service.identity.viewer(
+        {"headers": [(b"cookie", f"{COOKIE}=ann".encode())], "type": "http"}, {}
+    )
+    assert viewer is not None
+    assert viewer.owner != here.service.identity.local_owner
+
+
+async def test_a_user_who_changes_between_continue_and_the_way_back_gets_nothing(
+    here: AskingEnv,
+) -> None:
+    block, person = here.begin(connect), await here.browser("ann")
+    back = await decide(person, await person.go_on((await block.link()).url), "approve")
+    person.browser.cookies.set(COOKIE, "mallory")
+    assert (await person.visit(back)).status == 403
+    assert await status_of(here, block) is Status.OPENED
+    assert await here.connections() == []
+    person.browser.cookies.delete(COOKIE)
+    assert (await person.visit(back)).status == 403
+    person.browser.cookies.set(COOKIE, "ann")  # nothing is used up
+    await ends(person, await person.visit(back))
+    assert await block
+
+
+async def test_the_same_user_in_another_browser_does_not_end_what_this_one_began(
+    here: AskingEnv,
+) -> None:
+    block, person = here.begin(connect), await here.browser("ann")
+    back = await decide(person, await person.go_on((await block.link()).url), "approve")
+    assert (await (await here.browser("ann")).visit(back)).status == 403
+    assert await here.connections() == []
+
+
+async def test_a_form_of_another_site_changes_nothing(here: AskingEnv) -> None:
+    block, person = here.begin(ask), await here.browser("ann")
+    url = (await block.link()).url
+    await person.visit(url)
+    for data in ({}, {"csrf": "made up"}):
+        declined = await person.browser.post(f"{url}/decline", data=data)
+        assert declined.status_code == 403
+    theirs = {"origin": "https://evil.example"}
+    assert (await person.browser.post(url, headers=theirs)).status_code == 403
+    assert await status_of(here, block) is Status.PENDING
+
+
+def _raises(_: Request) -> str:
+    raise RuntimeError("session store: password=hunter2")
+
+
+async def _raises_later(_: Request) -> str:
+    raise RuntimeError("session store: password=hunter2")
+
+
+ODD: dict[str, Callable[[Request], Any]] = {
+    "raises": _raises,
+    "raises later": _raises_later,
+    "number": lambda _: 7,
+    "bytes": lambda _: b"ann",
+    "list": lambda _: ["ann"],
+    "yes": lambda _: True,
+    "empty": lambda _: "",
+    "huge": lambda _: "a" * 1_000_000,
+    "half a letter": lambda _: "\ud800",
+    "exits": lambda _: (_ for _ in ()).throw(RecursionError),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_what_is_no_users_id_is_nobody(odd: str) -> None:
+    async with asking_env(who=ODD[odd]) as here:
+        text = await must_be_shut(await here.browser(), (await here.begin(ask).link()).url)
+        assert "hunter2" not in text
+        for place in ("/connections", "/payments"):
+            assert "hunter2" not in (await (await here.browser()).visit(here.url + place)).text
+
+
+async def test_a_who_that_never_answers_is_nobody_in_time() -> None:
+    answer = threading.Event()
+
+    async def waits(_: Request) -> str:
+        await asyncio.Event().wait()
+        return "ann"
+
+    def blocks(_: Request) -> str:
+        answer.wait()
+        return "ann"
+
+    for slow in (waits, blocks):
+        users = Users(application="shop", who=slow, answers_within=timedelta(0))
+        assert await users.at({"type": "http", "headers": []}) is None
+    answer.set()
+
+
+async def test_ids_that_look_like_others_are_other_people(here: AskingEnv) -> None:
+    tags = {
+        here.service.elicitations.owners.tag_of_user(user, application=application)
+        for user, application in [
+            *(("b:c", "a"), ("c", "a:b"), ("c", "ab"), ("bc", "a"), ("a:b", ""), ("", "a:b")),
+            *(
+                ("ann", "shop"),
+                ("Ann", "shop"),
+                ("ann ", "shop"),
+                ("a\u0301", "s"),
+                ("\u00e1", "s"),
+            ),
+        ]
+    }
+    assert len(tags) == 11
+    block = here.begin(ask, owner="ann:1")
+    url = (await block.link()).url
+    for other in ("ann", "1", "ann%3A1", "ANN:1"):
+        await must_be_shut(await here.browser(other), url)
+
+
+async def test_an_issuer_that_calls_somebody_the_same_means_somebody_else() -> None:
+    # Whatever a server's own tokens say of their issuer, it names none of the users.
+    async with asking_env(server=new_server("mcp")) as here:
+        owners = here.service.elicitations.owners
+        user = owners.tag_of_user("ann", application="shop")
+        issuers = ("", "user", "shop", "users", "local", "user:shop", "owner")
+        assert user not in {owners.tag(issuer=issuer, subject="ann") for issuer in issuers}
+
+
+async def test_beside_a_server_a_caller_and_a_user_of_one_name_share_nothing() -> None:
+    server = guarded_by("mcp", {"sub": "ann"})
+
+    @server.tool()
+    async def account() -> str:
+        return str((await elicit.oauth(github)).label)
+
+    async with asking_env(server=server, identity=BY_CODE) as here:
+        block, guest = here.begin(connect), await here.guest("ann")
+        await guest.connect((await block.link()).url)
+        assert await block
+        (connection,) = await here.connections()
+        seen = here.service.identity.caller(
+            {"headers": []},
+            subject=replace(_subject(), subject="ann"),
+            client="c",
+        )
+        assert seen.owner is not None
+        assert seen.owner != connection.owner
+        again = here.begin(connect, key="another")
+        assert await again  # the user has it
+
+
+def _subject() -> Any:
+    from webapp.identity.identity import Subject
+
+    return Subject(issuer="https://login.example.com", subject="", client_id="c")
+
+
+async def test_what_is_a_users_is_shown_to_that_user_alone(here: AskingEnv) -> None:
+    block, ann = here.begin(connect), await here.guest("ann")
+    await ann.connect((await block.link()).url)
+    label = await block
+    assert label is not None
+    place = f"{here.url}/connections"
+    mine = await ann.person.visit(place)
+    assert label in mine.text
+    (connection,) = await here.connections()
+    disconnect = next(action for action in mine.actions if action.endswith("/disconnect"))
+    for user in ("mallory", None):
+        other = await here.browser(user)
+        theirs = await other.visit(place)
+        assert label not in theirs.text
+        pressed = await other.browser.post(disconnect, data={"csrf": mine.csrf or ""})
+        assert pressed.status_code in (403, 404)
+    assert (await here.connections())[0] == connection
+
+
+async def test_where_the_code_binds_only_the_letters_of_that_browser_open() -> None:
+    async with asking_env(who=None, identity=BY_CODE) as here:
+        block = here.begin(ask)
+        link = await block.link()
+        assert link.needs_code
+        stranger, person = await here.browser(None), await here.browser(None)
+        await stranger.press(link.url, to="/code")
+        theirs = await letters_on(stranger, link.url)
+        await person.press(link.url, to="/code")
+        assert (
+            await link.confirm("BCDFGHJK")
+            == "These are not the letters that the page shows. Look again, and type all eight."
+        )
+        mine = await letters_on(person, link.url)
+        assert mine != theirs
+        assert await link.confirm(mine) is None
+        assert SECRET_WORDS not in (await stranger.visit(link.url)).text
+        await Guest(person).type(link.url)
+        assert await block
+
+
+async def letters_on(person: Person, url: str) -> str:
+    text = (await person.visit(url)).text
+    return text.split('id="letters"')[1].split(">")[1].split("<")[0]
+
+
+async def test_letters_that_are_guessed_end_the_question() -> None:
+    async with asking_env(who=None, identity=BY_CODE) as here:
+        block = here.begin(ask)
+        link = await block.link()
+        person = await here.browser(None)
+        await person.press(link.url, to="/code")
+        told = [await link.confirm(f"guess {number}") for number in range(51)]
+        assert told[-1] is None
+        with pytest.raises(Exception, match="wrong too often"):
+            await block
+
+
+async def test_a_who_sees_the_request_as_it_came_and_not_its_body() -> None:
+    seen: list[Request] = []
+
+    async def who(request: Request) -> str | None:
+        seen.append(request)
+        with pytest.raises(RuntimeError):
+            await request.body()
+        return by_cookie(request)
+
+    async with asking_env(who=who) as here:
+        block, guest = here.begin(ask), await here.guest()
+        await guest.type((await block.link()).url)
+        assert await block
+        assert {request.method for request in seen} == {"GET", "POST"}
+        assert not any("litestar_app" in request.scope for request in seen)

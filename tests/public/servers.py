@@ -1,0 +1,120 @@
+"""The public servers: which they are, the lines that each gets, and the packages they come in.
+
+The packages are installed once, outside git, as the pins say; what a test
+serves is a copy of its own, with the lines added.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PACKAGES = HERE.parents[1] / "build" / "public_servers"
+PINS = HERE / "requirements.txt"
+LINES_AT_MOST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """One line, put before or behind the first line of a file that begins with these words."""
+
+    file: str
+    line: str
+    before: str | None = None
+    behind: str | None = None
+
+    def to(self, text: str) -> str:
+        lines = text.splitlines(keepends=True)
+        words = self.before or self.behind or ""
+        (at, *_) = [n for n, line in enumerate(lines) if line.strip().startswith(words)]
+        indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
+        if self.behind is not None:
+            at += 1
+        return "".join([*lines[:at], f"{indent}{self.line}\n", *lines[at:]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicServer:
+    package: str
+    added: tuple[Added, ...]
+
+    def published(self) -> Path:
+        return installed() / self.package
+
+    def copied(self, folder: Path) -> Path:
+        """The folder of a copy that has the lines; everything else in it is as published."""
+        shutil.copytree(self.published(), folder / self.package)
+        for each in self.added:
+            file = folder / self.package / each.file
+            file.write_text(each.to(file.read_text("utf-8")), "utf-8")
+        return folder
+
+
+# MCPServer in a module; an `async def` tool asks for an account.
+DUCKDUCKGO = PublicServer(
+    package="duckduckgo_mcp_server",
+    added=(
+        Added(file="server.py", before="import httpx", line="from flows import elicit"),
+        Added(file="server.py", before="import httpx", line="from flows.providers import github"),
+        Added(
+            file="server.py",
+            before="return await fetcher.fetch_and_parse(",
+            line='await elicit.oauth(github, scopes=["read:user"])',
+        ),
+    ),
+)
+# FastMCP in a function; a `def` tool is paid for. It is started by its own command, over HTTP.
+MOTHERDUCK = PublicServer(
+    package="mcp_server_motherduck",
+    added=(
+        Added(file="server.py", before="import json", line="import flows, webapp"),
+        Added(
+            file="server.py",
+            before="def list_tables(",
+            line='@flows.elicit.needs(flows.elicit.payment(flows.Money("0.10", "EUR"), "A look"))',
+        ),
+        Added(file="server.py", before="return mcp", line="webapp.add_pages(mcp)"),
+    ),
+)
+# MCPServer in a function; its own annotation says that a tool is destructive. Over stdio.
+GIT = PublicServer(
+    package="mcp_server_git",
+    added=(
+        Added(file="server.py", before="import git", line="from webapp import add_pages"),
+        Added(file="server.py", before="return server", line="add_pages(server)"),
+    ),
+)
+
+
+def environment(folder: Path) -> Mapping[str, str]:
+    """Where Python finds the copy, the other packages, and ours."""
+    return {"PYTHONPATH": f"{folder}:{HERE.parents[1]}:{installed()}"}
+
+
+@cache
+def installed() -> Path:
+    """The packages as the pins say; they are fetched where they are not there yet."""
+    kept = PACKAGES / PINS.name
+    if not kept.is_file() or kept.read_bytes() != PINS.read_bytes():
+        PACKAGES.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=PACKAGES.parent, prefix="public_servers.") as folder:
+            subprocess.run(
+                [
+                    *(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"),
+                    *("install", "--no-deps", "--require-hashes", "--no-compile"),
+                    *("--requirement", str(PINS), "--target", f"{folder}/all"),
+                ],
+                check=True,
+                timeout=600,
+            )
+            shutil.copy(PINS, f"{folder}/all")
+            shutil.rmtree(PACKAGES, ignore_errors=True)
+            with suppress(OSError):  # another run was first
+                Path(f"{folder}/all").rename(PACKAGES)
+    return PACKAGES

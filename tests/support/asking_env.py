@@ -1,0 +1,156 @@
+"""An application without a server, its users with browsers, and the sandbox beside it.
+
+Who is at a browser its `who` reads in a cookie, as an author's own session would say it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import httpx
+from starlette.requests import Request
+
+from flows.oauth.connection import Connection
+from tests.support.clock import Clock
+from tests.support.mcp_sandbox import Guest
+from tests.support.mcp_server import TLS, Person, eventually, new_browser, service_in, soon
+from tests.support.oauth_env import ground
+from tests.support.serving import serving
+from webapp.app import open_app
+from webapp.coroutines import ShownLink, asking
+from webapp.identity.users import Users, Who
+from webapp.service import Service
+from webapp.settings.identity import IdentitySettings
+from webapp.settings.settings import Settings
+from webapp.stores import Store
+from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
+
+T = TypeVar("T")
+APPLICATION = "corner shop"
+COOKIE = "user"
+
+
+def by_cookie(request: Request) -> str | None:
+    return request.cookies.get(COOKIE)
+
+
+@dataclass(slots=True, kw_only=True)
+class Block(Awaitable[T]):
+    """Code of the application's that runs, and the links that it was told to show."""
+
+    task: asyncio.Task[T]
+    shown: list[ShownLink]
+
+    async def link(self, number: int = 0) -> ShownLink:
+        """That one, once it is shown; what the block raises before it is raised here."""
+        await eventually(lambda: len(self.shown) > number or self.task.done())
+        if len(self.shown) <= number:
+            await self.task
+        return self.shown[number]
+
+    async def cancel(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    def __await__(self) -> Any:
+        return soon(self.task).__await__()
+
+
+@dataclass(slots=True, kw_only=True)
+class AskingEnv:
+    url: str
+    service: Service
+    settings: Settings
+    clock: Clock
+    app: object
+    rooms: AsyncExitStack
+    blocks: list[asyncio.Task[Any]] = field(default_factory=list)
+
+    def begin(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        *,
+        owner: str = "ann",
+        key: str | None = "wish",
+    ) -> Block[T]:
+        """A block asking this user, which does the work; its questions are noted."""
+        shown: list[ShownLink] = []
+
+        async def run() -> T:
+            async with asking(owner, show=shown.append, key=key, app=self.app):
+                return await work()
+
+        task = asyncio.create_task(run())
+        self.blocks.append(task)
+        return Block(task=task, shown=shown)
+
+    async def browser(self, user: str | None = "ann") -> Person:
+        """A person with a fresh browser, signed in at the application as this user."""
+        browser = await self.rooms.enter_async_context(new_browser())
+        if user is not None:
+            browser.cookies.set(COOKIE, user)
+        return Person(browser)
+
+    async def guest(self, user: str | None = "ann") -> Guest:
+        return Guest(await self.browser(user))
+
+    async def pass_time(self, **amount: float) -> None:
+        self.clock.tick(**amount)
+        await fall_due(self.service)
+
+    async def connections(self) -> list[Connection]:
+        rows = self.service.elicitations
+        return [await rows.rows.open(r, Connection) for r in await rows.store.list("account")]
+
+
+@asynccontextmanager
+async def asking_env(
+    *,
+    who: Who | None = by_cookie,
+    server: Any = None,
+    store: Store | None = None,
+    identity: IdentitySettings | None = None,
+    sign_in_url: str | None = None,
+    clock: Clock | None = None,
+) -> AsyncIterator[AskingEnv]:
+    clock = clock or Clock()
+    async with AsyncExitStack() as stack:
+        post = await stack.enter_async_context(httpx.AsyncClient(verify=TLS))
+        on = await stack.enter_async_context(ground(clock, deliver=post.send))
+        settings = replace(on.settings, identity=identity or IdentitySettings())
+        key = object()
+        users = Users(
+            application=APPLICATION if server is None else server.name,
+            who=who,
+            sign_in_url=sign_in_url,
+        )
+        app = await stack.enter_async_context(
+            open_app(
+                settings,
+                server,
+                store=store or MemoryStore(),
+                clock=clock,
+                sandbox=on.sandbox,
+                users=users,
+                asked_as=key,
+            )
+        )
+        await stack.enter_async_context(serving(app, port=on.port))
+        rooms = await stack.enter_async_context(AsyncExitStack())
+        here = AskingEnv(
+            url=settings.url,
+            service=service_in(app),
+            settings=settings,
+            clock=clock,
+            app=key,
+            rooms=rooms,
+        )
+        try:
+            yield here
+        finally:
+            for task in here.blocks:
+                task.cancel()
+            await asyncio.gather(*here.blocks, return_exceptions=True)

@@ -1,0 +1,109 @@
+"""An author's own program that serves, and a client and a person for it."""
+
+import asyncio
+import contextlib
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import httpx
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
+
+from tests.support import processes
+from tests.support.cli import HOUSE, environment_of, said_until
+from tests.support.leaks import EARS, Written
+from tests.support.processes import ended, heard
+from webapp.demo.walker import walk
+
+FASTMCP_RUN = ("-P", "-m", "fastmcp.cli", "run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One that runs: where it is, what it has said, and its process."""
+
+    url: str
+    said: str
+    process: Process
+
+
+def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Its library looks nothing up on the network, and shows no banner."""
+    quiet = {"FASTMCP_CHECK_FOR_UPDATES": "off", "FASTMCP_SHOW_SERVER_BANNER": "false"}
+    return environment_of(home, {**quiet, "PYTHONPATH": f"{HOUSE}", **(extra or {})})
+
+
+@contextlib.asynccontextmanager
+async def running(
+    *arguments: str, home: Path, extra: Mapping[str, str] | None = None
+) -> AsyncIterator[Program]:
+    """It over HTTP, when it has said where it is."""
+    process = await processes.start(
+        sys.executable, *arguments, name=arguments[0], cwd=home, env=environment(home, extra)
+    )
+    try:
+        said = await said_until("stop", process)
+        EARS.hear("standard output of an author's program", said)
+        url = next(line.split()[1] for line in said.splitlines() if "address" in line)
+        yield Program(url=url, said=said, process=process)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            EARS.hear("standard output of an author's program", (await ended(process)).out)
+
+
+@contextlib.asynccontextmanager
+async def started_by_client(
+    *arguments: str, revision: str, home: Path, extra: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[Client, "PersonAtLinks", Written]]:
+    """It on stdin and stdout, with the client that started it."""
+    parameters = StdioServerParameters(
+        command=sys.executable, args=[*arguments], env=environment(home, extra), cwd=home
+    )
+    person = PersonAtLinks()
+    with heard("an author's program") as said:
+        async with (
+            asyncio.TaskGroup() as person.steps,
+            Client(
+                stdio_client(parameters, errlog=cast("TextIO", said)),
+                mode=revision,
+                elicitation_callback=cast("Any", person.show),
+            ) as client,
+        ):
+            yield client, person, said
+
+
+@contextlib.asynccontextmanager
+async def client_of(url: str, revision: str) -> AsyncIterator[tuple[Client, "PersonAtLinks"]]:
+    """A client over HTTP, and whoever opens what it shows."""
+    person = PersonAtLinks()
+    async with (
+        asyncio.TaskGroup() as person.steps,
+        Client(
+            f"{url}/mcp", mode=revision, elicitation_callback=cast("Any", person.show)
+        ) as client,
+    ):
+        yield client, person
+
+
+class PersonAtLinks:
+    """Opens each link that is shown and goes on to its end, typing `demo` where it is asked."""
+
+    def __init__(self) -> None:
+        self.steps = cast("asyncio.TaskGroup", None)
+        self.links: list[str] = []
+
+    async def show(self, _: Any, params: ElicitRequestParams) -> ElicitResult:
+        assert isinstance(params, ElicitRequestURLParams)
+        self.links.append(params.url)
+        self.steps.create_task(self._open(params.url))
+        return ElicitResult(action="accept")
+
+    async def _open(self, link: str) -> None:
+        async with httpx.AsyncClient() as browser:
+            await walk(browser, link, answers={}, say=lambda _: None)

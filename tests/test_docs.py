@@ -1,0 +1,92 @@
+"""README and docs/ as they stand: links lead somewhere, and what comes from the code is true."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import flows
+import webapp
+from docs import reference
+from flows import elicit
+from tests.support.cli import HOUSE
+from tests.support.samples import FILES, PAGES, samples
+
+README = PAGES["README.md"]
+GUIDE_BYTES_AT_MOST = 10_000
+LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
+OUTSIDE = {"semver.org", "www.standardwebhooks.com"}
+
+
+def test_the_first_screen_has_the_tool_and_two_commands():
+    first_screen = "\n".join(README.splitlines()[:30])
+    (code, *_), (commands, *_) = samples("README.md", "python"), samples("README.md", "console")
+    assert code in first_screen
+    assert len([line for line in code.splitlines()[1:] if line]) <= 10
+    assert commands in first_screen
+    assert [line.split()[:2] for line in commands.splitlines()] == [
+        ["elicit", "serve"],
+        ["elicit", "demo"],
+    ]
+
+
+def test_the_readme_is_a_guide_and_not_a_reference():
+    assert len(README.encode()) <= GUIDE_BYTES_AT_MOST
+
+
+def test_every_verb_of_the_guide_is_shown():
+    shown = FILES["github_tools.py"]
+    for verb in ("oauth", "payment", "secret", "form", "confirm", "url"):
+        assert f"await elicit.{verb}(" in shown
+
+
+def test_the_pages_that_come_from_the_code_are_as_it_is():
+    for page, text in reference.PAGES.items():
+        told = (HOUSE / "docs" / page).read_text("utf-8")
+        assert told == text(), f"write docs/{page} again: python -m docs.reference"
+
+
+def test_every_public_name_is_in_the_reference():
+    told = set(re.findall(r"(?m)^\.\. auto\w+:: [\w.]+\.(\w+)$", PAGES["docs/api.md"]))
+    told |= set(re.findall(r"(?m)^\| (?:&nbsp;)*\*\*`(\w+)`", PAGES["docs/errors.md"]))
+    named = {*flows.__all__, *webapp.__all__, *elicit.__all__} - {"elicit"}
+    assert named - told == set()
+
+
+def test_every_link_leads_somewhere():
+    documents = {**PAGES, "CONTRIBUTING.md": "", "CHANGELOG.md": ""}
+    for page in documents:
+        text = (HOUSE / page).read_text("utf-8")
+        assert [link for link in LINK.findall(_prose(text)) if not _leads(page, link)] == [], page
+
+
+def test_every_page_is_reached_from_the_readme():
+    reached, new = set[str](), {"README.md"}
+    while new:
+        page = new.pop()
+        reached.add(page)
+        links = (urlsplit(link).path for link in LINK.findall(_prose(PAGES[page])))
+        found = {(HOUSE / page).parent.joinpath(link).resolve() for link in links if link}
+        new |= {
+            path.relative_to(HOUSE).as_posix() for path in found if path.is_relative_to(HOUSE)
+        } & set(PAGES) - reached
+    assert set(PAGES) - reached == set()
+
+
+def _prose(text: str) -> str:
+    return re.sub(r"(?ms)^```.*?^```$", "", text)
+
+
+def _leads(page: str, link: str) -> bool:
+    parts = urlsplit(link)
+    if parts.scheme or parts.netloc:
+        return parts.scheme == "https" and parts.netloc in OUTSIDE
+    path = (HOUSE / page).parent / parts.path if parts.path else HOUSE / page
+    if not path.exists() or not path.resolve().is_relative_to(HOUSE):
+        return False
+    return not parts.fragment or parts.fragment in set(_anchors(path.read_text("utf-8")))
+
+
+def _anchors(text: str) -> Iterator[str]:
+    """As the headings of a page are called in addresses."""
+    for heading in re.findall(r"(?m)^#+ (.*)$", _prose(text)):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")

@@ -1,0 +1,58 @@
+"""The process is told to end, and says so before whoever handles the signal does."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from webapp.http.ending import told_of_the_end
+
+heard = list[str]()
+
+
+@pytest.fixture(autouse=True)
+def host() -> Iterator[None]:
+    """A host that handles SIGTERM, as uvicorn does."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        heard.append("host")
+
+    heard.clear()
+    former = signal.signal(signal.SIGTERM, handle)
+    yield
+    signal.signal(signal.SIGTERM, former)
+
+
+async def test_a_signal_is_told_here_and_handled_there() -> None:
+    told = asyncio.Event()
+    with told_of_the_end(told.set):
+        signal.raise_signal(signal.SIGTERM)
+        async with asyncio.timeout(300):
+            await told.wait()
+    assert heard == ["host"]
+
+
+async def test_afterwards_the_hosts_handler_stands_alone() -> None:
+    told = asyncio.Event()
+    before = signal.getsignal(signal.SIGTERM)
+    with told_of_the_end(told.set):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def test_a_handler_that_came_after_ours_stays() -> None:
+    with told_of_the_end(lambda: None):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
+async def test_in_another_thread_nothing_is_changed() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def there() -> bool:
+        with told_of_the_end(lambda: None):
+            return signal.getsignal(signal.SIGTERM) is before
+
+    assert await asyncio.to_thread(lambda: asyncio.run(there()))

@@ -1,0 +1,140 @@
+"""Where the application stands below its host, as each host and each proxy puts it."""
+
+from typing import Any
+
+import pytest
+from litestar import Litestar, asgi
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from webapp.http.connection import Message, Receive, Scope, Send
+from webapp.http.root_path import Misplaced, placed, rooted, under
+
+HERE = "https://example.com"
+
+
+def scope(path: str, *, raw: str | None = "", **changes: Any) -> Scope:
+    """A request; `raw` is what came, None where the host does not say."""
+    written = {} if raw is None else {"raw_path": (raw or path).encode()}
+    return {"type": "http", "path": path, "root_path": "", "headers": [], **written, **changes}
+
+
+def inside(given: Scope, *, root_path: str = "/tools", taken: str = "") -> str:
+    found = placed(given, url=HERE + root_path, root_path=root_path, taken=taken)
+    assert found["root_path"] == ""
+    assert found.get("raw_path", found["path"].encode()).decode() == found["path"]
+    return str(found["path"])
+
+
+def test_a_proxy_that_keeps_the_path_needs_no_word() -> None:
+    for path, ours in (
+        ("/tools", "/"),
+        ("/tools/", "/"),
+        ("/tools/mcp", "/mcp"),
+        ("/tools/tools/mcp", "/tools/mcp"),
+    ):
+        assert inside(scope(path)) == ours
+        assert inside(scope(path, raw=None)) == ours
+
+
+def test_what_a_proxy_takes_off_is_told_by_the_host_or_the_setting() -> None:
+    # uvicorn writes its --root-path before what came; others leave the path as it came.
+    assert inside(scope("/tools/mcp", root_path="/tools")) == "/mcp"
+    assert inside(scope("/mcp", root_path="/tools")) == "/mcp"
+    assert inside(scope("/mcp"), taken="/tools") == "/mcp"
+    # A part of it: the proxy takes /a off, and the mount stands at /b.
+    assert inside(scope("/b/mcp"), root_path="/a/b", taken="/a") == "/mcp"
+    told = {"app_root_path": "/a", "root_path": "/a/b"}
+    assert inside(scope("/a/b/mcp", **told), root_path="/a/b") == "/mcp"
+    assert inside(scope("/b/mcp", **told), root_path="/a/b") == "/mcp"
+
+
+def test_a_path_that_was_taken_off_without_a_word_names_nothing() -> None:
+    for path in ("/mcp", "/toolsmcp", "/tool", "/other/tools/mcp", "/"):
+        with pytest.raises(Misplaced, match=r"ELICIT_ROOT_PATH=/tools") as refused:
+            inside(scope(path))
+        assert "uvicorn --root-path /tools" in str(refused.value)
+    # Nor does what looks like the path, where it is known to be taken off before.
+    assert inside(scope("/tools/mcp"), taken="/tools") == "/tools/mcp"
+
+
+def test_a_mount_that_the_address_lacks_says_what_to_set() -> None:
+    for given in (
+        scope("/b/mcp", root_path="/b", app_root_path=""),
+        scope("/mcp/", raw="/b/mcp"),  # as Litestar mounts it
+    ):
+        with pytest.raises(Misplaced, match=r"Set ELICIT_URL to https://example.com/b\.") as error:
+            inside(given, root_path="")
+        assert error.value.is_mounted
+
+
+def test_a_second_mount_says_that_there_is_one() -> None:
+    with pytest.raises(Misplaced, match=r"under /b.* Mount it once, at /tools"):
+        inside(scope("/b/mcp", root_path="/b", app_root_path=""))
+
+
+def test_what_stands_before_the_path_of_a_resource_is_passed_on() -> None:
+    path = "/.well-known/oauth-protected-resource/tools/mcp"
+    assert inside(scope(path)) == path
+
+
+def test_signs_that_a_path_spells_are_read_once() -> None:
+    given = scope("/tools/x y%41", raw="/tools/x%20y%2541")
+    found = placed(given, url=HERE, root_path="/tools", taken="")
+    assert (found["path"], found["raw_path"]) == ("/x y%41", b"/x%20y%2541")
+
+
+def test_an_application_of_an_authors_is_told_where_it_stands() -> None:
+    given = placed(scope("/tools/mine"), url=HERE, root_path="/tools", taken="")
+    whole = rooted(given)
+    assert (whole["root_path"], whole["path"]) == ("/tools", "/tools/mine")
+    assert whole["raw_path"] == b"/tools/mine"
+    plain = placed(scope("/mine"), url=HERE, root_path="", taken="")
+    assert rooted(plain) is plain
+
+
+async def test_redirects_to_our_own_paths_lead_there() -> None:
+    sent = list[Message]()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    for target in (b"/e/token", b"https://github.com/login"):
+        start = {"type": "http.response.start", "headers": [(b"location", target)]}
+        await under("/tools", send)(start)
+    assert [message["headers"][0][1] for message in sent] == [
+        b"/tools/e/token",
+        b"https://github.com/login",
+    ]
+    assert under("", send) is send
+
+
+@pytest.mark.parametrize("framework", ["starlette", "litestar"])
+@pytest.mark.parametrize("path", ["/tools/e/token", "/tools/mcp", "/tools/"])
+async def test_frameworks_that_mount_us_lose_nothing(framework: str, path: str) -> None:
+    seen = list[Scope]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    host: Any
+    if framework == "starlette":
+        host = Starlette(routes=[Mount("/tools", app)])
+    else:
+        mounted = asgi("/tools", is_mount=True, copy_scope=True)(app)
+        host = Litestar([mounted], openapi_config=None, logging_config=None)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        pass
+
+    whole = scope(path, method="GET", query_string=b"", scheme="http", server=("h", 1), state={})
+    await host({**whole, "http_version": "1.1", "asgi": {"version": "3.0"}}, receive, send)
+    (given,) = seen
+    found = placed(given, url=HERE, root_path="/tools", taken="")
+    assert found["path"] == path.removeprefix("/tools")
+    assert not found.keys() & {"route_handler", "endpoint", "path_params", "_ls_connection_state"}

@@ -1,0 +1,174 @@
+"""An author's own `run()`, and `fastmcp run`, after one line."""
+
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import httpx
+import pytest
+from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import MCPServer
+from starlette.applications import Starlette
+
+from tests.support import processes
+from tests.support.cli import HOUSE, said_until, serving
+from tests.support.processes import Ended, ended
+from tests.support.programs import (
+    FASTMCP_RUN,
+    client_of,
+    environment,
+    running,
+    started_by_client,
+)
+from tests.support.serving import bound
+from webapp import add_pages
+from webapp.demo.client import text_of
+
+KEPT = "A key of 4 letters is kept."
+SDK, FASTMCP = str(HOUSE / "examples/runs_itself.py"), str(HOUSE / "examples/fastmcp_runs_it.py")
+
+
+def over_http(library: str, port: int) -> tuple[str, ...]:
+    if library == "mcp":
+        return ("-P", SDK, str(port))
+    return (*FASTMCP_RUN, FASTMCP, "--transport", "http", "--port", str(port))
+
+
+def over_stdio(library: str) -> tuple[str, ...]:
+    return ("-P", SDK) if library == "mcp" else (*FASTMCP_RUN, FASTMCP)
+
+
+async def run(*arguments: str, home: Path, **extra: str) -> Ended:
+    process = await processes.start(
+        sys.executable, *arguments, name="program", cwd=home, env=environment(home, extra)
+    )
+    return await ended(process)
+
+
+@pytest.mark.parametrize("library", ["mcp", "fastmcp"])
+async def test_over_http_a_tool_awaits_a_person_on_its_own_port(tmp_path, free_port, library):
+    async with running(*over_http(library, free_port), home=tmp_path) as program:
+        assert program.url == f"http://127.0.0.1:{free_port}"
+        for revision in ("legacy", "2026-07-28"):
+            async with client_of(program.url, revision) as (client, person):
+                assert text_of(await client.call_tool("keep_key", {})) == KEPT
+                assert [link.startswith(f"{program.url}/e/") for link in person.links] == [True]
+        async with httpx.AsyncClient() as browser:
+            assert "keep_key" in (await browser.get(program.url)).text
+            evil = await browser.get(program.url, headers={"host": "evil.example"})
+            assert evil.status_code == 421
+        program.process.send_signal(signal.SIGINT)
+        assert (await ended(program.process)).status == 0
+
+
+@pytest.mark.parametrize("revision", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("library", ["mcp", "fastmcp"])
+async def test_over_stdio_the_pages_are_on_a_port_of_this_machine(
+    tmp_path, free_port, library, revision
+):
+    url = f"http://127.0.0.1:{free_port}"
+    async with started_by_client(
+        *over_stdio(library), revision=revision, home=tmp_path, extra={"ELICIT_URL": url}
+    ) as (client, person, said):
+        assert text_of(await client.call_tool("keep_key", {})) == KEPT
+        assert person.links[0].startswith(f"{url}/e/")
+    assert f"The pages at {url} are served by this process." in said.text()
+
+
+async def test_whatever_is_printed_while_it_runs_stays_out_of_the_protocol(tmp_path, free_port):
+    (tmp_path / "prints.py").write_text(
+        "import os\nfrom mcp.server.mcpserver import MCPServer\nfrom webapp import add_pages\n"
+        "mcp = MCPServer('prints')\nadd_pages(mcp)\n"
+        "@mcp.tool()\ndef say() -> str:\n"
+        "    print('a line of a tool'); os.system('echo a line of a program'); return 'said'\n"
+        "mcp.run()\nprint('afterwards')\n"
+    )
+    async with started_by_client(
+        *("-P", "prints.py"),
+        revision="legacy",
+        home=tmp_path,
+        extra={"ELICIT_URL": f"http://127.0.0.1:{free_port}"},
+    ) as (client, _, said):
+        assert text_of(await client.call_tool("say", {})) == "said"
+    assert {"a line of a tool", "a line of a program"} <= set(said.text().splitlines())
+    assert "afterwards" not in said.text()
+
+
+async def test_it_is_the_same_server_to_a_store_as_under_elicit_serve(tmp_path, free_port):
+    async with running(*over_http("mcp", free_port), home=tmp_path):
+        pass
+    async with serving("runs_itself:mcp", home=tmp_path, cwd=HOUSE / "examples") as server:
+        assert "runs itself is served." in server.said
+
+
+@pytest.mark.parametrize(
+    ("transport", "options", "extra", "says"),
+    [
+        ("sse", {}, {}, "not served over the transport sse"),
+        ("streamable-http", {"streamable_http_path": "/x"}, {}, "MCP is at /mcp"),
+        ("streamable-http", {"event_store": "mine"}, {}, "given event_store="),
+        ("streamable-http", {"host": "0.0.0.0"}, {}, "ELICIT_EXPOSE: "),
+        ("streamable-http", {}, {"ELICIT_SECRET": "short"}, "ELICIT_SECRET: "),
+        ("stdio", {}, {"ELICIT_STORE": "postgres://"}, "ELICIT_STORE: "),
+        (
+            "stdio",
+            {},
+            {"ELICIT_URL": "https://example.org", "ELICIT_SECRET": "s" * 32},
+            "ELICIT_URL: ",
+        ),
+    ],
+)
+async def test_what_cannot_be_ends_run_with_a_sentence(tmp_path, transport, options, extra, says):
+    (tmp_path / "mine.py").write_text(
+        "from mcp.server.mcpserver import MCPServer\nfrom webapp import add_pages\n"
+        "mcp = MCPServer('mine')\nadd_pages(mcp)\n"
+        f"mcp.run(transport={transport!r}, **{options})\n"
+    )
+    end = await run("-P", "mine.py", home=tmp_path, **extra)
+    assert (end.status, end.out) == (1, "")
+    assert says in end.err.rpartition("CommandRefused: ")[2]
+
+
+async def test_a_port_that_is_taken_is_said_with_where_it_was_chosen(tmp_path):
+    with bound("127.0.0.1") as holder:
+        holder.listen()
+        port = holder.getsockname()[1]
+        end = await run("-P", SDK, str(port), home=tmp_path)
+    assert f"Port {port} of 127.0.0.1 is taken by another program" in end.err
+    assert end.err.rstrip().endswith("choose another with port= of run().")
+
+
+def test_what_cannot_have_pages_is_told_the_way_that_can():
+    with pytest.raises(TypeError, match="elicit stdio"):
+        add_pages(Server("low"))
+    with pytest.raises(TypeError, match=r"webapp\.create_app"):
+        add_pages(Starlette())
+    with pytest.raises(ValueError, match="no name of its own"):
+        add_pages(MCPServer())
+
+
+async def test_it_may_run_beside_other_work_of_the_authors(tmp_path, free_port):
+    (tmp_path / "beside.py").write_text(
+        "import asyncio\nfrom mcp.server.mcpserver import MCPServer\nfrom webapp import add_pages\n"
+        "mcp = MCPServer('beside')\nadd_pages(mcp)\n"
+        "async def main() -> None:\n"
+        f"    serving = asyncio.create_task(mcp.run_streamable_http_async(port={free_port}))\n"
+        "    await asyncio.to_thread(input)\n"
+        "    serving.cancel()\n"
+        "    await asyncio.gather(serving, return_exceptions=True)\n"
+        "    print('it went on')\n"
+        "asyncio.run(main())\n"
+    )
+    process = await processes.start(
+        *(sys.executable, "-P", "beside.py"),
+        name="program",
+        stdin=PIPE,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+    )
+    await said_until("stop", process)
+    assert process.stdin is not None
+    process.stdin.write(b"enough\n")
+    end = await ended(process)
+    assert (end.status, end.out, end.err) == (0, "it went on\n", "")

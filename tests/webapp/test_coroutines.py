@@ -1,0 +1,323 @@
+"""Blocks `asking`: code of an application's own that awaits its users, and what they get."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from flows import (
+    AlreadyDone,
+    Cancelled,
+    Declined,
+    Expired,
+    InvalidQuestion,
+    Money,
+    NoAsker,
+    NotAsked,
+    NotConfigured,
+    elicit,
+)
+from flows.oauth.account import Account
+from flows.providers import github
+from tests.support.asking_env import APPLICATION, AskingEnv, asking_env
+from tests.support.living import living
+from tests.support.mcp_server import RING, soon
+from webapp import create_app
+from webapp.coroutines import ShownLink, asking
+from webapp.settings.settings import Settings
+
+NINE = Money("9.00", "EUR")
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[AskingEnv]:
+    async with living(asking_env()) as here:
+        yield here
+
+
+async def connect() -> Account:
+    return await elicit.oauth(github, scopes=["repo"])
+
+
+async def buy() -> str:
+    receipt = await elicit.payment(NINE, "Premium report")
+    return receipt.id
+
+
+async def type_key() -> str:
+    return str(await elicit.secret("Your key, please."))
+
+
+async def test_an_account_a_payment_and_a_secret_are_awaited_in_one_block(here: AskingEnv) -> None:
+    async def all_of_it() -> tuple[str | None, str, str]:
+        account = await connect()
+        return account.label, await buy(), await type_key()
+
+    block, guest = here.begin(all_of_it), await here.guest()
+    first = await block.link()
+    assert (first.kind, first.message) == ("oauth", "Connect GitHub")
+    assert first.url.startswith(f"{here.url}/e/")
+    assert first.expires_at == here.clock() + timedelta(minutes=5)
+    await guest.connect(first.url)
+    await guest.pay((await block.link(1)).url)
+    await guest.type((await block.link(2)).url)
+    label, receipt, key = await block
+    assert all((label, receipt, key))
+    assert len(block.shown) == 3
+
+
+async def test_what_is_connected_is_not_asked_for_again(here: AskingEnv) -> None:
+    first, guest = here.begin(connect), await here.guest()
+    await guest.connect((await first.link()).url)
+    account = await first
+    again = here.begin(connect, key="another wish")
+    assert (await again).id == account.id
+    assert again.shown == []
+
+
+async def test_a_no_raises_in_the_block(here: AskingEnv) -> None:
+    block, guest = here.begin(buy), await here.guest()
+    await guest.decline((await block.link()).url)
+    with pytest.raises(Declined):
+        await block
+
+
+async def test_nobody_answers_in_time(here: AskingEnv) -> None:
+    block = here.begin(type_key)
+    await block.link()
+    await here.pass_time(minutes=6)
+    with pytest.raises(Expired):
+        await block
+
+
+async def test_a_cancel_ends_the_wait_and_the_same_key_goes_on(here: AskingEnv) -> None:
+    block, guest = here.begin(buy), await here.guest()
+    link = await block.link()
+    await block.cancel()
+    again = here.begin(buy)
+    assert (await again.link()).elicitation_id == link.elicitation_id
+    await guest.pay(link.url)
+    assert await again
+
+
+async def test_another_key_another_owner_and_no_key_are_other_wishes(here: AskingEnv) -> None:
+    blocks = [
+        here.begin(type_key, key="a"),
+        here.begin(type_key, key="b"),
+        here.begin(type_key, key="a", owner="bob"),
+        here.begin(type_key, key=None),
+        here.begin(type_key, key=None),
+    ]
+    ids = {(await block.link()).elicitation_id for block in blocks}
+    assert len(ids) == len(blocks)
+
+
+async def test_a_newer_block_takes_over_the_wait(here: AskingEnv) -> None:
+    older, guest = here.begin(type_key), await here.guest()
+    await older.link()
+    newer = here.begin(type_key)
+    link = await newer.link()
+    with pytest.raises(Cancelled, match="newer block"):
+        await older
+    await guest.type(link.url)
+    assert await newer
+
+
+async def test_what_is_paid_while_nobody_waits_is_there_for_the_same_key(here: AskingEnv) -> None:
+    block, guest = here.begin(buy), await here.guest()
+    link = await block.link()
+    await block.cancel()
+    await guest.pay(link.url)
+    again = here.begin(buy)
+    assert await again
+    assert again.shown == []
+
+
+async def test_a_payment_outlives_an_error_of_the_authors(here: AskingEnv) -> None:
+    async def buy_and_fail() -> None:
+        await buy()
+        raise ValueError("of the author's")
+
+    block, guest = here.begin(buy_and_fail), await here.guest()
+    await guest.pay((await block.link()).url)
+    with pytest.raises(ValueError, match="of the author's"):
+        await block
+    again = here.begin(buy)
+    assert await again
+    assert again.shown == []
+
+
+async def test_after_a_purchase_the_same_key_buys_nothing_again_for_two_minutes(
+    here: AskingEnv,
+) -> None:
+    block, guest = here.begin(buy), await here.guest()
+    await guest.pay((await block.link()).url)
+    await block
+    again = here.begin(buy)
+    with pytest.raises(AlreadyDone):
+        await again
+    assert again.shown == []
+    here.clock.tick(minutes=3)
+    later = here.begin(buy)
+    assert (await later.link()).kind == "payment"
+
+
+async def test_work_is_done_once_although_the_block_was_cut_off(here: AskingEnv) -> None:
+    done: list[str] = []
+
+    async def ship(key: str) -> str:
+        done.append(key)
+        return "shipped"
+
+    async def order() -> str:
+        await elicit.once("ship", ship)
+        return str(await elicit.secret("Anything else?"))
+
+    block, guest = here.begin(order), await here.guest()
+    link = await block.link()
+    await block.cancel()
+    again = here.begin(order)
+    await again.link()
+    await guest.type(link.url)
+    await again
+    assert len(done) == 1
+
+
+async def test_questions_are_asked_together(here: AskingEnv) -> None:
+    async def both() -> tuple[Account, str]:
+        account, key = await elicit.together(
+            elicit.oauth(github), elicit.secret("Your key, please.")
+        )
+        return account, str(key)
+
+    block, guest = here.begin(both), await here.guest()
+    await block.link(1)
+    for link in block.shown:
+        await guest.finish(link.kind, link.url)
+    account, key = await block
+    assert all((account.label, key))
+
+
+async def test_show_may_be_async_and_ends_when_there_is_nothing_more_to_show(
+    here: AskingEnv,
+) -> None:
+    links: asyncio.Queue[ShownLink] = asyncio.Queue()
+    ended: list[bool] = []
+
+    async def show(link: ShownLink) -> None:
+        links.put_nowait(link)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async def ask() -> str:
+        async with asking("ann", show=show):
+            return await type_key()
+
+    task, guest = asyncio.create_task(ask()), await here.guest()
+    await guest.type((await soon(links.get())).url)
+    assert await soon(task)
+    assert ended == [True]
+
+
+async def test_what_show_raises_the_block_raises(here: AskingEnv) -> None:
+    def show(link: ShownLink) -> None:
+        raise ConnectionError("the mail server is away")
+
+    with pytest.raises(ConnectionError, match="mail server"):
+        async with asking("ann", show=show, key="wish"):
+            await type_key()
+    again = here.begin(type_key)  # the question stands
+    assert (await again.link()).kind == "secret"
+
+
+async def test_the_end_of_the_process_ends_the_wait_and_not_the_question() -> None:
+    async with asking_env() as here:
+        block = here.begin(type_key)
+        await block.link()
+        blocks, here.blocks = here.blocks, []
+    with pytest.raises(Cancelled, match="process ends"):
+        await blocks[0]
+
+
+async def test_a_forgotten_await_fails_the_block(here: AskingEnv) -> None:
+    with pytest.raises(NotAsked, match=r"test_coroutines\.py"):
+        async with asking("ann", show=print):
+            elicit.secret("Your key, please.")  # type: ignore[unused-awaitable]
+
+
+async def test_marks_of_tools_are_not_for_a_block(here: AskingEnv) -> None:
+    async with asking("ann", show=print):
+        with pytest.raises(InvalidQuestion, match=r"within `asking`, await the questions"):
+            elicit.gate(message="Sure?")
+        question = elicit.oauth(github)
+        with pytest.raises(InvalidQuestion, match="needs"):
+            elicit.needs(question)
+        question.discard()
+
+
+@pytest.mark.parametrize("owner", [7, "", "a" * 257, b"ann", "\ud800", None])
+async def test_an_owner_that_is_no_users_id_is_refused_in_words(
+    here: AskingEnv, owner: object
+) -> None:
+    with pytest.raises(InvalidQuestion, match=r"asking\(str\(user.id\)"):
+        async with asking(owner, show=print):  # type: ignore[arg-type]
+            pass
+
+
+@pytest.mark.parametrize("key", ["", "k" * 257, 8])
+async def test_a_key_that_is_none_is_refused_in_words(here: AskingEnv, key: object) -> None:
+    with pytest.raises(InvalidQuestion, match="key names what the block is for"):
+        async with asking("ann", show=print, key=key):  # type: ignore[arg-type]
+            pass
+
+
+async def test_without_who_and_without_the_code_nobody_is_asked() -> None:
+    async with asking_env(who=None):
+        with pytest.raises(NotConfigured, match=r"who= of create_app \(or else ELICIT_BIND=code"):
+            async with asking("ann", show=print):
+                await type_key()
+
+
+async def test_a_verb_outside_says_both_ways_to_ask() -> None:
+    with pytest.raises(NoAsker, match=r"inside the tool .* within `async with asking"):
+        await type_key()
+
+
+async def test_where_no_application_runs_the_error_says_what_to_write() -> None:
+    with pytest.raises(NoAsker, match=r"create_app\(read_settings\(\), who=...\)"):
+        async with asking("ann", show=print):
+            pass
+
+
+async def test_of_several_applications_the_block_says_which(here: AskingEnv) -> None:
+    async with asking_env() as other:
+        with pytest.raises(NoAsker, match=r"app=app"):
+            async with asking("ann", show=print):
+                pass
+        block = other.begin(type_key)
+        assert (await block.link()).url.startswith(other.url)
+
+
+async def test_a_block_in_another_loop_is_told_so(here: AskingEnv) -> None:
+    async def ask() -> None:
+        async with asking("ann", show=print):
+            pass
+
+    with pytest.raises(NoAsker, match="another event loop"):
+        await asyncio.to_thread(asyncio.run, ask())
+
+
+async def test_an_application_is_called_what_its_author_says(here: AskingEnv) -> None:
+    block, person = here.begin(connect), await here.browser()
+    page = await person.visit((await block.link()).url)
+    assert APPLICATION in page.text
+
+
+@pytest.mark.parametrize("url", ["", "login", "//evil.example", "javascript:alert(1)", "/a\n"])
+def test_a_place_to_sign_in_is_an_address(url: str) -> None:
+    settings = Settings(url="http://127.0.0.1:8765", ring=RING, store="memory:", uid=0)
+    with pytest.raises(ValueError, match="sign_in_url"):
+        create_app(settings, who=lambda _: None, sign_in_url=url)

@@ -1,0 +1,1 @@
+"""The kit for authors' tests, as an author uses it."""

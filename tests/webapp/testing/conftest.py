@@ -1,0 +1,75 @@
+"""A server as an author has it, on either library."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from flows import Money, elicit
+from flows.providers import github
+from tests.support.mcp_server import new_server
+
+TEA = Money("9.00", "EUR")
+DECLARES = {"both": ("form", "url"), "url": ("url",), "form": ("form",), "nothing": ()}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "library" in metafunc.fixturenames:
+        metafunc.parametrize("library", ("mcp", "fastmcp"))
+    if "revision" in metafunc.fixturenames:
+        metafunc.parametrize("revision", ("2025-11-25", "2026-07-28"))
+
+
+@dataclass
+class Profile:
+    name: str
+    age: int = 7
+
+
+@pytest.fixture
+def shop(library: str) -> Any:
+    """Tools that ask for each kind of thing."""
+    server = new_server(library)
+
+    @server.tool()
+    async def buy_tea(cups: int) -> str:
+        receipt = await elicit.payment(TEA, f"{cups} cups of tea")
+        return f"{cups} cups for {receipt.price}"
+
+    @server.tool()
+    async def give_back() -> str:
+        receipt = await elicit.payment(TEA, "Nothing")
+        return (await receipt.refund(reason="out of tea")).status
+
+    @server.tool()
+    async def list_repositories() -> str:
+        account = await elicit.oauth(github, scopes=["repo"])
+        async with account.client() as api:
+            names = [one["name"] for one in (await api.get("/user/repos")).json()]
+        return f"{account.label}: {names[0]}"
+
+    @server.tool()
+    async def unlock() -> str:
+        return f"a key of {len(await elicit.secret('The key'))} letters"
+
+    @server.tool()
+    async def sign_up() -> str:
+        profile = await elicit.form("Who are you?", Profile)
+        return f"{profile.name}, {profile.age}"
+
+    @server.tool()
+    async def delete() -> str:
+        return "deleted" if await elicit.confirm("Delete it?", arguments={"name": "x"}) else "kept"
+
+    @server.tool()
+    async def lunch() -> str:
+        chosen = await elicit.url("What to eat?", "https://kitchen.example/menu")
+        return f"eats {chosen.get('dish', 'nothing')}"
+
+    @server.tool()
+    async def weather() -> str:
+        async with httpx.AsyncClient() as client:
+            return client.headers["user-agent"]
+
+    return server

@@ -1,0 +1,263 @@
+"""A person of a test: what they do, what the model hears, and what is there afterwards."""
+
+from collections.abc import Callable
+from typing import Any
+
+import fastmcp
+import httpx
+import mcp
+import pytest
+
+from flows import elicit
+from flows.providers import github
+from tests.support.mcp_server import new_server, text_of
+from tests.webapp.testing.conftest import DECLARES, TEA
+from webapp.testing import (
+    AskedPerson,
+    NeverAsked,
+    OutsideReached,
+    UnexpectedQuestion,
+    elicit_person,
+)
+
+
+@pytest.mark.parametrize("declares", DECLARES)
+async def test_a_person_does_all_that_is_asked_in_whichever_client(shop, revision, declares):
+    options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
+    async with elicit_person(shop, **options) as person:
+        person.pays()
+        assert (await person.call("buy_tea", cups=2)).text == "2 cups for 9.00 EUR"
+        person.connects()
+        assert (await person.call("list_repositories")).text == "octocat: hello-sandbox"
+        person.types("sesame")
+        assert (await person.call("unlock")).text == "a key of 6 letters"
+        person.fills(name="Ada", age=36)
+        assert (await person.call("sign_up")).text == "Ada, 36"
+        person.accepts()
+        assert (await person.call("delete")).text == "deleted"
+        person.completes(dish="soup")
+        assert (await person.call("lunch")).text == "eats soup"
+        kinds = [told.kind for told in person.asked]
+        assert kinds == ["payment", "oauth", "secret", "form", "confirm", "url"]
+
+
+@pytest.mark.parametrize("declares", DECLARES)
+async def test_a_no_is_heard_as_it_was_said(shop, revision, declares):
+    options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
+    async with elicit_person(shop, **options) as person:
+        person.declines()
+        assert (await person.call("buy_tea", cups=1)).code == "ELICITATION_DECLINED"
+        person.leaves()
+        assert (await person.call("buy_tea", cups=1)).code == "ELICITATION_DENIED"
+        person.denies()
+        assert (await person.call("list_repositories")).code == "ELICITATION_DENIED"
+        person.declines()
+        assert (await person.call("delete")).text == "kept"
+        assert await person.payments() == []
+        assert await person.accounts() == []
+
+
+async def test_what_was_asked_paid_and_given_back_is_seen(shop, revision):
+    async with elicit_person(shop, revision=revision) as person:
+        person.pays()
+        await person.call("buy_tea", cups=2)
+        person.pays()
+        assert (await person.call("give_back")).text == "succeeded"
+        first, _ = person.asked
+        assert (first.tool, first.price) == ("buy_tea", TEA)
+        assert first.message == "Pay 9.00 EUR for 2 cups of tea"
+        statuses = {payment.what: payment.status for payment in await person.payments()}
+        assert statuses == {"2 cups of tea": "spent", "Nothing": "refunded"}
+
+
+async def test_a_confirmation_shows_what_it_is_about(shop):
+    async with elicit_person(shop) as person:
+        person.accepts()
+        await person.call("delete")
+        (told,) = person.asked
+        assert (told.message, told.arguments) == ("Delete it?", {"name": "x"})
+
+
+async def test_another_person_is_chosen_at_the_provider(shop):
+    async with elicit_person(shop) as person:
+        person.connects("hubot")
+        assert (await person.call("list_repositories")).text.startswith("hubot")
+        (account,) = await person.accounts()
+        assert account.label == "hubot"
+        assert (await person.call("list_repositories")).text.startswith("hubot")
+        assert len(person.asked) == 1
+        assert person.asked[0].scopes == ("repo",)
+
+
+@pytest.mark.parametrize("declares", ["both", "url"])
+async def test_who_never_comes_is_told_from_who_pays_late(shop, revision, declares):
+    options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
+    async with elicit_person(shop, **options) as person:
+        person.never_comes()
+        heard = await person.call("buy_tea", cups=1)
+        assert (heard.is_error, heard.code) == (True, "ELICITATION_TIMEOUT")
+        person.pays_late()
+        assert (await person.call("buy_tea", cups=1)).code == "ELICITATION_TIMEOUT"
+        assert [payment.status for payment in await person.payments()] == ["open"]
+        assert (await person.call("buy_tea", cups=1)).text == "1 cups for 9.00 EUR"
+        assert len(person.asked) == 2
+
+
+async def test_money_that_nobody_used_goes_back_when_its_time_is_over(shop):
+    async with elicit_person(shop, settings={"ELICIT_REFUND_UNUSED": "2d"}) as person:
+        person.pays_late()
+        await person.call("buy_tea", cups=1)
+        await person.let_pass(days=3)
+        assert [payment.status for payment in await person.payments()] == ["refunded"]
+
+
+async def test_who_never_comes_is_shown_the_link_where_the_client_asks_nobody(shop, revision):
+    async with elicit_person(shop, revision=revision, declares=()) as person:
+        person.never_comes()
+        heard = await person.call("buy_tea", cups=1)
+        assert "/e/" in heard.text
+
+
+async def test_a_form_that_is_dismissed_is_no_answer(shop, revision):
+    async with elicit_person(shop, revision=revision) as person:
+        person.dismisses()
+        assert (await person.call("sign_up")).code == "ELICITATION_CANCELLED"
+
+
+@pytest.mark.parametrize("declares", DECLARES)
+async def test_a_question_that_nobody_answers_fails_the_test_at_once(shop, revision, declares):
+    options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
+    words = r"elicit_person .*person\.pays\(\)"
+    with pytest.raises(UnexpectedQuestion, match=words) as raised:
+        await a_test(shop, tool="buy_tea", arguments={"cups": 1}, **options)
+    assert raised.value.told.price == TEA
+
+
+async def test_another_question_than_was_expected_says_both(shop):
+    with pytest.raises(UnexpectedQuestion, match=r"asked for a oauth .* was to: pay"):
+        await a_test(shop, AskedPerson.pays, tool="list_repositories")
+
+
+async def test_what_nobody_asked_for_fails_the_test(shop):
+    with pytest.raises(NeverAsked, match="was to: pay, connect an account"):
+        await a_test(shop, AskedPerson.pays, AskedPerson.connects)
+
+
+async def test_a_tests_own_failure_comes_out_as_it_is(shop):
+    def fail(person: AskedPerson) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await a_test(shop, AskedPerson.pays, fail)
+
+
+async def test_a_form_that_is_filled_in_wrongly_says_so(shop):
+    def fill(person: AskedPerson) -> None:
+        person.fills(nickname="Ada")
+
+    with pytest.raises(AssertionError, match="does not ask for nickname"):
+        await a_test(shop, fill, tool="sign_up", declares=["url"])
+
+
+async def test_a_server_is_as_it_was_and_is_used_again(shop):
+    holder = getattr(shop, "_mcp_server", shop)
+    before = list(holder.middleware)
+    for _ in range(2):
+        async with elicit_person(shop) as person:
+            person.pays()
+            await person.call("buy_tea", cups=1)
+            assert len(await person.payments()) == 1
+    assert holder.middleware == before
+
+
+async def test_two_servers_stand_beside_each_other():
+    one, other = new_server("mcp"), new_server("fastmcp")
+    for server in (one, other):
+
+        @server.tool()
+        async def connect() -> str:
+            return str((await elicit.oauth(github)).label)
+
+    async with elicit_person(one) as ada, elicit_person(other) as bob:
+        ada.connects()
+        bob.connects("hubot")
+        assert (await ada.call("connect")).text == "octocat"
+        assert (await bob.call("connect")).text == "hubot"
+
+
+async def test_a_function_that_makes_a_server_will_do():
+    async with elicit_person(lambda: new_server("mcp")) as person:
+        assert (await person.call("nothing")).is_error
+
+
+async def test_a_client_of_the_tests_own_asks_the_person_too(shop, library, revision):
+    mode = "legacy" if revision == "2025-11-25" else revision
+    async with elicit_person(shop) as person:
+        person.pays()
+        async with own_client(shop, person, library, mode=mode) as client:
+            result = await client.call_tool("buy_tea", {"cups": 3})
+        assert text_of(result) == "3 cups for 9.00 EUR"
+
+
+async def test_a_client_of_the_tests_own_hears_why_nobody_answered_and_so_does_the_test(shop):
+    async def by_a_client_of_its_own() -> None:
+        async with elicit_person(shop) as person:
+            client = mcp.Client(_plain(shop), elicitation_callback=person.elicitation_callback)
+            async with client:
+                result = await client.call_tool("buy_tea", {"cups": 3})
+            assert "nobody is there to answer" in text_of(result)
+
+    with pytest.raises(UnexpectedQuestion):
+        await by_a_client_of_its_own()
+
+
+async def test_a_link_in_a_result_is_followed(shop):
+    async with elicit_person(shop) as person, mcp.Client(_plain(shop)) as client:
+        person.pays()
+        result = await client.call_tool("buy_tea", {"cups": 1})
+        text = text_of(result)
+        await person.follows(text[text.index("http") :].split()[0])
+        result = await client.call_tool("buy_tea", {"cups": 1})
+        assert text_of(result) == "1 cups for 9.00 EUR"
+
+
+async def test_nothing_outside_is_reached_unless_the_test_answers():
+    server = new_server("mcp")
+
+    @server.tool()
+    async def wander() -> str:
+        account = await elicit.oauth(github)
+        async with account.client() as api:
+            return (await api.get("https://weather.example/today")).text
+
+    with pytest.raises(OutsideReached, match=r"GET https://weather.example/today .*outside="):
+        await a_test(server, AskedPerson.connects, tool="wander")
+    sunny = httpx.MockTransport(lambda _: httpx.Response(200, text="sunny"))
+    async with elicit_person(server, outside=sunny) as person:
+        person.connects()
+        assert (await person.call("wander")).text == "sunny"
+
+
+async def a_test(
+    server: Any,
+    *plan: Callable[[AskedPerson], None],
+    tool: str = "",
+    arguments: dict[str, Any] | None = None,
+    **options: Any,
+) -> None:
+    """What an author's test does: tell the person, call the tool."""
+    async with elicit_person(server, **options) as person:
+        for each in plan:
+            each(person)
+        if tool:
+            await person.call(tool, **(arguments or {}))
+
+
+def _plain(server: Any) -> Any:
+    return getattr(server, "_mcp_server", server)
+
+
+def own_client(server: Any, person: AskedPerson, library: str, *, mode: str = "auto") -> Any:
+    if library == "mcp":
+        return mcp.Client(server, mode=mode, elicitation_callback=person.elicitation_callback)
+    return fastmcp.Client(server, mode=mode, elicitation_handler=person.elicitation_handler)

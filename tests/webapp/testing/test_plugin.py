@@ -1,0 +1,87 @@
+"""The fixture in projects of authors', each a pytest of its own, and what the document shows."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parents[3]
+TOOL, *SAMPLES = re.findall(
+    r"```python\n(.*?)```", (HOUSE / "docs" / "testing.md").read_text("utf-8"), re.DOTALL
+)
+FIRST, IN_ANY_CLIENT, OWN_CLIENT, UNITTEST = SAMPLES
+STRICT = FIRST.replace("async def", "@pytest.mark.asyncio\nasync def")
+ANYIO = FIRST + "\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
+MARKED = "import pytest\n\npytestmark = pytest.mark.anyio\n\n\n"
+PLAIN = "def test_nothing():\n    pass\n"
+PROJECTS = {
+    "pytest-asyncio, auto": (FIRST + "\n\n" + IN_ANY_CLIENT + "\n\n" + OWN_CLIENT, "auto", []),
+    "pytest-asyncio, strict": ("import pytest\n" + STRICT, "strict", []),
+    "anyio": (MARKED + ANYIO, "", ["-p", "no:asyncio"]),
+    "xdist": (FIRST, "auto", ["-n", "2"]),
+    "unittest": (UNITTEST, "strict", []),
+}
+
+pytestmark = pytest.mark.slow
+
+
+def ran(folder: Path, test: str, mode: str, *options: str) -> subprocess.CompletedProcess[str]:
+    own = f"asyncio_mode = {mode}\nasyncio_default_fixture_loop_scope = function\n" if mode else ""
+    (folder / "pytest.ini").write_text(f"[pytest]\nfilterwarnings = error\n{own}")
+    (folder / "tea_room.py").write_text(TOOL)
+    (folder / "test_tea_room.py").write_text(test)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("project", PROJECTS)
+def test_the_samples_pass_in_each_runner(tmp_path, project):
+    done = ran(tmp_path, PROJECTS[project][0], PROJECTS[project][1], *PROJECTS[project][2])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+def test_a_question_that_nobody_answers_is_told_in_the_failure(tmp_path):
+    done = ran(tmp_path, FIRST.replace("        person.pays()\n", ""), "auto")
+    assert done.returncode == 1
+    assert "1 failed" in done.stdout
+    assert "asked for a payment and nobody is there to answer" in done.stdout
+    assert "person.pays()" in done.stdout
+
+
+def test_a_folder_of_the_authors_of_our_name_harms_no_other_test(tmp_path):
+    (tmp_path / "webapp").mkdir()
+    (tmp_path / "webapp" / "__init__.py").write_text("")
+    assert ran(tmp_path, PLAIN, "auto").returncode == 0
+    done = ran(tmp_path, FIRST, "auto")
+    assert "Rename that one" in done.stdout, done.stdout
+
+
+def test_the_plugin_imports_nothing_of_ours_until_a_test_asks(tmp_path):
+    program = "import sys, elicit_url_pytest; print(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "elicit_url_pytest" in loaded
+    assert not {name.split(".")[0] for name in loaded} & {"flows", "webapp", "mcp", "litestar"}
+
+
+def test_the_example_that_authors_copy_passes():
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "test_my_tools.py"],
+        cwd=HOUSE / "examples",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

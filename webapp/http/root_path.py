@@ -1,0 +1,141 @@
+"""Where below its host the application stands (ASGI's root_path), and which path it is asked for.
+
+Frameworks change `path` in ways of their own: Starlette leaves it whole and names the mount in
+root_path, Litestar takes the mount off and adds a slash. So it is read from `raw_path`, as it came.
+
+What could go wrong: two readings of one path. A proxy that keeps strangers from /tools/mcp must not
+be passed by /tools/tools/mcp. So whether something was taken off is never guessed from a path: the
+host tells it (root_path), or ELICIT_ROOT_PATH does, and the whole must begin as ELICIT_URL does.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from webapp.http.connection import Message, Scope, Send
+
+_WELL_KNOWN = "/.well-known"
+# What a framework keeps in the scope for its own routing: another one inside would take it for its.
+_OF_HOSTS = frozenset(
+    {
+        "app_root_path",
+        "endpoint",
+        "litestar_app",
+        "path_params",
+        "path_template",
+        "route_handler",
+        "router",
+        "_ls_connection_state",
+    }
+)
+# The scope as an application of an author's has it, which stands at the root path.
+_ROOT_KEY = "elicit.root_path"
+
+
+class Misplaced(Exception):
+    """A request for a place where this application does not stand; the message is the operator's.
+
+    `is_mounted`: the host itself says that it stands elsewhere.
+    """
+
+    def __init__(self, why: str, *, is_mounted: bool) -> None:
+        super().__init__(why)
+        self.is_mounted = is_mounted
+
+
+def written_path(scope: Mapping[str, Any]) -> str:
+    """The path as it came, or as good as it can be told."""
+    raw: bytes | None = scope.get("raw_path")
+    return quote(scope["path"]) if raw is None else raw.decode("latin-1")
+
+
+def placed(scope: Scope, *, url: str, root_path: str, taken: str) -> Scope:
+    """The scope as if the application stood at the root of its host.
+
+    `root_path` is that of `url`, the public address; `taken` what a proxy takes off before.
+    Raises Misplaced.
+    """
+    written = written_path(scope)
+    told: str = scope.get("app_root_path", scope.get("root_path", "")).rstrip("/")
+    before = taken or ("" if is_below(written, told) else told)
+    whole = before + written
+    if whole == root_path:
+        path = "/"
+    elif is_below(whole, root_path):
+        path = whole.removeprefix(root_path)
+    elif is_below(whole, _WELL_KNOWN):  # RFC 9728, 3.1: before the path of what it is about
+        path = whole
+    else:
+        raise Misplaced(_why(mount_of(scope), url=url, root_path=root_path), is_mounted=False)
+    mount = mount_of(scope)
+    if not root_path and mount:
+        raise Misplaced(_why(mount, url=url, root_path=root_path), is_mounted=True)
+    inside = {name: value for name, value in scope.items() if name not in _OF_HOSTS}
+    inside |= {"path": unquote(path), "root_path": "", _ROOT_KEY: root_path}
+    if scope.get("raw_path") is not None:
+        inside["raw_path"] = path.encode("latin-1")
+    return inside
+
+
+def rooted(scope: Scope) -> Scope:
+    """The scope for an application that makes addresses of its own: it is told where it stands."""
+    root_path: str = scope.get(_ROOT_KEY, "")
+    if not root_path:
+        return scope
+    whole = {**scope, "root_path": root_path, "path": root_path + scope["path"]}
+    if scope.get("raw_path") is not None:
+        whole["raw_path"] = root_path.encode() + scope["raw_path"]
+    return whole
+
+
+def under(root_path: str, send: Send) -> Send:
+    """Sends redirects to paths of ours as a browser must follow them."""
+    if not root_path:
+        return send
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [
+                (name, root_path.encode() + value if _is_ours(name, value) else value)
+                for name, value in message["headers"]
+            ]
+        await send(message)
+
+    return sending
+
+
+def is_below(path: str, root: str) -> bool:
+    """Whether the path is that of the root, or of something in it."""
+    return path == root or path.startswith(f"{root}/")
+
+
+def mount_of(scope: Mapping[str, Any]) -> str:
+    """Where the host says that the application stands: by root_path, or by what it took off."""
+    if scope.get("root_path"):
+        return str(scope["root_path"]).rstrip("/")
+    path, whole = scope["path"].rstrip("/"), unquote(written_path(scope)).rstrip("/")
+    return whole.removesuffix(path) if path != whole and whole.endswith(path) else ""
+
+
+def _is_ours(name: bytes, value: bytes) -> bool:
+    return name.lower() == b"location" and value.startswith(b"/")
+
+
+def _why(mount: str, *, url: str, root_path: str) -> str:
+    if not root_path:
+        return (
+            f"The application is served under {mount}, and ELICIT_URL ({url}) has no path. Set "
+            f"ELICIT_URL to {url}{mount}."
+        )
+    if mount:
+        return (
+            f"The application is served under {mount}, and ELICIT_URL is {url}. Mount it once, at "
+            f"{root_path}; or set ELICIT_URL to where it is reached; or, where a proxy before it "
+            "takes a part of the path off, have the server told: uvicorn --root-path, or "
+            "ELICIT_ROOT_PATH."
+        )
+    return (
+        f"A request came without the path of ELICIT_URL ({url}). If a proxy takes {root_path} off, "
+        f"say so: uvicorn --root-path {root_path}, or ELICIT_ROOT_PATH={root_path}. Else have it "
+        "keep the path (nginx: proxy_pass without a path of its own)."
+    )

@@ -1,0 +1,103 @@
+"""All routes of ours, compiled once; each request brings the parts of the server it came to.
+
+Whether an error is answered by a page or by problem details depends on who asks there: a route
+stands among those for people or those for programs.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from litestar import Litestar, Response, Router
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+
+from webapp.http.parts import AnyRequest, part, provided
+from webapp.routes.answers import Answers
+from webapp.routes.callbacks import provider_answers, provider_returns
+from webapp.routes.connections import connections, disconnect, keep, reconnect, switch, unshare
+from webapp.routes.home import alive, home, ready, static
+from webapp.routes.links import allow, decline, go_on, show, show_user_code
+from webapp.routes.live import live
+from webapp.routes.page_request import page_request
+from webapp.routes.payments import payments, request_refund
+from webapp.routes.pictures import picture
+from webapp.routes.returns import called_back, come_back
+from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
+from webapp.routes.webhooks import hooked
+
+BODY_BYTES_AT_MOST = 64 * 1024
+
+
+@cache
+def routes() -> Litestar:
+    """Our routes, compiled once; each request brings the parts of the server that it came to."""
+    answers_of: Callable[[AnyRequest], Answers] = part("answers")
+
+    def page(request: AnyRequest, error: Exception) -> Response[Any]:
+        return answers_of(request).page_for_error(request, error)
+
+    def details(request: AnyRequest, error: Exception) -> Response[Any]:
+        return answers_of(request).problem_for_error(request, error)
+
+    def either(request: AnyRequest, error: Exception) -> Response[Any]:
+        return answers_of(request).for_error(request, error)
+
+    # Handlers by type; those for HTTPException cover what the framework itself refuses.
+    for_people = Router(
+        "/",
+        route_handlers=[
+            show,
+            go_on,
+            allow,
+            decline,
+            show_user_code,
+            sign_in,
+            signed_in,
+            sign_out,
+            offer_pairing,
+            pair,
+            come_back,
+            provider_answers,
+            provider_returns,
+            connections,
+            disconnect,
+            unshare,
+            keep,
+            switch,
+            reconnect,
+            payments,
+            request_refund,
+            home,
+        ],
+        exception_handlers={Exception: page, HTTPException: page},
+    )
+    for_programs = Router(
+        "/",
+        route_handlers=[live, called_back, hooked, alive, ready, static, picture],
+        exception_handlers={Exception: details, HTTPException: details},
+    )
+    return Litestar(
+        [for_people, for_programs],
+        dependencies={
+            **provided(service="service", served="served"),
+            "page": Provide(page_request),
+        },
+        exception_handlers={Exception: either, HTTPException: either},
+        openapi_config=None,
+        logging_config=None,
+        request_max_body_size=BODY_BYTES_AT_MOST,
+    )
+
+
+def is_ours(path: str) -> bool:
+    whole, beginnings = _paths()
+    return path in whole or path.startswith(beginnings)
+
+
+@cache
+def _paths() -> tuple[frozenset[str], tuple[str, ...]]:
+    """Of our routes: those without a parameter, and what stands before it in the others."""
+    split = [route.path.partition("{") for route in routes().routes]
+    whole = frozenset(path for path, parameter, _ in split if not parameter)
+    return whole, tuple({beginning for beginning, parameter, _ in split if parameter})

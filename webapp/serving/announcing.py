@@ -1,0 +1,44 @@
+"""What a server says when it is ready: where it is, and how its user is known to it."""
+
+from flows.crypto.tokens import Tokens
+from webapp.connecting import utc_now
+from webapp.identity.local_peer import can_tell_users
+from webapp.identity.pairing import address_of, key_of
+from webapp.settings.settings import Settings
+
+_FLEETING = "   (all that is kept in it is lost when this ends: for trying only)"
+
+
+def announcement(settings: Settings, name: str, *, sandbox_url: str | None = None) -> list[str]:
+    lines = [
+        f"{name} is served.",
+        f"  address  {settings.url}",
+        f"  MCP      {settings.url}/mcp",
+        f"  store    {settings.store}{_FLEETING if settings.store == 'memory:' else ''}",
+    ]
+    if sandbox_url is not None:
+        lines.append(f"  sandbox  {sandbox_url}")
+    elif has_no_provider(settings):
+        lines.append("  sandbox  none: --sandbox (ELICIT_SANDBOX=1) plays accounts and payments")
+    if settings.is_local and settings.identity.issuer is None:
+        if not can_tell_users():
+            lines += pairing_of(settings)
+        elif settings.identity.pairs_for_yes:
+            lines += pairing_of(settings)[:1]  # clients are told apart here without a key
+    return [*lines, "  stop     Ctrl+C"]
+
+
+def has_no_provider(settings: Settings) -> bool:
+    """Whether a sandbox could be of use: nothing else answers for accounts and payments here."""
+    return settings.is_local and not (settings.credentials or settings.sellers)
+
+
+def pairing_of(settings: Settings) -> list[str]:
+    """For a browser and for a client."""
+    address = address_of(
+        Tokens(settings.ring, origin=settings.url), url=settings.url, now=utc_now()
+    )
+    return [
+        f"  pair     {address}   (open it in your browser)",
+        f"  key      {key_of(settings.ring)}   (your MCP client sends it as a bearer token)",
+    ]

@@ -1,0 +1,219 @@
+"""The author's server, found by `module:attribute`: it, or a function that makes it.
+
+What could go wrong: a folder of the author's has a name of ours, so the working directory comes
+behind the installed packages; and whoever writes the path of a file is told the line that is meant,
+from the file's own text, without running it.
+"""
+
+import ast
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mcp.server.lowlevel import Server
+
+from webapp.command import CommandRefused
+from webapp.mcp.naming import must_be_named
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_KINDS = frozenset({"MCPServer", "FastMCP", "Server"})
+_USUAL = "mcp"
+
+
+def load(name: str, *, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Any:
+    """The author's server; `run` runs what makes it, in the loop that will serve it.
+
+    Raises Refused.
+    """
+    try:
+        server = _made(find_server(name), name, run)
+    except (ImportError, TypeError) as error:
+        raise CommandRefused(str(error)) from error
+    except _NotMade as error:
+        raise CommandRefused(f"{name} could not make a server; {_ABOVE}") from error
+    except Exception as error:
+        traceback.print_exc()
+        raise CommandRefused(f"{name} could not be imported; {_ABOVE}") from error
+    try:
+        must_be_named(server)
+    except ValueError as error:
+        raise CommandRefused(str(error)) from error
+    return server
+
+
+_ABOVE = "what it raised stands above."
+
+
+class _NotMade(Exception):
+    """A function of the author's raised; what, is printed."""
+
+
+def find_server(name: str) -> Any:
+    """The server that `module:attribute` names, or what makes it; without an attribute `mcp`.
+
+    Raises ImportError or TypeError, in words for the terminal; whatever else the module raises
+    comes through as it is.
+    """
+    module_name, colon, attribute = name.partition(":")
+    is_dotted = all(part.isidentifier() for part in module_name.split("."))
+    if not is_dotted or module_name.endswith(".py") or (colon and not attribute):
+        raise ImportError(_how_to_name(name))
+    here = Path.cwd()
+    if str(here) not in sys.path:
+        sys.path.append(str(here))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ImportError(_why_missing(error, module_name, here)) from error
+    found = getattr(module, attribute or _USUAL, None)
+    if found is None:
+        raise ImportError(
+            f"{module_name} ({_file_of(module)}) has no attribute {attribute or _USUAL!r}."
+            + (_shadowed(module, here) or _instead(module))
+        )
+    if not is_server(found) and not callable(found):
+        raise TypeError(f"{name} is a {type(found).__name__}, {_NO_SERVER}")
+    return found
+
+
+_NO_SERVER = "not an MCPServer, FastMCP or low-level server, nor a function that returns one."
+
+
+def is_server(found: object) -> bool:
+    """Whether it is a server of either library, or of one's own making that lists its tools."""
+    looks_so = hasattr(found, "list_tools") and hasattr(found, "name")
+    return isinstance(found, Server) or (looks_so and not isinstance(found, type))
+
+
+def place_of(name: str) -> str:
+    """Where the server that `name` names comes from: its module's file, and the attribute in it.
+
+    It must have been found before.
+    """
+    module_name, _, attribute = name.partition(":")
+    module = sys.modules[module_name]
+    return place_in(module_name, getattr(module, "__file__", None), attribute or _USUAL)
+
+
+def place_in(module_name: str, file: str | None, attribute: str) -> str:
+    """The same, said in parts.
+
+    Of what is installed the module's name: another Python, or another environment made by its
+    installer, holds the same module elsewhere.
+    """
+    path = Path(file).absolute() if file else None
+    is_installed = path is None or not _INSTALLED.isdisjoint(path.parts)
+    return f"{module_name if is_installed else path}:{attribute}"
+
+
+def _made(found: Any, name: str, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Any:
+    """The server; a function that makes it is called. Raises TypeError, or _NotMade."""
+    if is_server(found):
+        return found
+    try:
+        inspect.signature(found).bind()
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name} cannot be called without arguments ({error}); a function that makes a server "
+            "takes none."
+        ) from error
+    try:
+        server = found()
+        if inspect.isawaitable(server):
+            server = run(_awaited(server))
+    except Exception as error:
+        traceback.print_exc()
+        raise _NotMade from error
+    if not is_server(server):
+        raise TypeError(f"{name} returned a {type(server).__name__}, {_NO_SERVER}")
+    return server
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def _how_to_name(name: str) -> str:
+    """What to write in the place of a path."""
+    path_text, _, attribute = name.partition(":")
+    plain = path_text.removeprefix("./")
+    path = Path(plain)
+    said = f"{name!r} does not name a server: write module:attribute, "
+    if path.suffix == ".py" and path.is_file():
+        named = [attribute] if attribute else list(_named_in(path))
+        is_below = not path.is_absolute() and ".." not in path.parts
+        module = ".".join(path.with_suffix("").parts) if is_below else path.stem
+        lines = " or ".join(f"{module}:{each}" for each in named or [_USUAL])
+        where = "" if is_below else f", in its folder {path.resolve().parent}"
+        return f"{said}as in {lines} (no path, no .py){where}."
+    meant = plain.removesuffix(".py").replace("/", ".")
+    is_near = all(part.isidentifier() for part in meant.split("."))
+    return (
+        f"{said}as in {meant if is_near else 'my_tools'}:{attribute or _USUAL} (no path, no .py)."
+    )
+
+
+def _instead(module: ModuleType) -> str:
+    """What of the module may be meant."""
+    names = [name for name, found in vars(module).items() if is_server(found)]
+    if not names:
+        return ""
+    return f" Perhaps {' or '.join(f'{module.__name__}:{name}' for name in names)} is meant."
+
+
+def _named_in(path: Path) -> Iterator[str]:
+    """The names in a file that hold a server, then the functions that say they return one."""
+    try:
+        body = ast.parse(path.read_text("utf-8")).body
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and _makes_server(node.value):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+    functions = (n for n in body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    for function in functions:
+        if function.returns is not None and not _KINDS.isdisjoint(_names_in(function.returns)):
+            yield function.name
+
+
+def _makes_server(value: ast.expr | None) -> bool:
+    """Whether it is a call like `MCPServer("x")` or `FastMCP.from_openapi(...)`."""
+    return isinstance(value, ast.Call) and not _KINDS.isdisjoint(_names_in(value.func))
+
+
+def _names_in(node: ast.expr) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.Attribute):
+            yield part.attr
+
+
+def _why_missing(error: ModuleNotFoundError, wanted: str, here: Path) -> str:
+    missing = error.name or wanted
+    if missing == wanted or wanted.startswith(f"{missing}."):
+        return f"There is no module {missing!r} in {here}, nor is one installed."
+    above = sys.modules.get(missing.partition(".")[0])
+    hint = _shadowed(above, here) if above is not None else ""
+    return f"{wanted} imports {missing!r}, which is not there." + hint
+
+
+def _shadowed(module: ModuleType, here: Path) -> str:
+    """What to add if a file or folder of the author's stands behind a package of that name."""
+    for mine in (here / f"{module.__name__}.py", here / module.__name__):
+        if mine.exists() and here not in Path(_file_of(module)).parents:
+            return (
+                f" Your {mine.name} stands behind an installed package of the same name "
+                f"({_file_of(module)}): rename yours."
+            )
+    return ""
+
+
+def _file_of(module: ModuleType) -> str:
+    return getattr(module, "__file__", None) or "a namespace package"

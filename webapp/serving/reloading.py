@@ -1,0 +1,128 @@
+"""Serving anew when a file changes: this process keeps the socket, another one serves on it.
+
+Who connects in between waits in the socket's queue. The one that serves is told to end as by a
+signal: calls that are held get their answer, and the same call, made again, goes on at the next
+one. What could go wrong: a file that does not even parse ends the process that serves, so this one
+stays and waits for the next change.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from socket import socket
+
+from webapp.printing import printed, tell
+
+_LOOK_SECONDS = 0.25
+_WATCHED = frozenset({".py", ".html", ".toml"})
+_FOREIGN = frozenset({"node_modules", "site-packages", "__pycache__"})
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_WRONGLY_ASKED = 2  # no change of a file mends that
+
+_Files = Mapping[str, tuple[int, int]]
+
+
+def serve_anew(arguments: Sequence[str], listener: socket, *, folder: Path) -> int:
+    """Run `elicit` with these arguments on that socket until a signal comes; its exit status.
+
+    It is started again whenever a file in the folder changes: Python, templates, TOML.
+    """
+    number = str(listener.fileno())
+    # -P: the working directory comes behind the installed packages, as with the command itself.
+    command = [sys.executable, "-P", "-m", "elicit_url", *arguments, "--fd", number]
+    with _stopped() as stop:
+        while True:
+            before = files_in(folder)
+            # In a session of its own: Ctrl+C comes here alone, and from here.
+            with subprocess.Popen(  # noqa: S603 - it is this very program
+                command, pass_fds=[listener.fileno()], start_new_session=True
+            ) as process:
+                changed = _changed(before, folder, process, stop)
+                if changed:
+                    names = ", ".join(printed(name) for name in changed[:3])
+                    tell(f"{names} changed: it starts anew. The same call, made again, goes on.")
+                status = _ended(process, stop)
+                if stop.signals or not changed:
+                    return status
+
+
+def files_in(folder: Path) -> _Files:
+    """The author's files, each with when it was written and how long it is."""
+    found: dict[str, tuple[int, int]] = {}
+    for place, folders, names in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in _FOREIGN
+            and not Path(place, name, "pyvenv.cfg").exists()
+        ]
+        for name in names:
+            if Path(name).suffix in _WATCHED:
+                path = Path(place, name)
+                try:
+                    about = path.stat()
+                except OSError:  # gone since
+                    continue
+                found[str(path.relative_to(folder))] = about.st_mtime_ns, about.st_size
+    return found
+
+
+def _changed(
+    before: _Files, folder: Path, process: "subprocess.Popen[bytes]", stop: "_Stop"
+) -> list[str]:
+    """The names of the files that changed; none: it is over."""
+    is_said = False
+    while not stop.event.wait(_LOOK_SECONDS):
+        now = files_in(folder)
+        if now != before:
+            return sorted(name for name, _ in now.items() ^ before.items())
+        if process.poll() is not None:
+            if process.returncode in (0, _WRONGLY_ASKED):
+                break
+            if not is_said:
+                tell("elicit: it starts again when a file changes; to stop: Ctrl+C.")
+                is_said = True
+    return []
+
+
+def _ended(process: "subprocess.Popen[bytes]", stop: "_Stop") -> int:
+    """Tell it to end; its exit status. With a second signal it waits for nobody any more."""
+    if process.poll() is None:
+        process.terminate()
+    is_told_twice = False
+    while process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK_SECONDS)
+        if stop.signals > 1 and not is_told_twice:
+            process.terminate()
+            is_told_twice = True
+    return max(process.returncode, 0)
+
+
+class _Stop:
+    """How many signals came."""
+
+    def __init__(self) -> None:
+        self.signals = 0
+        self.event = threading.Event()
+
+    def note(self, *_: object) -> None:
+        self.signals += 1
+        self.event.set()
+
+
+@contextmanager
+def _stopped() -> Iterator[_Stop]:
+    stop = _Stop()
+    before = {number: signal.signal(number, stop.note) for number in _STOPS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

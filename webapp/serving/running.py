@@ -1,0 +1,242 @@
+"""An author's own `run()`, which serves the pages as well after `add_pages(server)`.
+
+What could go wrong: what the library would start knows nothing of whose connection it is, believes
+forwarded headers, and writes to a stdout that tools print to. So its runners are not called: in
+their place stand ours, which serve the application that the library makes as `elicit serve` and
+`elicit stdio` do. What an author gives `run()` that would contradict this is refused by name.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any
+from urllib.parse import urlsplit
+
+from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import MCPServer
+
+from webapp.command import CommandRefused, quieten, settings_for
+from webapp.http.port import PortUnusable, bind
+from webapp.mcp.naming import must_be_named
+from webapp.mcp.tools import is_fastmcp
+from webapp.printing import tell
+from webapp.server import MCP_PATH
+from webapp.serving.announcing import announcement
+from webapp.serving.finding import place_in
+from webapp.serving.http_server import annex_of, serve_http
+from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serve_stdio
+from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT
+
+_OURS = "the pages' server has its own"
+_HOSTS = "who may send what is said by ELICIT_URL and ELICIT_ORIGINS"
+# What either library's runner takes, and we cannot do for it.
+_NOT_TAKEN: Mapping[str, str] = {
+    "event_store": _OURS,
+    "transport_security": _HOSTS,
+    "host_origin_protection": _HOSTS,
+    "allowed_hosts": _HOSTS,
+    "allowed_origins": _HOSTS,
+    "uvicorn_config": _OURS,
+    "sockets": "give host= and port=",
+}
+
+
+def add_pages(server: Any) -> None:
+    """Have the server's own `run()` serve the pages that its tools need, and let these await.
+
+    `server` is an MCPServer or a FastMCP server; settings are read from the environment when it
+    runs. Raises TypeError for anything else, and ValueError for one without a name of its own.
+    """
+    if isinstance(server, Server):
+        raise TypeError(
+            "A low-level Server is run on streams that its author opens, so there is no place for "
+            "the pages: serve it with `elicit serve module:attribute` or `elicit stdio "
+            "module:attribute`, or give it to webapp.create_app."
+        )
+    if not isinstance(server, MCPServer) and not is_fastmcp(server):
+        raise TypeError(
+            f"add_pages takes an MCPServer or a FastMCP server, and this is a "
+            f"{type(server).__name__}; an ASGI application is made by webapp.create_app."
+        )
+    must_be_named(server)
+    running = Running(server, _Maker.of(sys._getframe(1)))  # noqa: SLF001 - the line that asks
+    runners = running.of_fastmcp() if is_fastmcp(server) else running.of_sdk()
+    for name, runner in runners.items():
+        setattr(server, name, runner)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Maker:
+    """The author's code that has the server: a module, or a function in it that makes it."""
+
+    variables: Mapping[str, Any]
+    function: str | None
+
+    @classmethod
+    def of(cls, frame: FrameType) -> "_Maker":
+        is_module = frame.f_code.co_name == "<module>"
+        return cls(variables=frame.f_globals, function=None if is_module else frame.f_code.co_name)
+
+    def place_of(self, server: object) -> str:
+        """As `elicit serve` would name it, which is the same server to a person."""
+        named = (name for name, value in self.variables.items() if value is server)
+        spec = self.variables.get("__spec__")
+        return place_in(
+            spec.name if spec is not None else str(self.variables.get("__name__")),
+            self.variables.get("__file__"),
+            next(named, None) or self.function or "mcp",
+        )
+
+
+class Running:
+    """The runners of one server."""
+
+    def __init__(self, server: Any, maker: _Maker) -> None:
+        self._server = server
+        self._maker = maker
+
+    def of_sdk(self) -> Mapping[str, Callable[..., Awaitable[None]]]:
+        """Those that stand in the place of MCPServer's, by their names."""
+
+        async def over_http(
+            *,
+            host: str = DEFAULT_HOST,
+            port: int = 8000,
+            streamable_http_path: str = MCP_PATH,
+            **options: Any,
+        ) -> None:
+            await self._over_http(host, port, path=streamable_http_path, options=options)
+
+        return {
+            "run_stdio_async": self._over_stdio,
+            "run_sse_async": _over_sse,
+            "run_streamable_http_async": over_http,
+        }
+
+    def of_fastmcp(self) -> Mapping[str, Callable[..., Awaitable[None]]]:
+        """Those that stand in the place of FastMCP's, by their names."""
+        import fastmcp  # noqa: PLC0415 - an optional library
+        from fastmcp.utilities.cli import log_server_banner  # noqa: PLC0415 - as above
+        from fastmcp.utilities.logging import temporary_log_level  # noqa: PLC0415 - as above
+
+        async def over_stdio(
+            *, show_banner: bool = True, log_level: str | None = None, **_: Any
+        ) -> None:
+            with temporary_log_level(log_level):
+                if show_banner:
+                    log_server_banner(server=self._server)
+                await self._over_stdio()
+
+        async def over_http(
+            *,
+            show_banner: bool = True,
+            transport: str = "http",
+            host: str | None = None,
+            port: int | None = None,
+            log_level: str | None = None,
+            path: str | None = None,
+            stateless: bool | None = None,
+            **options: Any,
+        ) -> None:
+            if transport == "sse":
+                await _over_sse()
+            usual = fastmcp.settings
+            if stateless is not None:
+                options.setdefault("stateless_http", stateless)
+            with temporary_log_level(log_level):
+                if show_banner:
+                    log_server_banner(server=self._server)
+                await self._over_http(
+                    usual.host if host is None else host,
+                    usual.port if port is None else port,
+                    path=usual.streamable_http_path if path is None else path,
+                    options=options,
+                )
+
+        return {"run_stdio_async": over_stdio, "run_http_async": over_http}
+
+    async def _over_stdio(self) -> None:
+        settings, own, annex = settings_for(os.environ), None, None
+        must_be_local(settings)
+        port = urlsplit(settings.url).port or DEFAULT_PORT
+        with contextlib.ExitStack() as stack:
+            if settings.has_sandbox:
+                settings, own, annex = own_pages(stack, port=port)
+            streams = stack.enter_context(_restored(put_away()))
+            quieten(log=settings.log)
+            await serve_stdio(
+                settings,
+                self._server,
+                streams,
+                port=port,
+                place=self._place(),
+                annex=annex,
+                own=own,
+                option="ELICIT_URL",
+            )
+
+    async def _over_http(self, host: str, port: int, *, path: str, options: dict[str, Any]) -> None:
+        _must_be_taken(options, path=path)
+        try:
+            listener = bind(host, port, option="port= of run()")
+        except PortUnusable as error:
+            settings_for(os.environ, host=host, port=port)  # what is wrong with these comes first
+            raise CommandRefused(str(error)) from error
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(listener)
+            settings = settings_for(os.environ, host=host, port=listener.getsockname()[1])
+            annex = (
+                stack.enter_context(annex_of(settings, listener)) if settings.has_sandbox else None
+            )
+            sandbox_url = None if annex is None else annex.sandbox.url
+            quieten(log=settings.log)
+            lines = announcement(settings, self._server.name, sandbox_url=sandbox_url)
+            await serve_http(
+                settings,
+                self._server,
+                listener,
+                place=self._place(),
+                ready=partial(tell, "\n".join(lines)),
+                annex=annex,
+                options=options,
+            )
+
+    def _place(self) -> str:
+        return self._maker.place_of(self._server)
+
+
+async def _over_sse(**_: Any) -> None:
+    raise CommandRefused(
+        "The pages are not served over the transport sse, which the protocol has given up: use "
+        "streamable-http."
+    )
+
+
+def _must_be_taken(options: dict[str, Any], *, path: str) -> None:
+    """Raises Refused; what is only the default of an option is taken for nothing."""
+    if path.rstrip("/") != MCP_PATH:
+        raise CommandRefused(
+            f"run() was given the path {path!r}, and with the pages MCP is at {MCP_PATH}: leave it "
+            "out."
+        )
+    for name, why in _NOT_TAKEN.items():
+        if options.pop(name, None):
+            raise CommandRefused(
+                f"run() was given {name}=, which is not for a server with pages ({why}): leave it "
+                "out, or serve webapp.create_app(...) by an ASGI server of your own."
+            )
+
+
+@contextlib.contextmanager
+def _restored(streams: tuple[int, int]) -> Generator[tuple[int, int]]:
+    """The program's own stdin and stdout are what they were, afterwards."""
+    try:
+        yield streams
+    finally:
+        sys.stdout.flush()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)

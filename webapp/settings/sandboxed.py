@@ -1,0 +1,31 @@
+"""The settings of a server with a sandbox: what is not set up is the sandbox's."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from webapp.settings.settings import Settings
+
+if TYPE_CHECKING:  # most servers have none
+    from webapp.sandbox.settings import Sandbox
+
+
+def with_sandbox(settings: Settings, sandbox: "Sandbox") -> Settings:
+    """The same, with the sandbox for what is not configured.
+
+    Raises ValueError unless the server is on loopback.
+    """
+    if not settings.is_local:
+        raise ValueError("The sandbox is for a server on this machine only.")
+    played = {
+        name: provider.at(sandbox.url)
+        for name, provider in settings.providers.items()
+        if provider.sandbox is not None and name not in settings.credentials
+    }
+    credentials = dict.fromkeys(played, (sandbox.client_id, sandbox.client_secret))
+    return replace(
+        settings,
+        providers={**settings.providers, **played},
+        credentials={**settings.credentials, **credentials},
+        sellers=settings.sellers or sandbox.merchant_accounts(),
+        sandbox_url=sandbox.url,
+    )

@@ -1,0 +1,160 @@
+"""What a person does when a tool asks them: at our pages, at a provider, or in the client's form.
+
+Each act goes the whole way, by the forms that the pages have; where a page is not as it has to be
+for the act, that is told as an AssertionError with what the page says.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+from urllib.parse import urljoin
+
+import httpx
+from mcp_types import ElicitResult
+
+from flows.elicitation.states import Elicitation, Json
+from flows.schema.schema import strings_of
+from webapp.demo.walker import Page, WalkedForm, walk
+from webapp.service import Service
+
+Action: TypeAlias = Literal["accept", "decline", "cancel"]
+Do: TypeAlias = Callable[["Errand"], Awaitable[ElicitResult]]
+ACCEPT = ElicitResult(action="accept")
+CANCEL = ElicitResult(action="cancel")
+VALUE = "value"  # the one field of what was asked without a schema
+_STEPS_AT_MOST = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """What a person is to do, in words, for questions with one of these pages (None: any)."""
+
+    says: str
+    do: Do
+    pages: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """One question before a person; `is_form`: the client asks it in a form of its own."""
+
+    service: Service
+    browser: httpx.AsyncClient
+    asked: Elicitation
+    link: str
+    is_form: bool
+
+    async def open(self) -> Page:
+        return _read(await self.browser.get(self.link))
+
+    async def press(self, form: WalkedForm, **more: object) -> httpx.Response:
+        """Send a form of the page that the link shows."""
+        data = {**form.fields, **more}
+        return await self.browser.post(urljoin(self.link, form.action), data=data)
+
+    async def go_on(self) -> str:
+        """Press Continue; where it leads."""
+        form = _form(await self.open(), lambda one: not one.action.endswith(("/allow", "/decline")))
+        return _location(await self.press(form))
+
+    async def follow(self, reply: httpx.Response) -> None:
+        """To the page on which the way ends."""
+        for _ in range(_STEPS_AT_MOST):
+            if not reply.has_redirect_location:
+                break
+            reply = await self.browser.get(urljoin(str(reply.url), reply.headers["location"]))
+        _read(reply)
+
+
+async def answer(errand: Errand, content: Mapping[str, Json]) -> ElicitResult:
+    """Fill in a form, ours or the client's; without fields it is a yes."""
+    if errand.is_form:
+        return ElicitResult(action="accept", content=cast("Any", dict(content)))
+    kind = errand.service.kinds.on_page(errand.asked.kind)
+    if kind is None:
+        raise AssertionError(f"A question of the kind {errand.asked.kind} has no form to fill in.")
+    schema = kind.schema(errand.asked)
+    if others := content.keys() - {field.name for field in schema.fields}:
+        raise AssertionError(f"The form does not ask for {', '.join(sorted(others))}.")
+    fields = strings_of(schema, content)
+    form = _form(await errand.open(), lambda one: not one.action.endswith("/decline"))
+    reply = await errand.press(form, **fields)
+    if not reply.has_redirect_location:
+        raise AssertionError(f"The form was not taken: {_text(reply)}")
+    await errand.follow(reply)
+    return ACCEPT
+
+
+async def decline(errand: Errand) -> ElicitResult:
+    if errand.is_form:
+        return ElicitResult(action="decline")
+    form = _form(await errand.open(), lambda one: one.action.endswith("/decline"))
+    await errand.follow(await errand.press(form))
+    return ACCEPT
+
+
+async def dismiss(_: Errand) -> ElicitResult:
+    return CANCEL
+
+
+async def connect(errand: Errand, *, account: str | None, decision: str) -> ElicitResult:
+    """Allow what is connected already, or go to the provider as that person and decide there."""
+    page = await errand.open()
+    allow = next((one for one in page.forms if one.action.endswith("/allow")), None)
+    if allow is not None and account is None and decision == "approve":
+        await errand.follow(await errand.press(allow))
+        return ACCEPT
+    at = await errand.go_on()
+    form = _form(_read(await errand.browser.get(at)), lambda one: "decision" in one.fields)
+    chosen = {"decision": decision} | ({} if account is None else {"person": account})
+    data = {**form.fields, **chosen}
+    await errand.follow(await errand.browser.post(urljoin(at, form.action), data=data))
+    return ACCEPT
+
+
+async def pay(
+    errand: Errand, *, button: str | None = None, comes_back: bool = True
+) -> ElicitResult:
+    """Press that button of the checkout, the first one unless said."""
+    at = await errand.go_on()
+    form = _form(
+        _read(await errand.browser.get(at)),
+        lambda one: button is None or one.action.endswith(f"/{button}"),
+    )
+    reply = await errand.browser.post(urljoin(at, form.action), data=form.fields)
+    if comes_back:
+        await errand.follow(reply)
+    return ACCEPT
+
+
+async def visit_page(errand: Errand, fields: Mapping[str, str], origins: list[str]) -> ElicitResult:
+    """Walk to the end of an author's own pages, and fill in what they ask for."""
+    await walk(errand.browser, errand.link, answers=fields, also=origins, say=_hushed)
+    return ACCEPT
+
+
+def _hushed(_: str) -> None:
+    pass
+
+
+def _form(page: Page, fits: Callable[[WalkedForm], bool]) -> WalkedForm:
+    form = next((one for one in page.forms if fits(one)), None)
+    if form is None:
+        raise AssertionError(f"The page has no such button. It says: {page.heading}")
+    return form
+
+
+def _read(reply: httpx.Response) -> Page:
+    if reply.is_error:
+        raise AssertionError(f"The page says: {_text(reply)}")
+    return Page(reply.text)
+
+
+def _location(reply: httpx.Response) -> str:
+    if not reply.has_redirect_location:
+        raise AssertionError(f"Continue led nowhere: {_text(reply)}")
+    return urljoin(str(reply.url), reply.headers["location"])
+
+
+def _text(reply: httpx.Response) -> str:
+    return f"{Page(reply.text).heading or reply.text[:200]} ({reply.status_code})"

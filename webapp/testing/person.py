@@ -1,0 +1,319 @@
+"""The person of a test: what they will do, what they were asked, and what came of it.
+
+What could go wrong: a test that waits for somebody who never comes. So whoever is asked and has not
+been told what to do ends the question at once, and the test is told.
+"""
+
+from collections import deque
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+)
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import httpx
+from mcp import Client
+from mcp.client.session import ClientRequestContext
+from mcp_types import (
+    ElicitRequestParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+)
+
+from flows.crypto.tokens import Purpose
+from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.traits import traits_of
+from flows.oauth.connection import Connection
+from flows.payments.receipt import Payment
+from webapp.deadline import HandClock
+from webapp.service import Service
+from webapp.sweeper import fall_due
+from webapp.testing import acts
+from webapp.testing.acts import ACCEPT, CANCEL, VALUE, Act, Do, Errand
+from webapp.testing.told import Heard, NeverAsked, Told, UnexpectedQuestion
+from webapp.testing.webhooks import ProviderWebhooks
+
+T = TypeVar("T", Payment, Connection)
+URL = "http://127.0.0.1:8765"
+
+
+class AskedPerson:
+    """Whoever is asked: what they will do, what they were asked, and what came of it.
+
+    What they will do is told before the call, in the order of the questions. `clock` shows the
+    time of day, `webhooks` are the payment provider's. `elicitation_callback` is for a client of
+    the `mcp` library and `elicitation_handler` for one of FastMCP, where a test makes its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        service: Service,
+        clock: HandClock,
+        browser: httpx.AsyncClient,
+        webhooks: ProviderWebhooks,
+        places: Collection[str],
+        failures: list[AssertionError],
+        asked_of: dict[str, Told],
+    ) -> None:
+        self.clock = clock
+        self.webhooks = webhooks
+        self._service = service
+        self._browser = browser
+        self._places = places
+        self._failures = failures
+        self._asked_of = asked_of
+        self._plan: deque[Act] = deque()
+        self._later: list[Callable[[], Awaitable[object]]] = []
+        self._done: set[str] = set()  # ids of the questions that somebody acted on
+        self._client: Client | None = None
+
+    def meet(self, client: Client) -> None:
+        """The client that `call` goes by."""
+        self._client = client
+
+    # What they will do.
+
+    def accepts(self, **content: Json) -> None:
+        """Say yes, whatever is asked; `content` fills in a form."""
+
+        async def do(errand: Errand) -> ElicitResult:
+            match traits_of(errand.asked.kind).page:
+                case "account":
+                    return await acts.connect(errand, account=None, decision="approve")
+                case "payment":
+                    return await acts.pay(errand)
+                case "url":
+                    return await self._walk(errand, {})
+                case _:
+                    return await acts.answer(errand, content)
+
+        self._will("accept", do)
+
+    def declines(self) -> None:
+        """Say no, on our page or in the client's form."""
+        self._will("decline", acts.decline)
+
+    def dismisses(self) -> None:
+        """Close what the client shows, without an answer."""
+        self._will("dismiss it", acts.dismiss)
+
+    def connects(self, account: str | None = None) -> None:
+        """Connect an account, or allow the one that is connected.
+
+        `account` is one of the sandbox's people, who is then chosen at the provider.
+        """
+        does = partial(acts.connect, account=account, decision="approve")
+        self._will("connect an account", does, "account")
+
+    def denies(self) -> None:
+        """Say no at the provider of an account."""
+        does = partial(acts.connect, account=None, decision="deny")
+        self._will("deny the account", does, "account")
+
+    def pays(self) -> None:
+        self._will("pay", acts.pay, "payment")
+
+    def leaves(self) -> None:
+        """Go back from the checkout without paying."""
+        self._will("leave the checkout", partial(acts.pay, button="cancel"), "payment")
+
+    def pays_late(self) -> None:
+        """Pay when the question's time is over: the provider tells it after the tool has given up.
+
+        `call` has that happen before it returns; a client of the test's own calls `catch_up`.
+        """
+
+        async def do(errand: Errand) -> ElicitResult:
+            self.webhooks.arrive(hold=True)
+            await acts.pay(errand, comes_back=False)
+            self._later.append(self.webhooks.release)
+            return await self._let_it_expire(errand)
+
+        self._will("pay late", do, "payment")
+
+    def types(self, *value: str, **fields: Json) -> None:
+        """Type a secret on our page: its one text, or its fields by their names."""
+        content = {VALUE: value[0]} if value else fields
+        does = partial(acts.answer, content=content)
+        self._will("type a secret", does, "secret")
+
+    def fills(self, **content: Json) -> None:
+        """Fill in a form with these answers."""
+        self._will("fill in a form", partial(acts.answer, content=content), "form", "confirm")
+
+    def visits(self, **fields: str) -> None:
+        """Follow a `url` question to the author's own pages, and fill in what they ask for."""
+        self._will("visit a page", partial(self._walk, fields=fields), "url")
+
+    def completes(self, **content: Json) -> None:
+        """Follow a `url` question; the author's service then says what came of it."""
+
+        async def do(errand: Errand) -> ElicitResult:
+            await errand.go_on()
+            await self._service.completing.complete(errand.asked.id, content, owner=None)
+            return ACCEPT
+
+        self._will("complete a visit", do, "url")
+
+    def never_comes(self) -> None:
+        """Open nothing until the question's time is over."""
+        self._will("never come", self._let_it_expire)
+
+    def does(self, what: Callable[[str, httpx.AsyncClient], Awaitable[object]]) -> None:
+        """Anything else: `what` is given the link and the person's browser."""
+
+        async def do(errand: Errand) -> ElicitResult:
+            await what(errand.link, errand.browser)
+            return ACCEPT
+
+        self._will("do as the test says", do)
+
+    # The call.
+
+    async def call(self, tool: str, /, **arguments: Json) -> Heard:
+        """Call a tool; what the model heard in the end.
+
+        Raises UnexpectedQuestion. A client that declares no URL mode gets the link in a result:
+        the person follows it, and the same call is made again.
+        """
+        assert self._client is not None
+        heard = Heard.of(await self._client.call_tool(tool, dict(arguments)))
+        while (link := self._link_in(heard)) is not None and await self.follows(link):
+            heard = Heard.of(await self._client.call_tool(tool, dict(arguments)))
+        self._raise_failure()
+        await self.catch_up()
+        return heard
+
+    async def follows(self, link: str) -> bool:
+        """Open a link that the model passed on, and do what is planned.
+
+        False where the same call made again has nothing to go on with.
+        """
+        token = link.rsplit("/", 1)[1]
+        claims = self._service.links.read(token, purpose=Purpose.LINK, now=self.clock())
+        asked = await self._get(claims.id)
+        if asked.id in self._done or asked.status.is_final:
+            return False
+        await self._act(asked, link=link, is_form=False)
+        return not self._failures and (await self._get(asked.id)).status is not Status.EXPIRED
+
+    async def catch_up(self) -> None:
+        """Have happen what comes after the tool has given up."""
+        later, self._later = self._later, []
+        for each in later:
+            await each()
+
+    async def let_pass(self, **amount: float) -> None:
+        """Let time pass (`minutes=5`), and have happen what it alone brings about."""
+        self.clock.tick(**amount)
+        await fall_due(self._service)
+
+    async def elicitation_callback(
+        self, context: ClientRequestContext, params: ElicitRequestParams
+    ) -> ElicitResult:
+        """What a client of the `mcp` library asks: Client(server, elicitation_callback=...)."""
+        return await self._answer(params)
+
+    async def elicitation_handler(
+        self, _message: str, _type: object, params: Any, _context: object, /
+    ) -> ElicitResult:
+        """What a client of FastMCP asks: Client(server, elicitation_handler=...)."""
+        return await self._answer(params)
+
+    # What came of it.
+
+    @property
+    def asked(self) -> tuple[Told, ...]:
+        """What people were asked, in that order, each question once."""
+        return tuple(self._asked_of.values())
+
+    async def payments(self) -> list[Payment]:
+        """The ledger: each with its price, what it was for, and whether it is spent or refunded."""
+        return await self._rows("payment", Payment)
+
+    async def accounts(self) -> list[Connection]:
+        """The accounts that are connected."""
+        return await self._rows("account", Connection)
+
+    # How it is done.
+
+    def _will(self, says: str, do: Do, *pages: str) -> None:
+        self._plan.append(Act(says=says, do=do, pages=frozenset(pages) or None))
+
+    async def _walk(self, errand: Errand, fields: Mapping[str, str]) -> ElicitResult:
+        return await acts.visit_page(errand, fields, [*self._places, *errand.asked.asked.origins])
+
+    async def _let_it_expire(self, errand: Errand) -> ElicitResult:
+        left = errand.asked.expires_at - self.clock()
+        self.clock.tick(seconds=max(left, timedelta()).total_seconds() + 1)
+        await self._service.elicitations.end(errand.asked, Status.EXPIRED)
+        return CANCEL if errand.is_form else ACCEPT
+
+    async def _answer(self, params: Any) -> ElicitResult:
+        if isinstance(params, ElicitRequestURLParams):
+            token = params.url.rsplit("/", 1)[1]
+            claims = self._service.links.read(token, purpose=Purpose.LINK, now=self.clock())
+            return await self._act(await self._get(claims.id), link=params.url, is_form=False)
+        asked = await self._asked_in_form(str(params.message))
+        link = self._service.links.of(asked, now=self.clock())
+        return await self._act(asked, link=link, is_form=True)
+
+    async def _act(self, asked: Elicitation, *, link: str, is_form: bool) -> ElicitResult:
+        if asked.id in self._done:
+            return ACCEPT
+        self._done.add(asked.id)
+        act = self._plan.popleft() if self._plan else None
+        page = traits_of(asked.kind).page
+        if act is None or (act.pages is not None and page not in act.pages):
+            error = UnexpectedQuestion(Told.of(asked), planned=act.says if act else None)
+            return await self._fail(asked, error)
+        errand = Errand(
+            service=self._service, browser=self._browser, asked=asked, link=link, is_form=is_form
+        )
+        try:
+            return await act.do(errand)
+        except AssertionError as error:
+            return await self._fail(asked, error)
+
+    async def _fail(self, asked: Elicitation, error: AssertionError) -> ElicitResult:
+        """The tool goes on, and hears why."""
+        self._failures.append(error)
+        await self._service.elicitations.end(asked, Status.FAILED, why=str(error))
+        return CANCEL
+
+    async def _asked_in_form(self, message: str) -> Elicitation:
+        for id in reversed(self._asked_of):
+            asked = await self._get(id)
+            is_open = id not in self._done and not asked.status.is_final
+            if is_open and message.startswith(asked.asked.message):
+                return asked
+        raise AssertionError(f"The client shows a form that is none of ours: {message!r}.")
+
+    async def _get(self, id: str) -> Elicitation:
+        found = await self._service.elicitations.get(id)
+        assert found is not None, id
+        return found
+
+    async def _rows(self, kind: str, of: type[T]) -> list[T]:
+        rows = self._service.elicitations.rows
+        found = await self._service.elicitations.store.list(kind)
+        return [await rows.open(record, of) for record in found]
+
+    def _link_in(self, heard: Heard) -> str | None:
+        at = heard.text.find(f"{URL}/e/")
+        return heard.text[at:].split(maxsplit=1)[0] if at >= 0 else None
+
+    def _raise_failure(self) -> None:
+        if self._failures:
+            raise self._failures.pop(0)
+
+    def must_be_done(self) -> None:
+        """Raises what went wrong and nobody was told, or NeverAsked."""
+        self._raise_failure()
+        if self._plan:
+            raise NeverAsked([act.says for act in self._plan])

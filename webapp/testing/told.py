@@ -1,0 +1,125 @@
+"""What a test reads: what a person was asked, what the model heard, what went wrong with the test.
+
+What goes wrong is an AssertionError that says what to write in the test.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mcp_types as types
+import msgspec
+
+from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.traits import traits_of
+from flows.oauth.authorization_code import AccountTerms
+from flows.payments.money import Money
+from flows.payments.session import CheckoutTerms
+from webapp.kinds.page_kind import arguments_in
+
+_CODE = re.compile(r"\[(ELICITATION_[A-Z_]+)\]")
+# What a test could have written before the call, by what the tool asks.
+_HINTS: Mapping[str, str] = {
+    "account": "connects()",
+    "payment": "pays()",
+    "secret": 'types("...")',
+    "form": "fills(...)",
+    "confirm": "accepts()",
+    "url": "visits() or completes(...)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One question as a person was asked it; `price` of a payment, `provider` of an account."""
+
+    kind: str
+    message: str
+    tool: str
+    price: Money | None = None
+    provider: str | None = None
+    scopes: tuple[str, ...] = ()
+    arguments: Json = None
+
+    @classmethod
+    def of(cls, asked: Elicitation) -> "Told":
+        terms = asked.asked.terms
+        gives = traits_of(asked.kind).gives
+        price, provider = None, None
+        scopes: tuple[str, ...] = ()
+        if gives == "receipt":
+            price = msgspec.convert(terms, CheckoutTerms).price
+        elif gives == "account":
+            account = msgspec.convert(terms, AccountTerms)
+            provider, scopes = account.provider, account.scopes
+        return cls(
+            kind=asked.kind,
+            message=asked.asked.message,
+            tool=asked.asked.tool,
+            price=price,
+            provider=provider,
+            scopes=scopes,
+            arguments=arguments_in(asked) if gives is None and terms is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What the model heard: the text of a result, and the code of an error of ours."""
+
+    text: str
+    is_error: bool
+    code: str | None
+    structured: Any
+    result: types.CallToolResult = field(repr=False)
+
+    @classmethod
+    def of(cls, result: types.CallToolResult) -> "Heard":
+        parts = [part.text for part in result.content if isinstance(part, types.TextContent)]
+        text = "\n".join(parts)
+        code = _CODE.search(text) if result.is_error else None
+        return cls(
+            text=text,
+            is_error=bool(result.is_error),
+            code=code[1] if code else None,
+            structured=result.structured_content,
+            result=result,
+        )
+
+
+class UnexpectedQuestion(AssertionError):
+    """A tool asked what the test did not expect; `told` is what it asked."""
+
+    def __init__(self, told: Told, *, planned: str | None) -> None:
+        self.told = told
+        hint = _HINTS.get(traits_of(told.kind).page, "accepts()")
+        instead = f" The person of the test was to: {planned}." if planned else ""
+        super().__init__(
+            f"The tool {told.tool} asked for a {told.kind} and nobody is there to answer: "
+            f"{told.message!r}.{instead} Say what the person of elicit_person does before the call:"
+            f" person.{hint}, or person.declines(), or person.never_comes()."
+        )
+
+
+class NeverAsked(AssertionError):
+    """The person was told to do something that no tool asked for."""
+
+    def __init__(self, planned: Sequence[str]) -> None:
+        self.planned = tuple(planned)
+        super().__init__(
+            f"Nobody asked the person of elicit_person, who was to: {', '.join(planned)}. Take it "
+            "out of the test, or see why the tool did not ask (what is connected, bought for good "
+            "or kept already is not asked again)."
+        )
+
+
+class OutsideReached(AssertionError):
+    """A request left the test."""
+
+    def __init__(self, method: str, url: str) -> None:
+        super().__init__(
+            f"{method} {url} leaves the test: only the application and the sandbox stand in it. "
+            "Answer it with elicit_person(server, outside=httpx.MockTransport(...)), or let it "
+            "through with outside=httpx.AsyncHTTPTransport(), which pytest-httpx answers."
+        )
