@@ -76,9 +76,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.is_dir() or not collection_path.name.startswith("test_"):
         return None
     is_slow = bool(slow_places() & {collection_path, *collection_path.parents})
-    may_be_slow = is_slow or collection_path.parent == PAGES
+    may_be_slow = is_slow or collection_path.parent == PAGES or marks_slow(collection_path)
     left_out = {"slow": not may_be_slow, "not slow": is_slow}
     return left_out.get(config.option.markexpr) or None
+
+
+def marks_slow(path: Path) -> bool:
+    return "mark.slow" in path.read_text("utf-8")
 
 
 def slow_places() -> set[Path]:

@@ -4,8 +4,8 @@ A process is killed so many times at each point of tests/crash, each row of test
 so many times against a served process, and all other slow tests run once with every cell of their
 matrices. The counts go to docs/soak.md; the status is 1 if anything failed.
 
-What could go wrong: a run that was cut short and looks like a whole one. So the document is written
-at the end alone, and says how many times it was.
+What could go wrong: a run that was cut short and looks like a whole one. So the document, which is
+written after each part, names those that have not run.
 """
 
 import argparse
@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -24,8 +25,11 @@ from tests.outside.rows import ROWS, Row
 
 HOUSE = Path(__file__).parents[1]
 DOCUMENT = HOUSE / "docs" / "soak.md"
-POINTS = "tests/crash"
-ONCE = ("tests/browser", "tests/oidc", "tests/typescript", "tests/webapp/cli", "tests/webapp/pages")
+POINTS, OUTSIDE = "tests/crash", "tests/outside"
+ONCE = tuple(
+    f"tests/{folder}"
+    for folder in ("browser", "oidc", "public", "typescript", "webapp/cli", "webapp/pages")
+)
 BROKEN = "(the run itself)"
 HEAD = (
     "# Soak\n\n"
@@ -51,12 +55,17 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=100, help="default: %(default)s")
     parser.add_argument("--workers", default="auto", help="of pytest-xdist; default: %(default)s")
     options = parser.parse_args()
-    lines = [
-        *ran([POINTS], times=options.times, workers=options.workers),
-        *seen_from_outside(times=options.times),
-        *ran(ONCE, times=1, workers=options.workers),
-    ]
-    DOCUMENT.write_text(told(lines, times=options.times), "utf-8")
+    times, workers = options.times, options.workers
+    parts: dict[str, Callable[[], Iterator[Line]]] = {
+        POINTS: lambda: ran([POINTS], times=times, workers=workers),
+        OUTSIDE: lambda: seen_from_outside(times=times),
+        **{folder: partial(ran, [folder], times=1, workers=workers) for folder in ONCE},
+    }
+    lines, left = list[Line](), [*parts]
+    for part, run in parts.items():
+        lines += run()
+        left.remove(part)
+        DOCUMENT.write_text(told(lines, left=left, times=times), "utf-8")
     return 1 if any(line.failures for line in lines) else 0
 
 
@@ -83,8 +92,9 @@ def seen_from_outside(*, times: int) -> Iterator[Line]:
         yield asyncio.run(_tried(row, times=times))
 
 
-def told(lines: Sequence[Line], *, times: int) -> str:
+def told(lines: Sequence[Line], *, left: Sequence[str], times: int) -> str:
     rows = [f"| {one.what} | {one.cases} | {one.tries} | {one.failures} |" for one in lines]
+    rows += [f"| {part} | not run | | |" for part in left]
     return HEAD.format(times=times) + "\n".join(rows) + "\n"
 
 
@@ -113,7 +123,7 @@ async def _tried(row: Row, *, times: int) -> Line:
     async for case, is_right in row.reproduce(times):
         tries[case] += 1
         failures += not is_right
-    what = f"tests/outside {row.FINDING}"
+    what = f"{OUTSIDE} {row.FINDING}"
     return Line(what=what, cases=len(tries), tries=tries.total(), failures=failures)
 
 

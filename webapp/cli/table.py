@@ -97,7 +97,8 @@ def lines_of(table: Table[R], *, width: int | None, now: datetime) -> list[str]:
     heads = [_head(name) for name in table.columns]
     cells = [heads, *told]
     natural = [max(map(cells_of, column)) for column in zip(*cells, strict=True)]
-    is_cut = [name != "id" and not isinstance(rows[0][name], datetime) for name in table.columns]
+    times = {name for row in rows for name in row if isinstance(row[name], datetime)}
+    is_cut = [name not in {"id", *times} for name in table.columns]
     widths = _fitting(natural, is_cut, width - len(_GAP) * (len(heads) - 1))
     return [_line(row, widths, width) for row in cells]
 
