@@ -84,7 +84,7 @@ class Host(Protocol):
     def served(
         self, folder: Path, *, extra: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[Served]:
-        """Serve `tests.hosts.served`; of further settings, {origin} is where it is reached."""
+        """Serve `tests.hosts.hosting`; of further settings, {origin} is where it is reached."""
         ...
 
 

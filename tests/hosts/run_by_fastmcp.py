@@ -2,7 +2,7 @@
 
 from fastmcp import FastMCP
 
-from tests.hosts.served import served
+from tests.hosts.hosting import served
 from webapp import add_pages
 
 mcp = served(FastMCP("shop"))

@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.hosts.served import served
+from tests.hosts.hosting import served
 from webapp import add_pages
 
 mcp = served()
