@@ -36,6 +36,7 @@ from webapp.printing import tell
 
 MAIN_TOOLS = ("list_my_repositories", "buy_report", "use_key")
 WALK_SECONDS_AT_MOST = 60
+SEEN_AFTER_SECONDS = 1.5  # what comes sooner proves to nobody that a person is there
 CALL_SECONDS_AT_MOST = 300.0
 REVISIONS = ("legacy", "2026-07-28")
 # What the walker writes into forms, and what each demo tool must then say.
@@ -80,6 +81,8 @@ class Demo:
                 messages.append(params.message)
                 tell(f"{params.message}\n\n  {params.url}\n")
                 tasks.append(group.create_task(self._see_through(params.url)))
+                if not self.walks:
+                    await asyncio.sleep(SEEN_AFTER_SECONDS)
                 # It means "I will open it", never "it is done": the server waits for the end.
                 return ElicitResult(action="accept")
 
