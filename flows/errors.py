@@ -79,8 +79,8 @@ class NoAsker(ElicitError):
 
     def __init__(self) -> None:
         super().__init__(
-            "Nobody can be asked here: await it inside a tool of a server that `elicit serve` "
-            "serves or that `webapp.mcp.attach` was given."
+            "Nobody can be asked here: await it inside a tool of a server that `elicit serve`, "
+            "webapp.create_app or, after webapp.add_pages, its own run() serves."
         )
 
 
