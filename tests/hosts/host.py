@@ -24,7 +24,7 @@ from tests.support.leaks import EARS
 from tests.support.mcp_server import Person, ServerEnv, new_browser
 from tests.support.processes import error_of, killed, start
 from tests.support.programs import running
-from tests.support.serving import bound
+from tests.support.serving import bound, free_port
 from webapp.connecting import utc_now
 from webapp.identity.pairing import address_of, key_of
 
@@ -111,7 +111,7 @@ class StartedHost:
         with bound("127.0.0.1") as listener:
             listener.listen(128)
             port = listener.getsockname()[1]
-            front = _free_port() if self.proxy else port
+            front = free_port() if self.proxy else port
             url = f"http://127.0.0.1:{front}{self.path}"
             async with self._started(listener, url=url, folder=folder, extra=extra) as served:
                 listener.close()  # the host has it alone: when it is gone, it is gone
@@ -168,7 +168,7 @@ class RunHost:
     async def served(
         self, folder: Path, *, extra: Mapping[str, str] | None = None
     ) -> AsyncIterator[Served]:
-        port = _free_port()
+        port = free_port()
         command = [word.format(port=port) for word in self.command]
         settings = {"ELICIT_SECRET": SECRET, "ELICIT_URL": f"http://127.0.0.1:{port}"}
         settings["ELICIT_STORE"] = f"sqlite:///{folder}/store.db"
@@ -188,9 +188,3 @@ async def killed_late(process: Process) -> None:
             await process.wait()
     except TimeoutError:
         await killed(process)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
