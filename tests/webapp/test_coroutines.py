@@ -327,6 +327,36 @@ async def test_an_application_is_called_what_its_author_says(here: AskingEnv) ->
     assert "assistant" not in page.text
 
 
+async def test_a_user_sees_what_they_paid_and_nobody_else_does(here: AskingEnv) -> None:
+    async def buy_and_fail() -> None:
+        await buy()
+        raise ValueError("of the author's")
+
+    block, guest = here.begin(buy_and_fail), await here.guest()
+    await guest.pay((await block.link()).url)
+    await asyncio.gather(block.task, return_exceptions=True)
+    mine = await guest.person.visit(f"{here.url}/payments")
+    assert "Premium report" in mine.text
+    assert "Not used yet." in mine.text
+    assert "assistant" not in mine.text
+    for user in ("bob", None):
+        theirs = await (await here.browser(user)).visit(f"{here.url}/payments")
+        assert "Premium report" not in theirs.text
+
+
+async def test_an_account_is_connected_again_by_its_user_alone(here: AskingEnv) -> None:
+    block, guest = here.begin(connect), await here.guest()
+    await guest.connect((await block.link()).url)
+    await block
+    page = await guest.person.visit(f"{here.url}/connections")
+    assert "ssistants that may use it" not in page.text
+    sent = await guest.person.browser.post(page.leading("/reconnect"), data={"csrf": page.csrf})
+    link = sent.headers["location"]
+    assert (await guest.person.visit(link)).status == 200
+    for user in ("bob", None):
+        assert (await (await here.browser(user)).visit(link)).status == 403
+
+
 async def test_its_home_speaks_of_no_tools(here: AskingEnv) -> None:
     page = await (await here.browser(None)).visit(here.url)
     assert (page.status, page.heading) == (200, f"Here {APPLICATION} asks its users")
