@@ -23,7 +23,7 @@ from tests.support.cli import HOUSE, environment_of
 from tests.support.leaks import EARS
 from tests.support.mcp_server import Person, ServerEnv, new_browser
 from tests.support.processes import error_of, killed, start
-from tests.support.serving import bound
+from tests.support.serving import bound, free_port
 from webapp.connecting import utc_now
 from webapp.identity.pairing import address_of, key_of
 
@@ -110,7 +110,7 @@ class StartedHost:
         with bound("127.0.0.1") as listener:
             listener.listen(128)
             port = listener.getsockname()[1]
-            front = _free_port() if self.proxy else port
+            front = free_port() if self.proxy else port
             url = f"http://127.0.0.1:{front}{self.path}"
             async with self._started(listener, url=url, folder=folder, extra=extra) as served:
                 listener.close()  # the host has it alone: when it is gone, it is gone
@@ -163,9 +163,3 @@ async def killed_late(process: Process) -> None:
             await process.wait()
     except TimeoutError:
         await killed(process)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

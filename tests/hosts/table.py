@@ -9,6 +9,7 @@ from tests.hosts.host import Host, StartedHost
 FILE = Path(__file__).resolve().parents[2] / "docs" / "hosts.md"
 BEGIN, END = "<!-- made by python -m tests.hosts -->\n", "<!-- to here -->\n"
 UVICORN = ("uvicorn", "{app}", "--fd", "{fd}")
+GUNICORN = ("gunicorn", "-k", "uvicorn_worker.UvicornWorker", "--bind", "fd://{fd}", "{app}")
 SLOW = "no limit for heads: have a proxy before it that has one"
 PAIRED = "nobody is local: `elicit pair`, or `http=webapp.Accepted`"
 NOTED = {"local": PAIRED, "slow senders": SLOW}
@@ -24,7 +25,7 @@ HOSTS: Sequence[Host] = (
     StartedHost(
         name="gunicorn",
         says="`gunicorn -k uvicorn_worker.UvicornWorker my_app:app`",
-        command=("gunicorn", "-k", "uvicorn_worker.UvicornWorker", "--bind", "fd://{fd}", "{app}"),
+        command=GUNICORN,
         own={"local": "nobody is local: `elicit pair`", "slow senders": SLOW},
     ),
     StartedHost(
