@@ -22,7 +22,7 @@ from flows.oauth.account import Account
 from flows.providers import github
 from tests.support.asking_env import APPLICATION, AskingEnv, asking_env
 from tests.support.living import living
-from tests.support.mcp_server import RING, soon
+from tests.support.mcp_server import RING, eventually, soon
 from webapp import create_app
 from webapp.coroutines import ShownLink, asking
 from webapp.settings.settings import Settings
@@ -132,6 +132,33 @@ async def test_a_newer_block_takes_over_the_wait(here: AskingEnv) -> None:
         await older
     await guest.type(link.url)
     assert await newer
+
+
+async def test_what_a_block_has_in_hand_is_its_own_until_it_ends(here: AskingEnv) -> None:
+    goes_on = asyncio.Event()
+
+    async def type_and_work() -> str:
+        key = await type_key()
+        await goes_on.wait()
+        return key
+
+    older, guest = here.begin(type_and_work), await here.guest()
+    first = await older.link()
+    await guest.type(first.url)
+    waiting = here.service.elicitations
+    await eventually(lambda: waiting.recent.has_ended(first.elicitation_id))
+    for _ in range(3):
+        here.clock.tick(seconds=20)
+        await here.service.bodies.renew()
+    newer = here.begin(type_key)
+    await eventually(lambda: len(waiting.waiters) > 0)
+    assert newer.shown == []
+    goes_on.set()
+    assert await older
+    second = await newer.link()
+    assert second.elicitation_id != first.elicitation_id
+    await newer.cancel()
+    assert (await here.begin(type_key).link()).elicitation_id == second.elicitation_id
 
 
 async def test_what_is_paid_while_nobody_waits_is_there_for_the_same_key(here: AskingEnv) -> None:
