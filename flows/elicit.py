@@ -9,7 +9,7 @@ from flows.elicitation.states import Completion, Json
 from flows.errors import InvalidQuestion
 from flows.kinds.form import confirm, form
 from flows.kinds.gate import gate
-from flows.kinds.needs import needs
+from flows.kinds.needs import needed, needs
 from flows.kinds.secret import secret
 from flows.kinds.together import together
 from flows.kinds.url import url
@@ -36,6 +36,7 @@ __all__ = [
     "forget",
     "form",
     "gate",
+    "needed",
     "needs",
     "oauth",
     "once",

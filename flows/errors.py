@@ -18,6 +18,7 @@ ElicitError
 │   ├── Declined         in the client or on our page
 │   ├── Denied           at the provider
 │   ├── Cancelled        the wait ended; the question itself may live on
+│   ├── NobodyAsked      the client answered by itself, sooner than any person could
 │   ├── Processing       the payment is on its way and was not to be waited for
 │   ├── Expired          its time was up
 │   ├── Failed           the provider or this server could not finish it
@@ -114,17 +115,26 @@ class AlreadyDone(ElicitError):
 
 
 class NotAsked(ElicitError):
-    """Questions were made in a call and not asked; `places` are the lines where they were made."""
+    """Questions were made in a call and not asked; `places` are the lines where they were made.
+
+    `in_def`: one of them was made in a function that cannot await.
+    """
 
     name = "ELICITATION_NOT_ASKED"
 
-    def __init__(self, *places: str) -> None:
+    def __init__(self, *places: str, in_def: bool = False) -> None:
         self.places = places
+        self.in_def = in_def
+        instead = (
+            " A function that is a plain `def` cannot await: mark its tool with "
+            "@elicit.needs(question), and read the answer with elicit.needed(question)."
+        )
         super().__init__(
             f"The tool made a question at {', '.join(places)} and never asked it, so what it "
             "returned is withheld. This is a fault of the tool, and calling it again changes "
             "nothing: its author has to write `await` before the question, or to call discard() "
-            "on one that is not to be asked. What the tool did before is not undone."
+            f"on one that is not to be asked.{instead if in_def else ''} What the tool did before "
+            "is not undone."
         )
 
 
@@ -230,6 +240,22 @@ class Cancelled(NotAccepted):
     """The wait was given up; the same call made again joins a question that is still open."""
 
     name = "ELICITATION_CANCELLED"
+
+
+class NobodyAsked(NotAccepted):
+    """The client answered sooner than a person can read: the question stays open on our page.
+
+    Told to the model alone: the tool has ended by then, and the same call goes on.
+    """
+
+    name = "ELICITATION_NOBODY_ASKED"
+
+    def __init__(self, *, elicitation_id: str) -> None:
+        super().__init__(
+            "Nobody was asked: the client answered this sooner than a person can read it, so its "
+            "answer does not count. This is no decision of the person's.",
+            elicitation_id=elicitation_id,
+        )
 
 
 class Processing(NotAccepted):

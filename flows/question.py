@@ -6,8 +6,7 @@ Nothing is asked until it is awaited. Who asks for the tool is the one ContextVa
 import hashlib
 import json
 import re
-from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 import httpx
 
 from flows.elicitation.states import Completion, Json, Status
+from flows.elicitation.tool_body import ToolBody
 from flows.elicitation.unasked import Made, Unasked
 from flows.errors import (
     Cancelled,
@@ -33,6 +33,7 @@ from flows.errors import (
     Superseded,
 )
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 TIMEOUT_AT_MOST = timedelta(days=7)
@@ -263,6 +264,14 @@ class Resources(Protocol):
     """By what accounts and receipts, once given, reach the outside."""
 
     def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient: ...
+    def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
+        """For a tool that runs in a worker thread. Raises ElicitError on the event loop."""
+        ...
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """In a worker thread, until the event loop has done it."""
+        ...
+
     async def renew(self, connection: str, refused: str) -> str | None:
         """A newer key of the account for one that its provider refused; None: there is none."""
         ...
@@ -307,44 +316,6 @@ class Asker(Protocol):
         self, elicitation_id: str, content: Json, *, owner: str | None = None
     ) -> Completion: ...
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion: ...
-
-
-class ToolBody:
-    """One start of a tool's function, called by the client or by another tool.
-
-    What could go wrong: `once` in a loop, whose second turn gets the first one's result and
-    silently does nothing. So a body uses a name once; what it does again needs a key of its own.
-    Each inner call is a body of its own, known by its place: what it was, and the how-manieth such.
-    """
-
-    def __init__(self, path: str = "") -> None:
-        self.path = path
-        self._inner = Counter[str]()
-        self._used = set[tuple[str, str | int | None]]()
-
-    def inner(self, what: str) -> "ToolBody":
-        """That of a call which this one makes; `what` says of which tool and with what."""
-        self._inner[what] += 1
-        return ToolBody(f"{self.path}/{what} {self._inner[what]}")
-
-    @contextmanager
-    def using(self, name: str, key: str | int | None) -> Generator[None]:
-        """While `once` is at it, and for good where that came to an end.
-
-        Raises InvalidQuestion where the body has used that name, with that key.
-        """
-        if (name, key) in self._used:
-            how = "without a key" if key is None else f"with the key {key!r}"
-            raise InvalidQuestion(
-                f"once({name!r}) was used before {how} in this run of the tool, so the work was "
-                f"not done: give each its own, as in once({name!r}, work, key=item)."
-            )
-        self._used.add((name, key))
-        try:
-            yield
-        except BaseException:
-            self._used.discard((name, key))
-            raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

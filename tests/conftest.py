@@ -28,6 +28,7 @@ pytest_plugins = ("tests.support.leaks",)
 # What starts processes of ours, a browser or a client of another language: `make test-slow`.
 SLOW_FOLDERS = ("browser", "crash", "oidc", "outside", "public", "typescript")
 SLOW_COMMANDS = ("backups", "commands", "demo", "keys", "mac", "serve", "servers", "stdio")
+SLOW_MODULES = ("hosts/test_hosts.py", "webapp/testing/test_plugin.py")
 PAGES = Path(__file__).parent / "webapp" / "pages"  # where some ask for a browser
 NO_BROWSER = "no browser on this machine"
 BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -58,6 +59,16 @@ def chromium() -> str:
     pytest.skip(NO_BROWSER)
 
 
+@pytest.fixture
+def free_port() -> int:
+    """Nobody's at the moment: the usual one may be that of a server that somebody runs."""
+    from tests.support.serving import bound  # after pytest has taken the plugin
+
+    with bound("127.0.0.1") as socket:
+        port: int = socket.getsockname()[1]
+    return port
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="every cell of the slow tests' matrices")
 
@@ -81,17 +92,8 @@ def slow_places() -> set[Path]:
     return {
         *(here / folder for folder in SLOW_FOLDERS),
         *(here / "webapp" / "cli" / f"test_{name}.py" for name in SLOW_COMMANDS),
+        *(here / module for module in SLOW_MODULES),
     }
-
-
-@pytest.fixture
-def free_port() -> int:
-    """Nobody's at the moment: the usual one may be that of a server that somebody runs."""
-    from tests.support.serving import bound  # after pytest has taken the plugin
-
-    with bound("127.0.0.1") as socket:
-        port: int = socket.getsockname()[1]
-    return port
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -105,6 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         has_browser = "chromium" in getattr(item, "fixturenames", ())
         if has_browser and item.path.parent != PAGES and not slow & {*item.path.parents}:
             raise pytest.UsageError(f"{item.nodeid}: one with a browser stands in {PAGES}")
+        if item.get_closest_marker("slow"):
+            raise pytest.UsageError(f"{item.nodeid}: what is slow is named in {__file__}")
         if has_browser or slow & {item.path, *item.path.parents}:
             item.add_marker("slow")
     if not config.getoption("--whole"):

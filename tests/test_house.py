@@ -199,7 +199,6 @@ def test_no_module_is_too_long_to_be_seen_whole() -> None:
 ALONE = {
     "flows/schema/rules.py": "a table of JSON Schema's rules, read apart from what reads a schema",
     "webapp/calls/outcome.py": "what a tool gets, which its verbs have no room for",
-    "webapp/calls/resources.py": "what accounts and receipts may do, likewise",
     "webapp/demo/paired.py": "how the demo proves itself, apart from what it shows",
     "webapp/demo/tools.py": "the tools that somebody who tries it reads",
     "webapp/demo/waiting.py": "what a terminal shows meanwhile",
@@ -209,7 +208,10 @@ ALONE = {
     "webapp/pages/views_forms.py": "one kind's views",
 }
 # Where each file is one of a kind: a declaration, a command, a way to show, a place to keep.
-ONE_OF_MANY = ("flows/providers/", "webapp/cli/", "webapp/mcp/presenters/", "webapp/stores/")
+ONE_OF_MANY = (
+    *("flows/providers/", "webapp/cli/", "webapp/mcp/presenters/"),
+    *("webapp/routes/", "webapp/stores/"),
+)
 
 
 def test_what_one_file_alone_uses_stands_in_it_or_says_why() -> None:
@@ -242,6 +244,7 @@ def test_the_sandbox_is_reached_by_its_address_alone() -> None:
         "webapp/app.py": "webapp.sandbox.settings",
     }
     serves["webapp/settings/sandboxed.py"] = serves["webapp/app.py"]
+    serves["webapp/app.py"] = "webapp.sandbox"
     serves |= dict.fromkeys(
         ("webapp/testing/in_process.py", "webapp/testing/webhooks.py"), "webapp.sandbox"
     )

@@ -134,7 +134,7 @@ async def open_app(
         pages = Renderer(
             folders=[*settings.templates, template_folder()], root_path=settings.root_path
         )
-        answers = Answers(pages=pages, server=served.name)
+        answers = Answers(pages=pages, server=served.name, has_tools=server is not None)
         background = await stack.enter_async_context(asyncio.TaskGroup())
         loops = (
             listen(service.elicitations),
@@ -215,10 +215,17 @@ class App:
     """The application with its lifespan, for an ASGI server, or an application that mounts it."""
 
     def __init__(
-        self, settings: Settings, server: Any, plugins: Sequence[object], *, users: Users
+        self,
+        settings: Settings,
+        server: Any,
+        plugins: Sequence[object],
+        *,
+        users: Users,
+        has_sandbox: bool = False,
     ) -> None:
         self._settings = settings
         self._users = users
+        self._has_sandbox = has_sandbox
         self._plugins = plugins
         self._server = server
         self._app: ASGIApp | None = None
@@ -243,9 +250,11 @@ class App:
         raised: BaseException | None = None
         try:
             async with (
+                self._played() as sandbox,
                 open_app(
                     self._settings,
                     self._server,
+                    sandbox=sandbox,
                     plugins=self._plugins,
                     built=services.append,
                     users=self._users,
@@ -273,6 +282,16 @@ class App:
             await self._refuse(scope, receive, send, _OTHER_LOOP)
         else:
             await self._app(scope, receive, send)
+
+    @asynccontextmanager
+    async def _played(self) -> AsyncGenerator[Sandbox | None]:
+        if not self._has_sandbox:
+            yield None
+            return
+        from webapp.sandbox.beside import sandbox_beside  # noqa: PLC0415 - most have none
+
+        async with sandbox_beside(serves=self._settings.url, clock=utc_now) as sandbox:
+            yield sandbox
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -334,6 +353,7 @@ def create_app(
     name: str | None = None,
     who: Who | None = None,
     sign_in_url: str | None = None,
+    sandbox: bool = False,
     plugins: Sequence[object] = (),
 ) -> App:
     """The application that serves our pages, and `server` (an MCPServer or FastMCP server) with it.
@@ -342,9 +362,10 @@ def create_app(
     which of your users sends it: an id as blocks `asking` name their owner, or None. It may be
     async, and has five seconds. `sign_in_url` is where they sign in. Without a server, `name` is
     what the pages call your application, and what is kept for its users goes by it; left out, it is
-    the host of ELICIT_URL. `plugins` are told what happens to questions: see
-    webapp.elicitations.plugins. Raises ValueError for a server without a name of its own, for
-    another name beside it, and for a `sign_in_url` that is none.
+    the host of ELICIT_URL. With `sandbox`, which is for a server on this machine, what is not
+    configured is played beside it: accounts and payments to try. `plugins` are told what happens to
+    questions: see webapp.elicitations.plugins. Raises ValueError for a server without a name of its
+    own, for another name beside it, and for a `sign_in_url` that is none.
     """
     if server is not None:
         must_be_named(server)
@@ -356,7 +377,7 @@ def create_app(
         must_be_sign_in_url(sign_in_url)
     application = name or _name_of(settings, server)
     users = Users(application=application, who=who, sign_in_url=sign_in_url)
-    return App(settings, server, plugins, users=users)
+    return App(settings, server, plugins, users=users, has_sandbox=sandbox)
 
 
 def _name_of(settings: Settings, server: Any) -> str:

@@ -96,7 +96,8 @@ class Deadline:
 
     @property
     def is_over(self) -> bool:
-        return self._ticks() >= self._at
+        # By `left`, which is all that whoever waits goes by: less than that is no time to wait for.
+        return self.left <= timedelta()
 
     def at(self, now: datetime) -> datetime:
         """What time of day that is, as the clock shows it now."""

@@ -14,6 +14,8 @@ class CallLimits:
     rounds: int = 10  # what the Python and TypeScript clients afford
     link: timedelta = timedelta(seconds=25)  # the same call made again, without URL mode
     progress: timedelta = timedelta(seconds=5)
+    # What a client is asked for the first time: by then the person gets the link as well.
+    silence: timedelta = timedelta(seconds=20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from flows.oauth.provider import Provider
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import UNUSED_KEPT
 from flows.providers import PROVIDERS
-from webapp.calls.patience import Patience
+from webapp.calls.clients import McpClients
 from webapp.calls.running import RunningTools
 from webapp.completion import Completing
 from webapp.deadline import Clock
@@ -91,7 +91,7 @@ class Service:
     clock: Clock
     limits: CallLimits
     readiness: Readiness
-    patience: Patience
+    clients: McpClients
     public_url: str
     sandbox_url: str | None
     users: Users | None  # of the application that is served; None where none is
@@ -143,7 +143,7 @@ async def open_service(
     Unreadable if the store was made under secrets that the ring lacks.
     """
     owners = await open_owners(store=store, ring=ring)
-    policies = policies or PolicySettings()
+    policies, limits = policies or PolicySettings(), limits or CallLimits()
     elicitations = Elicitations(
         store=store, owners=owners, waiters=Waiters(), clock=clock, plugins=Plugins(plugins)
     )
@@ -237,9 +237,9 @@ async def open_service(
         bodies=RunningTools(orphaned_at_most=policies.orphaned_at_most, grace=policies.grace),
         tool_lists=ToolLists(elicitations.news),
         clock=clock,
-        limits=limits or CallLimits(),
+        limits=limits,
         readiness=Readiness(store),
-        patience=Patience(named=policies.patient_clients, clock=clock),
+        clients=McpClients(elicitations, settings=policies, silence=limits.silence),
         public_url=public_url.rstrip("/"),
         sandbox_url=sandbox_url,
         users=users,

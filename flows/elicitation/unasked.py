@@ -12,15 +12,17 @@ from flows.elicitation.traits import traits_of
 from flows.errors import NotAsked
 
 _PASSED_OVER = ("flows", "dataclasses")
+_CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Made:
     """One question that was made in a call: where, until it is asked or discarded."""
 
-    __slots__ = ("_among", "kind", "line", "path")
+    __slots__ = ("_among", "in_def", "kind", "line", "path")
 
-    def __init__(self, kind: str, *, path: str, line: int, among: "Unasked") -> None:
+    def __init__(self, kind: str, *, path: str, line: int, in_def: bool, among: "Unasked") -> None:
         self.kind = kind
+        self.in_def = in_def  # in a function that cannot await
         self.path = path
         self.line = line
         self._among = among
@@ -48,8 +50,8 @@ class Unasked:
         place = place_of_call()
         if place is None:
             return None
-        path, line = place
-        made = Made(kind, path=path, line=line, among=self)
+        path, line, in_def = place
+        made = Made(kind, path=path, line=line, in_def=in_def, among=self)
         self._made[made] = None
         return made
 
@@ -74,13 +76,17 @@ class Unasked:
 
 
 def never_asked(made: list[Made]) -> NotAsked:
-    return NotAsked(*dict.fromkeys(each.place for each in made))
+    places = dict.fromkeys(each.place for each in made)
+    return NotAsked(*places, in_def=any(each.in_def for each in made))
 
 
-def place_of_call() -> tuple[str, int] | None:
-    """Where the author's code called the library; None while a module is being imported."""
+def place_of_call() -> tuple[str, int, bool] | None:
+    """Where the author's code called the library, and whether in a function that cannot await.
+
+    None while a module is being imported.
+    """
     frame = inspect.currentframe()
-    place: tuple[str, int] | None = None
+    place: tuple[str, int, bool] | None = None
     while frame is not None:
         room = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if room == "asyncio":  # what stands behind it does not belong to the call
@@ -88,6 +94,7 @@ def place_of_call() -> tuple[str, int] | None:
         if frame.f_globals.get("__name__") == "importlib._bootstrap":
             return None
         if place is None and room not in _PASSED_OVER:
-            place = (frame.f_code.co_filename, frame.f_lineno)
+            in_def = not frame.f_code.co_flags & _CAN_AWAIT
+            place = (frame.f_code.co_filename, frame.f_lineno, in_def)
         frame = frame.f_back
     return place

@@ -33,6 +33,12 @@ PAGE_WORDS = (
     "letters to nobody, whoever asks for them. This protects less than signing in would, and the "
     "operator of this server has chosen it."
 )
+USERS_PAGE_WORDS = (
+    "Type these letters into the page where you asked for this. They tell it that it is you who "
+    "has this page open. If somebody sent you this link, close the page: give the letters to "
+    "nobody, whoever asks for them. This protects less than signing in would, and the operator of "
+    "this server has chosen it."
+)
 CHAT_WORDS = (
     "Open the link yourself. It shows eight letters; type them here, and the page goes on. This "
     "protects less than signing in would: never pass the link on, nor letters that somebody else "

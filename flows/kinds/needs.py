@@ -2,19 +2,33 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.kinds.secret import Secret
 from flows.kinds.tool_marks import keep_mark, layers_of, must_mark_a_tool
-from flows.question import Question
+from flows.question import Question, current_asker, telling
 from flows.requests import AccountRequest, PaymentRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 SkipIf: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[bool] | bool]
 OnComplete: TypeAlias = Callable[..., Awaitable[object] | object]
 _MARK: Final = "__elicit_needs__"
+NOT_NEEDED: Final = (
+    "needed(...) reads the answer to what the tool needs, and this was not asked before the tool "
+    "began: mark the tool with @elicit.needs(...) of the same question, and look at its skip_if."
+)
+
+
+@runtime_checkable
+class NeedsHolder(Protocol):
+    """An asker that has the answers to what a tool needs before its body starts."""
+
+    def needed(self, question: Question[T]) -> T:
+        """Raises InvalidQuestion where it was not asked."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +51,9 @@ def needs(
 ) -> Callable[[F], F]:
     """Mark a tool: these are asked at each call, one after the other, before its body starts.
 
-    The body gets an answer by awaiting the same question, which is then not asked again; one that
-    awaits nothing is only kept from starting. A no ends the call. Several marks are asked from the
+    The body gets an answer by awaiting the same question, which is then not asked again, or by
+    `needed(question)`, which a `def` tool can call; one that does neither is only kept from
+    starting. A no ends the call. Several marks are asked from the
     top down, a question that two of them share once; it does not matter whether they stand above
     or below the tool's own decorator. The other options of a question are its own: `timeout=`,
     `key=`, and for `url` a function of the link.
@@ -94,6 +109,22 @@ def needs(
         return tool
 
     return mark
+
+
+def needed(question: Question[T]) -> T:
+    """The answer to a question that `needs` has asked, for a tool that cannot await: a `def`.
+
+    The library runs such a tool in a worker thread, where it may block. It may be called as often
+    as the body likes; whoever awaits the same question too gets the same answer.
+
+    Raises InvalidQuestion where the tool does not need it, or its `skip_if` has left it out.
+    """
+    with telling():
+        question.discard()
+        asker = current_asker()
+        if not isinstance(asker, NeedsHolder):
+            raise InvalidQuestion(NOT_NEEDED)
+        return asker.needed(question)
 
 
 def needs_of(tool: object) -> tuple[Need, ...]:

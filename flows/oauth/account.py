@@ -5,9 +5,9 @@ where a request's origin is one of the provider's. By a tool that returns its ac
 neither class is a dataclass, so what serialises those finds no members and is left with the repr.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import partial
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import httpx
 import msgspec
@@ -16,23 +16,32 @@ from msgspec.structs import replace
 from flows.elicitation.states import Json
 from flows.question import Resources
 
-Renew: TypeAlias = Callable[[str], Awaitable[str | None]]
+Renew: TypeAlias = Callable[[str], Coroutine[Any, Any, str | None]]
+Wait: TypeAlias = Callable[[Coroutine[Any, Any, str | None]], str | None]
 
 
 class BearerAuth(httpx.Auth):
     """Adds the key to what goes to one of these origins, and to nothing else.
 
     `renew` is asked once for each request whose key the provider's API refused (401), and told
-    which: it gives a newer one, or None. What can be sent again then is. Only an async client waits
-    for it.
+    which: it gives a newer one, or None. What can be sent again then is. A client in a worker
+    thread waits for it by `wait`.
     """
 
-    __slots__ = ("_origins", "_renew", "_token")
+    __slots__ = ("_origins", "_renew", "_token", "_wait")
 
-    def __init__(self, token: str, *, origins: tuple[str, ...], renew: Renew | None = None) -> None:
+    def __init__(
+        self,
+        token: str,
+        *,
+        origins: tuple[str, ...],
+        renew: Renew | None = None,
+        wait: Wait | None = None,
+    ) -> None:
         self._token = token
         self._origins = frozenset(origins)
         self._renew = renew
+        self._wait = wait
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         # httpx follows redirects below this and takes the header off where the origin changes.
@@ -43,19 +52,34 @@ class BearerAuth(httpx.Auth):
     async def async_auth_flow(
         self, request: httpx.Request
     ) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        sent = self._token
-        # A body that is a stream is gone once it was sent.
-        is_whole = isinstance(request.stream, httpx.ByteStream)
+        sent, is_whole = self._token, _is_whole(request)
         (first,) = self.auth_flow(request)
         reply = yield first
-        if reply.status_code != 401 or not self._has_carried(reply.request, sent):
-            return
-        # Also where nothing can be sent again: else a key that was revoked is never found out.
-        if self._token == sent and self._renew is not None:
-            self._token = await self._renew(sent) or sent
-        if self._token != sent and is_whole and self._is_home(request):
-            (again,) = self.auth_flow(request)
-            yield again
+        if self._is_refused(reply, sent):
+            # Also where nothing can be sent again: else a revoked key is never found out.
+            if self._token == sent and self._renew is not None:
+                self._token = await self._renew(sent) or sent
+            if is_whole and self._is_other(request, sent):
+                (again,) = self.auth_flow(request)
+                yield again
+
+    def sync_auth_flow(
+        self, request: httpx.Request
+    ) -> Generator[httpx.Request, httpx.Response, None]:
+        sent, is_whole = self._token, _is_whole(request)
+        (first,) = self.auth_flow(request)
+        reply = yield first
+        if self._is_refused(reply, sent):
+            if self._token == sent and self._renew is not None and self._wait is not None:
+                self._token = self._wait(self._renew(sent)) or sent
+            if is_whole and self._is_other(request, sent):
+                yield from self.auth_flow(request)
+
+    def _is_refused(self, reply: httpx.Response, sent: str) -> bool:
+        return reply.status_code == 401 and self._has_carried(reply.request, sent)
+
+    def _is_other(self, request: httpx.Request, sent: str) -> bool:
+        return self._token != sent and self._is_home(request)
 
     def _is_home(self, request: httpx.Request) -> bool:
         return f"{request.url.scheme}://{request.url.netloc.decode('ascii')}" in self._origins
@@ -70,6 +94,11 @@ class BearerAuth(httpx.Auth):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a key to an account is not pickled or copied")
+
+
+def _is_whole(request: httpx.Request) -> bool:
+    """Whether it can be sent again: a body that is a stream is gone once it was sent."""
+    return isinstance(request.stream, httpx.ByteStream)
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +141,9 @@ class Account:
         connection = content.connection
         renew = None if connection is None else partial(resources.renew, connection)
         # One for all its clients: what one of them was given, the others use too.
-        self._auth = BearerAuth(content.access_token, origins=content.api_hosts, renew=renew)
+        self._auth = BearerAuth(
+            content.access_token, origins=content.api_hosts, renew=renew, wait=resources.wait
+        )
 
     @property
     def access_token(self) -> str:
@@ -129,6 +160,13 @@ class Account:
         for `accept-encoding: identity` and stream.
         """
         return self._resources.client(base_url=self.api, auth=self._auth)
+
+    def sync_client(self) -> httpx.Client:
+        """The same for a `def` tool, which runs in a worker thread and may block there.
+
+        Raises ElicitError on the event loop, which it would stop for everybody.
+        """
+        return self._resources.sync_client(base_url=self.api, auth=self._auth)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Account):

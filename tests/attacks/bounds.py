@@ -20,12 +20,12 @@ from flows.oauth.access_token import BadBearer, key_id_of
 from flows.oauth.responses import TOKEN_BYTES_AT_MOST
 from tests.support.clock import NOON
 from tests.support.mcp_server import RING
-from webapp.app import BODY_BYTES_AT_MOST
 from webapp.http.httptools_reader import HEAD_BYTES_AT_MOST
 from webapp.http.requests import QUERY_BYTES_AT_MOST, cookies_of, parsed, query_of
 from webapp.mcp.messages import MESSAGE_BYTES_AT_MOST, VALUES_AT_MOST, has_too_many_values
 from webapp.mcp.received import must_fit
 from webapp.pages.locale import Locales
+from webapp.routes.router import BODY_BYTES_AT_MOST
 
 ROUNDS = 5
 COOKIES = b'a="\\;' * (HEAD_BYTES_AT_MOST // 5)

@@ -16,8 +16,9 @@ from flows.elicitation import user_code as bindings
 from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.user_code import UserCodeGenerator
 from flows.kinds.form import FormTerms
+from tests.support.client_by_hand import here as here_by_hand
 from tests.support.clock import NOON, Clock
-from tests.support.mcp_server import FORM, MODERN, caller_of
+from tests.support.mcp_server import FORM, MODERN, caller_of, soon, text_of
 from tests.support.oauth_env import approve, ends, oauth_env
 from tests.support.service_env import asked, process
 from tests.support.serving import serving
@@ -61,6 +62,19 @@ async def test_whoever_is_signed_in_at_the_provider_is_connected_and_named(here)
     page = await ends(person, await person.visit(callback))
     assert (await asked.account()).label == "hubot"
     assert "hubot" in page.text
+
+
+async def test_a_program_that_waits_a_second_is_taken_for_its_person(server, revision):
+    @server.tool()
+    @elicit.gate
+    async def wipe() -> str:
+        return "wiped"
+
+    async with here_by_hand(server, revision) as it:
+        call = await it.asks("wipe")
+        it.clock.tick(seconds=1)
+        await it.shows.says("accept", {})
+        assert text_of(await soon(call)) == "wiped"
 
 
 async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(server):

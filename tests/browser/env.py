@@ -23,6 +23,7 @@ from tests.browser.shop_env import Action, Calling, calling
 from tests.crash.shop_env import no_certificates
 from tests.support.mcp_server import service_in
 from tests.support.serving import bound, serving, serving_at
+from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.demo.tools import add_tools
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
@@ -139,7 +140,9 @@ async def open_env() -> AsyncIterator[ServerEnv]:
         port = reserved.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         env = ServerEnv(url=url, sandbox_url="")
-        settings = Settings(url=url, ring=Ring([b"s" * 32]), store="memory:", uid=os.getuid())
+        settings = Settings(
+            url=url, ring=Ring([b"s" * 32]), store="memory:", uid=os.getuid(), policies=AT_ONCE
+        )
         made: list[Sandbox] = []
 
         def outside(sandbox_url: str) -> ASGIApp:

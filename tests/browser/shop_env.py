@@ -30,6 +30,7 @@ from flows import Link, complete_elicitation, elicit
 from flows.crypto.vault import Ring
 from tests.crash.shop_env import no_certificates
 from tests.support.serving import bound, serving
+from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.http.connection import Receive, Scope, Send
 from webapp.settings.settings import Settings
@@ -148,7 +149,11 @@ async def open_shop(*, port: int = 0) -> AsyncIterator[Shop]:
             port = reserved.getsockname()[1]
             shop = Shop(url=f"http://127.0.0.1:{port}", store=store)
             settings = Settings(
-                url=shop.url, ring=Ring([b"s" * 32]), store="memory:", uid=os.getuid()
+                url=shop.url,
+                ring=Ring([b"s" * 32]),
+                store="memory:",
+                uid=os.getuid(),
+                policies=AT_ONCE,
             )
             tools = _tools(
                 shop=shop.url,

@@ -32,6 +32,7 @@ from tests.support.mcp_server import (
 )
 from tests.support.oauth_env import decide, ends, ground
 from tests.support.serving import serving
+from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.demo.walker import Page as Forms
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
@@ -182,7 +183,7 @@ async def sandbox_env(
     async with AsyncExitStack() as stack:
         post = await stack.enter_async_context(httpx.AsyncClient(verify=TLS))
         on = await stack.enter_async_context(ground(clock, deliver=post.send))
-        settings = replace(on.settings, identity=who or IdentitySettings())
+        settings = replace(on.settings, identity=who or IdentitySettings(), policies=AT_ONCE)
         app = await stack.enter_async_context(
             open_app(
                 settings,

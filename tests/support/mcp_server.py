@@ -10,8 +10,8 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from html import unescape
 from typing import Any, cast
 from urllib.parse import urljoin
@@ -28,6 +28,7 @@ from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.kinds.gate import GatePolicy
 from flows.question import asking
 from tests.support.serving import serving_at
+from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.connecting import utc_now
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
@@ -489,12 +490,13 @@ async def server_env(
     who: IdentitySettings | Callable[[str], IdentitySettings] | None = None,
     gate: GatePolicy | None = None,
     policies: PolicySettings | None = None,
+    min_answer: timedelta = AT_ONCE.min_answer,
     plugins: Sequence[object] = (),
     kinds: Sequence[type[OwnKind]] = (),
 ) -> AsyncIterator[ServerEnv]:
     """Serve it as `elicit serve` does, with the lifespan under uvicorn.
 
-    `who` may be made of the address.
+    `who` may be made of the address. Clients of tests answer at once, for a person.
     """
     before = _tasks()
     apps: list[_Lived] = []
@@ -508,7 +510,7 @@ async def server_env(
             uid=UID,
             identity=who(url) if callable(who) else who or IdentitySettings(),
             gate=gate or GatePolicy(),
-            policies=policies or PolicySettings(),
+            policies=replace(policies or PolicySettings(), min_answer=min_answer),
         )
         more = {"limits": limits, "plugins": plugins, "kinds": kinds}
         apps.append(_Lived(settings, server, store=opened, **more))
@@ -544,6 +546,7 @@ async def attached(
     *,
     clock: Callable[[], datetime] = utc_now,
     policies: PolicySettings | None = None,
+    min_answer: timedelta = AT_ONCE.min_answer,
     **options: bool,
 ) -> AsyncIterator[ServerEnv]:
     """Attach to a server that its own library serves: no pages, and nothing of ours around it.
@@ -565,7 +568,12 @@ async def attached(
         stack.push_async_callback(store.aclose)
         service = await stack.enter_async_context(
             open_service(
-                store=store, ring=RING, public_url=url, uid=UID, clock=clock, policies=policies
+                store=store,
+                ring=RING,
+                public_url=url,
+                uid=UID,
+                clock=clock,
+                policies=replace(policies or PolicySettings(), min_answer=min_answer),
             )
         )
         attach(server, service)

@@ -37,6 +37,7 @@ from tests.support.mcp_server import (
 from tests.support.sandbox import Form, nobody_listens
 from tests.support.service_env import Holding, call_of
 from tests.support.serving import bound, serving, serving_at
+from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.calls.call import Call
 from webapp.calls.verbs import Verbs
@@ -253,7 +254,7 @@ async def ground(clock: Clock, *, deliver: Deliver = nobody_listens) -> AsyncIte
 
         async with serving_at(make):
             ((sandbox, gate),) = made
-            settings = Settings(url=url, ring=RING, store="memory:", uid=UID)
+            settings = Settings(url=url, ring=RING, store="memory:", uid=UID, policies=AT_ONCE)
             yield Ground(settings=settings, sandbox=sandbox, gate=gate, port=port)
 
 

@@ -22,6 +22,7 @@ SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="log
 CODE = CodeButton(action="/e/abc/code", csrf="c5f1")
 USUAL: Mapping[str, Any] = {
     "server": "my tools",
+    "for_user": False,
     "is_otherwise": False,
     "is_closed": False,
     "trouble": "silent",

@@ -7,7 +7,7 @@ another way; see tests/test_leaks.py.
 import asyncio
 import subprocess
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +35,18 @@ async def start(
     stdout: int = PIPE,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Process:
     """Start it; its standard error is `error_of` it."""
     written = EARS.listen(name)
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=stdin, stdout=stdout, stderr=written.fileno(), cwd=cwd, env=env
+        *command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=written.fileno(),
+        cwd=cwd,
+        env=env,
+        pass_fds=pass_fds,
     )
     _WRITTEN[process] = written
     return process

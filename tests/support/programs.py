@@ -78,6 +78,10 @@ async def started_by_client(
             yield client, person, said
 
 
+def elicit_stdio(server: str, *arguments: str) -> tuple[str, ...]:
+    return ("-P", "-m", "elicit_url", "stdio", server, *arguments)
+
+
 @contextlib.asynccontextmanager
 async def client_of(url: str, revision: str) -> AsyncIterator[tuple[Client, "PersonAtLinks"]]:
     """A client over HTTP, and whoever opens what it shows."""
@@ -97,6 +101,7 @@ class PersonAtLinks:
     def __init__(self) -> None:
         self.steps = cast("asyncio.TaskGroup", None)
         self.links: list[str] = []
+        self.enters: list[str] = []  # origins beside the link's own
 
     async def show(self, _: Any, params: ElicitRequestParams) -> ElicitResult:
         assert isinstance(params, ElicitRequestURLParams)
@@ -106,4 +111,4 @@ class PersonAtLinks:
 
     async def _open(self, link: str) -> None:
         async with httpx.AsyncClient() as browser:
-            await walk(browser, link, answers={}, say=lambda _: None)
+            await walk(browser, link, answers={}, also=self.enters, say=lambda _: None)

@@ -1,12 +1,16 @@
 """What is wrong with an environment, as the settings tell it."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 import pytest
 
+from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import DEFAULT_HOST, BadSettings, read_settings
 
 SECRET = "a secret of at least thirty-two bytes"
+# Clients of the tests answer at once, for a person.
+AT_ONCE = PolicySettings(min_answer=timedelta())
 PUBLIC = {"ELICIT_URL": "https://elicit.example", "ELICIT_SECRET": SECRET}
 
 

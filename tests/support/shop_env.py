@@ -44,6 +44,7 @@ from tests.support.mcp_server import (
     text_of,
 )
 from tests.support.serving import serving_at, transport_to
+from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.records.rows import StoredWebhook
@@ -198,7 +199,9 @@ class Shop:
         self.line = line
         self.clock = clock
         self.store = store
-        self.settings = with_sandbox(Settings(url=url, ring=RING, store=address, uid=UID), sandbox)
+        self.settings = with_sandbox(
+            Settings(url=url, ring=RING, store=address, uid=UID, policies=AT_ONCE), sandbox
+        )
         self.post: list[bytes] = []  # what the checkout has to tell, oldest first
         self.price = Money("9.00", "EUR")
         self.timeout = timedelta(minutes=30)

@@ -1,10 +1,12 @@
 // A client of the official TypeScript libraries, as a model's host would run it.
 //
-// Its argument is JSON: which library, where, on which revision, what it declares, what it answers.
+// Its argument is JSON: which library, where, on which revision, what it declares, what it answers
+// and after how long.
 // Each line on its input is a call; lines on its output say what it was asked, which interactions
 // it was told are complete, and what came of the call. It ends with its input.
 
 import { createInterface } from 'node:readline';
+import { setTimeout } from 'node:timers/promises';
 
 const { library, url, revision, elicitation, answers } = JSON.parse(process.argv[2]);
 const WHO = { name: 'typescript', version: '1' };
@@ -13,9 +15,12 @@ function say(line) {
   process.stdout.write(`${JSON.stringify(line)}\n`);
 }
 
-function answer({ params }) {
+async function answer({ params }) {
   say({ asked: params });
-  return answers.shift() ?? { action: 'accept' };
+  const { afterSeconds, ...given } = answers.shift() ?? { action: 'accept' };
+  if (afterSeconds === 'never') await new Promise(() => {});
+  if (afterSeconds) await setTimeout(1000 * afterSeconds);
+  return given;
 }
 
 function note({ params }) {

@@ -10,7 +10,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from flows.elicitation.states import Json
 from tests.support.processes import ended, error_of, killed, start
@@ -50,6 +50,7 @@ class Caller:
         self.speaks = ""
         self.tools: list[str] = []
         self.completed: list[str] = []  # ids of the complete notifications
+        self.is_killed = False
 
     async def connected(self) -> None:
         said = await self._line()
@@ -86,6 +87,11 @@ class Caller:
         """What comes next: something that it was asked, a result or an error."""
         return await self._next()
 
+    async def kill(self) -> None:
+        """End it in the middle of what it does."""
+        self.is_killed = True
+        await killed(self._process)
+
     async def _next(self) -> dict[str, Any]:
         while "completed" in (said := await self._line()):
             self.completed.append(said["completed"])
@@ -107,11 +113,17 @@ async def calling(
     *,
     declares: Mapping[str, Json] | None,
     answers: Sequence[Mapping[str, Json] | str] = (),
+    answers_after: float | Literal["never"] = 0.0,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> AsyncIterator[Caller]:
-    """A connected client. It gives `answers` one by one, contents or actions, then accepts."""
+    """A connected client. It gives `answers` one by one, contents or actions, then accepts.
+
+    `answers_after` is how many seconds each of them takes.
+    """
     given = [
-        {"action": each} if isinstance(each, str) else {"action": "accept", "content": each}
+        {"afterSeconds": answers_after, "action": each}
+        if isinstance(each, str)
+        else {"afterSeconds": answers_after, "action": "accept", "content": each}
         for each in answers
     ]
     wanted = {
@@ -127,6 +139,8 @@ async def calling(
         caller = Caller(process, patience_seconds=patience_seconds)
         await caller.connected()
         yield caller
+        if caller.is_killed:
+            return
         cast("asyncio.StreamWriter", process.stdin).close()
         end = await ended(process, within_seconds=PATIENCE_SECONDS)
         assert (end.status, end.err) == (0, "")

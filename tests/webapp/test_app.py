@@ -163,11 +163,8 @@ async def test_a_path_that_a_proxy_keeps_is_told_to_the_operator_once(
         ready = await client.get("/tools/ready")
         assert (ready.status_code, ready.json()["code"]) == (503, "path-unknown")
         assert f"set ELICIT_URL to {URL}/tools" in ready.json()["detail"]
-    said = [vars(r)["do"] for r in caplog.records if r.getMessage() == "path.unknown"]
-    (once,) = said
-    assert once.startswith(
-        f"A proxy keeps a path that ELICIT_URL ({URL}) lacks: set ELICIT_URL to "
-    )
+    (said,) = (r.getMessage() for r in caplog.records if "path.unknown" in r.getMessage())
+    assert f"set ELICIT_URL to {URL}/tools, or have" in said
 
 
 async def test_a_path_that_a_proxy_takes_off_is_told_to_whoever_asks_how_we_are(

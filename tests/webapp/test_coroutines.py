@@ -314,6 +314,14 @@ async def test_an_application_is_called_what_its_author_says(here: AskingEnv) ->
     block, person = here.begin(connect), await here.browser()
     page = await person.visit((await block.link()).url)
     assert APPLICATION in page.text
+    assert "assistant" not in page.text
+
+
+async def test_its_home_speaks_of_no_tools(here: AskingEnv) -> None:
+    page = await (await here.browser(None)).visit(here.url)
+    assert (page.status, page.heading) == (200, f"Here {APPLICATION} asks its users")
+    assert "/mcp" not in page.text
+    assert (await (await here.browser()).visit(f"{here.url}/mcp")).status == 404
 
 
 @pytest.mark.parametrize("url", ["", "login", "//evil.example", "javascript:alert(1)", "/a\n"])

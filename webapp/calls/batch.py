@@ -10,12 +10,13 @@ from typing import Generic, Protocol, TypeVar
 
 from webapp.elicitations.waiters import Waiter
 
-# Ways of a presenter's to end a leg, the one that goes first in front: a form in the client is
-# answered before a link is given to the model.
+# Ways of a presenter's to end a leg, the one that goes first in front: that nobody was asked is
+# told at once, and a form in the client is answered before a link is given to the model.
+NOBODY = "nobody"
 RETRY = "retry"
 REQUIRED = "required"
 RESULT = "result"
-_WAYS = (RETRY, REQUIRED, RESULT)
+_WAYS = (NOBODY, RETRY, REQUIRED, RESULT)
 
 
 class Placed(Protocol):
@@ -77,4 +78,5 @@ class Batch(Generic[PartT]):
         ordered = sorted(self._standing, key=lambda one: one.rank)
         lead = ordered[0]
         if not lead.turn.done():
-            lead.turn.set_result(tuple(one.part for one in ordered if one.way == lead.way))
+            ways = {lead.way, RESULT} if lead.way == NOBODY else {lead.way}
+            lead.turn.set_result(tuple(one.part for one in ordered if one.way in ways))

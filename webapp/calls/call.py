@@ -64,6 +64,7 @@ class Call:
     ) -> None:
         """`accounts` are those that the body got in earlier legs, by the digest of the question."""
         self.leg = secrets.token_urlsafe(12)
+        self.loop = asyncio.get_running_loop()
         self.elicitations = elicitations
         self.links = links
         self.completing = completing

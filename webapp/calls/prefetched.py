@@ -1,7 +1,7 @@
 """Answers handed over: what a tool's needs brought before its body, until the body awaits them.
 
 What could go wrong: an answer that is used twice. Each is given to the first await of an equal
-question, once; the next one is a question of its own.
+question, once; the next one is a question of its own. `needed` only reads what was brought.
 """
 
 from collections import defaultdict
@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from flows.elicitation.states import Json
+from flows.errors import InvalidQuestion
+from flows.kinds.needs import NOT_NEEDED
 from flows.question import Outcome, Question
 
 T = TypeVar("T")
@@ -22,10 +24,19 @@ class Prefetched:
         self._outcomes: defaultdict[tuple[Fact, str | None], list[Outcome[Json]]] = defaultdict(
             list
         )
+        self._brought: dict[tuple[Fact, str | None], Outcome[Json]] = {}
 
     def put(self, fact: Fact, outcome: Outcome[Json], *, key: str | None) -> None:
         """`outcome` has what `Question.answer` takes; `key` is the question's own."""
         self._outcomes[fact, key].append(outcome)
+        self._brought[fact, key] = outcome
+
+    def see(self, fact: Fact, question: Question[T]) -> T:
+        """The latest answer, whoever awaited it already. Raises InvalidQuestion."""
+        outcome = self._brought.get((fact, question.key))
+        if outcome is None:
+            raise InvalidQuestion(NOT_NEEDED)
+        return question.answer(outcome.content)
 
     def take(self, fact: Fact, question: Question[T]) -> Outcome[T] | None:
         """The answer for the first that awaits it."""

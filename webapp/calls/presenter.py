@@ -52,6 +52,7 @@ class Prompt:
 
     shown: PresentedQuestion
     is_out: bool = False  # the client was shown it in an earlier leg
+    is_nobodys: bool = False  # the client answered it, sooner than a person can
     user_code: str | None = None
 
     @property
@@ -67,6 +68,7 @@ class Leg(Protocol):
 
     used: CallUse
     faults: dict[str, Sequence[Fault]]
+    is_over: bool
 
     @property
     def now(self) -> datetime: ...

@@ -4,11 +4,14 @@ What could go wrong: a tool that keeps what it was given and goes on with it aft
 after the person has stopped sharing it. The key it has stays what it is; there is no newer one.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.states import Json
+from flows.errors import ElicitError
+from flows.question import telling
 from webapp.payments.payments import Payments
 
 if TYPE_CHECKING:
@@ -16,6 +19,13 @@ if TYPE_CHECKING:
 
     from webapp.http.client import Outbound
     from webapp.oauth.accounts import Accounts
+
+
+T = TypeVar("T")
+_ON_THE_LOOP = (
+    "sync_client() blocks: it is for a `def` tool, which runs in a thread of its own. In an async "
+    "tool write `async with account.client() as api:`."
+)
 
 
 class OwnersReach:
@@ -34,6 +44,7 @@ class OwnersReach:
         outbound: "Outbound",
         accounts: "Accounts",
         hide: Callable[[str], None],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._owner = owner
         self._run = run
@@ -45,9 +56,23 @@ class OwnersReach:
         self._outbound = outbound
         self._accounts = accounts
         self._hide = hide  # told of each new key, which no error may carry
+        self._loop = loop  # the call's own
 
     def client(self, *, base_url: str, auth: "httpx.Auth") -> "httpx.AsyncClient":
         return self._outbound.client(base_url=base_url, auth=auth)
+
+    def sync_client(self, *, base_url: str, auth: "httpx.Auth") -> "httpx.Client":
+        with telling():
+            _must_be_a_thread()
+        return self._outbound.sync_client(base_url=base_url, auth=auth)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            _must_be_a_thread()
+        except ElicitError:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def renew(self, connection: str, refused: str) -> str | None:
         if self._is_over():
@@ -66,3 +91,12 @@ class OwnersReach:
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
         return await self._payments.refund(self._owner, receipt_id, reason=reason, run=self._run)
+
+
+def _must_be_a_thread() -> None:
+    """Raises ElicitError on an event loop, which would wait for itself."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ElicitError(_ON_THE_LOOP)

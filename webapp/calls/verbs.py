@@ -17,7 +17,7 @@ from flows.elicitation import run as runs
 from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
-from flows.errors import ElicitError, Failed, NotAllowed, NotSupported
+from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported
 from flows.question import (
     Outcome,
     Question,
@@ -88,6 +88,7 @@ class Verbs:
             outbound=call.outbound,
             accounts=call.kinds.accounts,
             hide=call.used.hidden.add,
+            loop=call.loop,
         )
 
     def fact(self, request: Request) -> Fact:
@@ -149,6 +150,12 @@ class Verbs:
         except ElicitError as error:
             self.last_error = error
             raise
+
+    def needed(self, question: Question[T]) -> T:
+        """Implements flows.question.NeedsHolder, in the worker thread of a `def` tool too."""
+        if self.call.is_over:
+            raise CallOver
+        return self.handed.see(self.fact(question.request), question)
 
     def can(self, mode: str) -> bool:
         return self.call.presenter.can(mode)

@@ -26,6 +26,7 @@ COMMANDS = {
     "keys": "make, replace and retire secrets",
     "payments": "list payments, and refund them",
     "approvals": "list approvals, and end them",
+    "clients": "list what clients did with what they were sent, and forget it",
     "pending": "list what people are asked now",
     "servers": "list the servers, or say that one has moved",
     "webhooks": "list what providers told, and replay it",

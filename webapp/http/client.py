@@ -94,6 +94,17 @@ class Outbound:
             transport=self._transport,
         )
 
+    def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
+        """The same for a tool's thread."""
+        return httpx.Client(
+            base_url=base_url,
+            auth=auth,
+            timeout=CLIENT_SECONDS,
+            verify=self._trust,
+            mounts=no_proxy() if self._transport is None else None,
+            transport=self._transport,
+        )
+
     async def run(self, talk: Talk[T], *, to: Client | None = None) -> T:
         """Raises Failed when the other side cannot be talked to, and what the talk raises.
 

@@ -114,7 +114,8 @@ def mount_of(scope: Mapping[str, Any]) -> str:
     if scope.get("root_path"):
         return str(scope["root_path"]).rstrip("/")
     path, whole = scope["path"].rstrip("/"), unquote(written_path(scope)).rstrip("/")
-    return whole.removesuffix(path) if path != whole and whole.endswith(path) else ""
+    is_off = path != whole and whole.endswith(path)
+    return whole.removesuffix(path).rstrip("/") if is_off else ""
 
 
 def _is_ours(name: bytes, value: bytes) -> bool:

@@ -29,9 +29,11 @@ TRACE_LETTERS_AT_MOST = 8000
 MASKED_LETTERS_AT_MOST = 64 * 1024  # of a record that others write, where something is hidden
 PLACES_AT_MOST = 6
 CAUSES_AT_MOST = 10
-# What our paths and the way back from a provider have in them.
+# Tokens of ours, and all that comes back with a browser.
 _IN_ADDRESS = re.compile(
-    r"(/(?:e|pair|callback/url)/)[^/?#\s]+|(/(?:return|callback|signin/callback)[^?\s]*\?)\S+"
+    r"(/(?:e|pair|callback/url)/)[^/?#\s]+"
+    r"|(/(?:return|callback|signin/callback)(?:/[\w.-]+)?)\?\S+"
+    r"|()[\w-]{40,}\.[\w-]{43}(?![\w-])"
 )
 _OURS = ("webapp", "flows")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -184,7 +186,7 @@ def mask_addresses(record: logging.LogRecord) -> bool:
 
 
 def _without_token(found: re.Match[str]) -> str:
-    return f"{found[1] or found[2]}***"
+    return f"{found[1] or found[2] or ''}***"
 
 
 def show_events(level: int = logging.WARNING) -> None:

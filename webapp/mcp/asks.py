@@ -3,14 +3,17 @@
 A call ends before its client gives up on it, and the same call goes on. What could go wrong
 between the two: a form that a person is filling in vanishes, or a link that they have opened is
 shown to them again. So a request that is left open when its call ends is the next call's, and a
-link that was accepted is not shown again on this connection.
+link that was accepted is not shown again on this connection. An answer that comes while no call is
+there settles its question, as the next one may be given the link instead.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from mcp.server.context import ServerRequestContext
@@ -19,14 +22,30 @@ from webapp.elicitations.service import Elicitations
 
 # What counts of an answer that came between two calls: whoever dismissed it is asked again.
 _COUNTS = ("accept", "decline")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientAnswer:
+    """What a client answered, so many seconds after it was asked."""
+
+    action: str
+    content: object = None
+    after: float = 0.0
+
+
+# What is done about one that comes when its call has ended; None is an error's.
+Late: TypeAlias = Callable[[ClientAnswer | None], Awaitable[None]]
+Asking: TypeAlias = asyncio.Task[ClientAnswer | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Left:
     """A request that is still out; it ends with its question."""
 
-    asking: asyncio.Task[Any]
+    asking: Asking
     end: asyncio.TimerHandle
+    came: Callable[[Asking], None]  # what hears of its answer
 
 
 class ClientAsks:
@@ -36,21 +55,25 @@ class ClientAsks:
         self._left: dict[str, _Left] = {}
         self._accepted: set[str] = set()
         self._untold: set[str] = set()  # calls went away from these while they were open
+        self._works: set[asyncio.Task[None]] = set()
 
-    def begin(self, id: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
+    def begin(self, id: str, ask: Callable[[], Coroutine[Any, Any, ClientAnswer | None]]) -> Asking:
         """Ask the client, or go on with what an earlier call left open."""
         left = self._left.pop(id, None)
         if left is not None:
             left.end.cancel()
+            left.asking.remove_done_callback(left.came)
             if not left.asking.done() or _action_of(left.asking) in _COUNTS:
                 return left.asking
         return asyncio.create_task(ask())
 
-    def leave(self, id: str, asking: asyncio.Task[Any], *, life: timedelta) -> None:
-        """The call ends and the question goes on."""
+    def leave(self, id: str, asking: Asking, *, life: timedelta, late: Late) -> None:
+        """The call ends and the question goes on; `late` is for an answer before the next call."""
         end = asyncio.get_running_loop().call_later(life.total_seconds(), asking.cancel)
-        self._left[id] = _Left(asking, end)
+        came = partial(self._came, id, late)
+        self._left[id] = _Left(asking, end, came)
         self._untold.add(id)
+        asking.add_done_callback(came)
 
     def has_left(self, id: str) -> bool:
         return id in self._left
@@ -61,6 +84,13 @@ class ClientAsks:
 
     def has_accepted(self, id: str) -> bool:
         return id in self._accepted
+
+    def _came(self, id: str, late: Late, asking: Asking) -> None:
+        if id not in self._left or asking.cancelled() or asking.exception() is not None:
+            return  # nobody waits for it any more
+        work = asyncio.create_task(_logged(late(asking.result())))
+        self._works.add(work)
+        work.add_done_callback(self._works.discard)
 
     def end(self, id: str) -> None:
         """It is over, and the client knows."""
@@ -93,8 +123,15 @@ class ConnectionAsks:
         return self._asks.setdefault(connection, ClientAsks())
 
 
-def _action_of(asking: asyncio.Task[Any]) -> object:
+def _action_of(asking: Asking) -> str | None:
     if asking.cancelled() or asking.exception() is not None:
         return None
     answer = asking.result()
-    return getattr(answer, "action", answer)
+    return None if answer is None else answer.action
+
+
+async def _logged(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except Exception:  # noqa: BLE001 - a task's edge
+        _log.exception("client.late_answer_lost")

@@ -150,7 +150,7 @@ class Middleware:
             wire = client_connection_of(context.request.scope)
         else:
             wire = self._wires.find(request_id)
-        service, declared = self._service, declared_by(context)
+        service, declared = self._service, self._declared(context)
         params = dict(context.params or {})
         caller = self._caller(context, declared)
         has_result_tool = await self._has_result_tool(context, declared)
@@ -220,7 +220,7 @@ class Middleware:
         async def body() -> HandlerResult:
             return await self._body(call, presenter, tool, context, call_next)
 
-        has_result = service.patience.watch(caller, wire)
+        has_result = service.clients.watch(caller, wire)
         is_cut_told = context.request is None or context.protocol_version < MODERN
         result = await service.bodies.run(call, body, wire, is_cut_told=is_cut_told)
         has_result()
@@ -358,13 +358,16 @@ class Middleware:
         """The tools that are not hidden, with ours for who needs it, on the last page."""
         result = _wire_form(await call_next(context))
         result = await self._hiding.listed(context, result, self._caller_of(context))
-        declared = declared_by(context)
+        declared = self._declared(context)
         if not result.get("nextCursor") and await self._has_result_tool(context, declared):
             result["tools"] = [*result.get("tools", []), self._result_tool.listed]
         return result
 
+    def _declared(self, context: ServerRequestContext[Any, Any]) -> Declared:
+        return declared_by(context, listed=self._service.clients.listed)
+
     def _caller_of(self, context: ServerRequestContext[Any, Any]) -> Callable[[], Caller]:
-        return lambda: self._caller(context, declared_by(context))
+        return lambda: self._caller(context, self._declared(context))
 
     async def _has_result_tool(
         self, context: ServerRequestContext[Any, Any], declared: Declared

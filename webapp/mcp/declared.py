@@ -1,23 +1,35 @@
-"""What a client declared, and what it can be shown or asked within one call."""
+"""What a client declared, and what it can be shown or asked within one call.
 
+What could go wrong: a bridge passes on what the client behind it declares, and cannot do it itself.
+"""
+
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from mcp.server.context import ServerRequestContext
 
 from flows.elicitation.calling_client import kept_name
 from flows.elicitation.capabilities import modes_of
 from webapp.mcp.results import MODERN
+from webapp.settings.quotas import ListedClient
+
+# A bridge's mark behind the name of the client that it brings.
+_BRIDGED: Final = re.compile(r" \(via mcp-remote [^()]*\)\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
     """What it calls itself tells it from others as it was sent; see `kept_name`.
 
+    `name` is without the mark of a bridge between, `release` its own version. `modes` are what it
+    declared, but for what the operator says that it does not show.
     `is_reached`: whether a request of ours comes to it while a call of its own is open.
     """
 
     name: str | None
+    release: str
     modes: frozenset[str]
     is_modern: bool
     is_reached: bool
@@ -38,12 +50,25 @@ class Declared:
         return not (self.shows(by_code=by_code) if by_code else "url" in self.modes or self.asks)
 
 
-def declared_by(context: ServerRequestContext[Any, Any]) -> Declared:
-    info = context.session.client_params
+def declared_by(
+    context: ServerRequestContext[Any, Any],
+    *,
+    listed: Callable[[str | None, str], ListedClient | None],
+) -> Declared:
+    """`listed` is what the operator says of a client, by its name and its version."""
+    params = context.session.client_params
+    info = params.client_info if params is not None else None
+    given, release = ("", "") if info is None else (info.name, kept_name(info.version))
+    name = None if info is None else kept_name(_BRIDGED.sub("", given))
     is_modern = context.protocol_version >= MODERN
+    modes = modes_of(context.session.client_capabilities)
+    if is_modern and _BRIDGED.search(given):
+        modes -= {"url"}  # it refuses url requests there, and the call fails
+    known = listed(name, release)
     return Declared(
-        name=kept_name(info.client_info.name) if info is not None else None,
-        modes=modes_of(context.session.client_capabilities),
+        name=name,
+        release=release,
+        modes=modes if known is None else modes & known.draws,
         is_modern=is_modern,
         is_reached=is_modern or context.session.can_send_request,
     )

@@ -4,13 +4,14 @@ What could go wrong: a client, or the model behind it, answers what was not aske
 here before it settles anything; what does not fit ends the question and says where and why.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from flows.elicitation.proof import InClient
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.kinds.form import on_the_wire
-from flows.schema.schema import check, without_blanks
+from flows.schema.schema import Fault, check, without_blanks
 from webapp.calls.presenter import Leg
 from webapp.elicitations.complete import complete_elicitation
 from webapp.kinds.page_kind import PageKind, arguments_in
@@ -64,24 +65,37 @@ async def answered(call: Leg, asked: Elicitation, content: object) -> Elicitatio
     """The client's yes: it settles the question, or ends it where it does not fit."""
     if call.now >= asked.expires_at:  # the sweeper is not there yet
         return await call.elicitations.end(asked, Status.EXPIRED)
-    kind = _kind(call, asked)
-    schema = kind.schema(asked)
-    given: Json = {}  # a yes says no more than that
-    if schema.fields and content is not None:
-        given = without_blanks(schema, cast("Json", content))
-    faults = check(schema, given) or call.kinds.rules.here(asked, given)
+    given, faults = _read(call, asked, content)
     if not faults:
-        return await kind.complete(asked, given, InClient())
+        return await _kind(call, asked).complete(asked, given, InClient())
     ended = await call.elicitations.end(asked, Status.FAILED, why=DOES_NOT_FIT)
     if ended.why == DOES_NOT_FIT:
         call.faults[asked.id] = faults
     return ended
 
 
+async def acted_late(call: Leg, asked: Elicitation, action: str, content: object) -> None:
+    """What the client answered after the call had ended: the next same call finds it settled.
+
+    What does not fit is left to that call, which can say where and why.
+    """
+    if action != "accept" or not _read(call, asked, content)[1]:
+        await acted(call, asked, action, content)
+
+
 async def agreed(call: Leg, asked: Elicitation) -> Elicitation:
     """The person goes to the link, and the tool waits for no more than that."""
     await complete_elicitation(call.elicitations, asked.id, {}, InClient())
     return await call.elicitations.as_remembered(asked.id) or asked
+
+
+def _read(call: Leg, asked: Elicitation, content: object) -> tuple[Json, Sequence[Fault]]:
+    """What it says, and what of it does not fit."""
+    schema = _kind(call, asked).schema(asked)
+    given: Json = {}  # a yes says no more than that
+    if schema.fields and content is not None:
+        given = without_blanks(schema, cast("Json", content))
+    return given, check(schema, given) or call.kinds.rules.here(asked, given) or ()
 
 
 def _kind(call: Leg, asked: Elicitation) -> PageKind:

@@ -11,7 +11,7 @@ from mcp_types import INTERNAL_ERROR
 from flows.elicitation.run import REPEATED_FOR
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.traits import traits_of
-from flows.errors import ElicitError, Expired, InvalidAnswer, NotAccepted
+from flows.errors import ElicitError, Expired, InvalidAnswer, NobodyAsked, NotAccepted
 from flows.kinds.form import on_the_wire
 from webapp.calls.presenter import PresentedQuestion, Prompt
 from webapp.logs.masking import masked, masked_in_short
@@ -46,20 +46,30 @@ def link_result(
         opening = "Still waiting for the person."
     if all(part.shown.elicitation.progress == ON_ITS_WAY for part in parts):
         opening = "Still waiting, and not for the person."
+    nobody = _nobody_asked(parts)
+    if nobody is not None:
+        opening = f"{nobody} [{nobody.name}]"
     links = "\n".join(_link_text(part.shown) for part in parts)
     by_tool = f", or {RESULT_TOOL} with its elicitId" if has_result_tool else ""
     facts = [_facts(part.shown, has_result_tool=has_result_tool) for part in parts]
     # One is what programs know; of several, the first.
-    meta: dict[str, Any] = {"elicitationPending": facts[0]}
+    meta: dict[str, Any] = {"elicitationPending": facts[0], **_meta_of(nobody)}
     if len(facts) > 1:
         meta["elicitationsPending"] = facts
     return text_result(
         f"{opening}\n{links}\n{_when(parts)}, call this tool again with the same "
         f"arguments{by_tool}: it goes on from there. You cannot answer for them.",
         protocol_version=protocol_version,
-        is_error=is_error,
+        is_error=is_error or nobody is not None,
         meta=meta,
     )
+
+
+def _nobody_asked(parts: Sequence[Prompt]) -> NobodyAsked | None:
+    """What is told where the client answered one of them by itself."""
+    ids = (part.shown.elicitation.id for part in parts if part.is_nobodys)
+    id = next(ids, None)
+    return None if id is None else NobodyAsked(elicitation_id=id)
 
 
 def _link_text(shown: PresentedQuestion) -> str:
@@ -78,15 +88,23 @@ def _link_text(shown: PresentedQuestion) -> str:
     )
 
 
-def form_result(shown: PresentedQuestion, *, protocol_version: str, is_error: bool) -> Result:
+def form_result(part: Prompt, *, protocol_version: str, is_error: bool) -> Result:
     """What the model gets when the client's form has no answer, and there is no page."""
+    asked, nobody = part.shown.elicitation, _nobody_asked([part])
+    opening = "Nobody has answered yet what this tool asks in a form of the client's."
+    if nobody is not None:
+        opening = (
+            f"{nobody} [{nobody.name}]\nOnly a form of the client's can ask it here: tell the "
+            "person that their client answers by itself, and that whoever runs this server can "
+            "name it in ELICIT_CLIENTS."
+        )
     return text_result(
-        "Nobody has answered yet what this tool asks in a form of the client's. What for: "
-        f"{shown.elicitation.asked.message}\nCall this tool again with the same arguments until "
-        f"{shown.elicitation.expires_at:%H:%M} UTC: the form is shown again. "
+        f"{opening} What for: {asked.asked.message}\nCall this tool again with the same arguments "
+        f"until {asked.expires_at:%H:%M} UTC: the form is shown again. "
         "You cannot answer for the person.",
         protocol_version=protocol_version,
-        is_error=is_error,
+        is_error=is_error or nobody is not None,
+        meta=_meta_of(nobody),
     )
 
 
@@ -200,6 +218,15 @@ def busy_text() -> str:
 
 def error_result(error: ElicitError, *, protocol_version: str) -> Result:
     """What the model reads for the library's "Error executing tool": a sentence and a code."""
+    text = f"{error} [{error.name}]"
+    meta = _meta_of(error)
+    return text_result(text, protocol_version=protocol_version, is_error=True, meta=meta)
+
+
+def _meta_of(error: ElicitError | None) -> dict[str, Any]:
+    """What programs read of it."""
+    if error is None:
+        return {}
     meta: dict[str, Any] = {"errorId": error.name, "code": error.name, "status": error.http_status}
     meta["jsonrpcCode"] = error.code
     if isinstance(error, NotAccepted):
@@ -208,9 +235,7 @@ def error_result(error: ElicitError, *, protocol_version: str) -> Result:
         meta["details"] = list(error.details)
     if isinstance(error, Expired) and error.ttl is not None:
         meta["ttl"] = int(error.ttl.total_seconds() * 1000)
-    return text_result(
-        f"{error} [{error.name}]", protocol_version=protocol_version, is_error=True, meta=meta
-    )
+    return meta
 
 
 def cut_off(result: Result, hidden: Collection[str]) -> Result:

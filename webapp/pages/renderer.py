@@ -32,7 +32,9 @@ class Renderer:
 
     def render(self, view: View) -> str:
         """The page as HTML that can always be encoded as UTF-8."""
-        return self._environment.get_template(view.template).render(view=view)
+        asked_by = "the application" if view.for_user else "your assistant"
+        template = self._environment.get_template(view.template)
+        return template.render(view=view, asked_by=asked_by, Asked_by=asked_by.capitalize())
 
 
 def template_folder() -> Path:

@@ -14,10 +14,14 @@ Ending = Literal["declined", "cancelled", "expired", "superseded", "failed", "de
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What every page is told: the name of the server that asks."""
+    """What every page is told: the name of the server that asks.
+
+    `for_user`: it is an application that asks one of its own users, and no tool of an assistant's.
+    """
 
     template: ClassVar[str]
     server: str
+    for_user: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

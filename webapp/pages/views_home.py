@@ -66,5 +66,12 @@ class Home(View):
         return re.sub(r"[^a-z0-9]+", "-", self.server.lower())[:40].strip("-") or "server"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsersHome(View):
+    """Where an application without tools of its own asks its users."""
+
+    template: ClassVar[str] = "users_home.html"
+
+
 def _json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)

@@ -94,5 +94,8 @@ class RowIds:
         tag = self._tag("hook", seller, event, size=12 if is_about else 18)
         return beside(reference if is_about else owner, tag)
 
+    def client(self, owner: str, *, name: str, release: str) -> str:
+        return owner + self._tag("client", name, release, size=18)
+
     def early_event(self, owner: str, *, seller: str, payment: str) -> str:
         return owner + self._tag("early", seller, payment)

@@ -222,6 +222,29 @@ class KnownServer(Struct, frozen=True, kw_only=True):
     erase_at: datetime | None = None
 
 
+class ClientDeed(Struct, frozen=True, kw_only=True):
+    """What a client did last with what it was sent in one mode, and how long that counts."""
+
+    what: str
+    at: datetime
+    until: datetime
+
+
+class ClientRecord(Struct, frozen=True, kw_only=True):
+    """What a person's client did with forms and with links; `release` is its own version."""
+
+    id: str
+    owner: str
+    name: str
+    release: str
+    erase_at: datetime
+    forms: ClientDeed | None = None
+    links: ClientDeed | None = None
+    version: int = 0
+    status: str = "kept"
+    due_at: None = None
+
+
 class Open(Struct, frozen=True, kw_only=True):
     """A question that was open when its owner's row was written."""
 
@@ -262,6 +285,7 @@ Value: TypeAlias = (
     | KnownServer
     | Standing
     | Check
+    | ClientRecord
 )
 ValueT = TypeVar("ValueT", bound=Value)
 
@@ -282,6 +306,7 @@ KINDS: Mapping[type[Struct], str] = {
     KnownServer: "server",
     Standing: "standing",
     Check: "check",
+    ClientRecord: "client",
 }
 _encode = msgspec.json.Encoder().encode
 _decoders: Mapping[type[Struct], msgspec.json.Decoder[Any]] = {

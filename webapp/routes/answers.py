@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
@@ -36,8 +37,10 @@ class NotShown(Exception):
 class Answers:
     """Renders for one server."""
 
-    def __init__(self, *, pages: Renderer, server: str) -> None:
+    def __init__(self, *, pages: Renderer, server: str, has_tools: bool = True) -> None:
+        """Without tools whoever comes is a user of the application."""
         self._pages = pages
+        self._has_tools = has_tools
         self.server = server
         self._locales = Locales()
 
@@ -49,7 +52,10 @@ class Answers:
         form_targets: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         cookies: Sequence[str] = (),
+        for_user: bool = False,
     ) -> Response[Any]:
+        if for_user or not self._has_tools:
+            view = replace(view, for_user=True)
         return Reply(
             self._pages.render(view),
             sets=cookies,

@@ -53,18 +53,20 @@ async def provider_answers(
             return see_other(here)
         label = service.kinds.label(elicitation)
         used = Used(server=server, provider=label, here_url=here)
-        return answers.page(used, status=HTTPStatus.CONFLICT)
+        return answers.page(used, status=HTTPStatus.CONFLICT, for_user=elicitation.is_for_user)
     try:
         code = accounts.flow.code_of(elicitation, arrival)
     except Mixed as error:
         _log.warning("callback.mixed", extra={"id": elicitation.id, "why": error.reason})
         mixed = BadRequest(server=server, problem=str(error))
-        return answers.page(mixed, status=HTTPStatus.BAD_REQUEST)
+        return answers.page(mixed, status=HTTPStatus.BAD_REQUEST, for_user=elicitation.is_for_user)
     except NotConfigured as error:  # here, now: what was asked is not over for that
         error_id = secrets.token_hex(6)
         _log.warning("provider.unknown", exc_info=error, extra={"error_id": error_id})
         trouble = Trouble(server=server, error_id=error_id, again_url=here)
-        return answers.page(trouble, status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return answers.page(
+            trouble, status=HTTPStatus.SERVICE_UNAVAILABLE, for_user=elicitation.is_for_user
+        )
     except (Denied, Failed) as error:
         for code in filter(ERROR_CODE.fullmatch, arrival.all("error")):
             _log.warning("provider.refused", extra={"id": elicitation.id, "error": code})
@@ -117,4 +119,6 @@ async def _must_be_bound(page: PageRequest, elicitation: Elicitation) -> None:
         await must_be_opener(page, elicitation, here=here.removeprefix(page.service.public_url))
     _log.warning("callback.refused", extra={"id": elicitation.id, "way": way.value})
     view = SomeoneElse(server=elicitation.asked.server, other="browser")
-    raise NotShown(page.answers.page(view, status=HTTPStatus.FORBIDDEN))
+    raise NotShown(
+        page.answers.page(view, status=HTTPStatus.FORBIDDEN, for_user=elicitation.is_for_user)
+    )

@@ -11,7 +11,7 @@ from litestar.params import FromPath
 
 from webapp.http.port import proof
 from webapp.http.requests import query_of
-from webapp.pages.views_home import Home
+from webapp.pages.views_home import Home, UsersHome
 from webapp.routes.page_request import PageRequest
 from webapp.server import HostedServer, NothingServed
 from webapp.service import Service
@@ -32,6 +32,8 @@ async def home(
 ) -> Response[Any]:
     """What this server is and how to add it; its tools are named to those only who may call it."""
     service = page.service
+    if served.server is None:
+        return page.answers.page(UsersHome(server=page.answers.server))
     is_closed = service.signing_in is not None or served.has_own_sign_in
     knows = not is_closed or await page.viewer()
     view = Home(

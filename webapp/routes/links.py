@@ -45,7 +45,12 @@ async def show(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
     view = await shown.view(is_bound=page.is_bound(elicitation))
     kept_up = await page.service.identity.kept_up(page.cookies)
     targets = _form_targets(elicitation)
-    return page.answers.page(view, form_targets=targets, cookies=(*page.new_cookies, *kept_up))
+    return page.answers.page(
+        view,
+        form_targets=targets,
+        cookies=(*page.new_cookies, *kept_up),
+        for_user=elicitation.is_for_user,
+    )
 
 
 @post("/e/{token:str}", status_code=HTTPStatus.SEE_OTHER)
@@ -137,7 +142,9 @@ def _trouble(
         is_payment=traits_of(elicitation.kind).page == "payment",
     )
     targets = _form_targets(elicitation)
-    return page.answers.page(view, status=HTTPStatus.BAD_GATEWAY, form_targets=targets)
+    return page.answers.page(
+        view, status=HTTPStatus.BAD_GATEWAY, form_targets=targets, for_user=elicitation.is_for_user
+    )
 
 
 async def _take_answer(
@@ -153,7 +160,9 @@ async def _take_answer(
         faults = await page.service.kinds.rules.faults(elicitation, parsed.content)
     if faults:
         view = shown.start_typed(form_of(schema, values=page.form, faults=faults))
-        return page.answers.page(view, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+        return page.answers.page(
+            view, status=HTTPStatus.UNPROCESSABLE_ENTITY, for_user=elicitation.is_for_user
+        )
     ticks = set(filter(page.is_ticked, _TICKS))
     await typed.complete(elicitation, parsed.content, OnPage(), ticks=ticks)
     return see_other(f"/e/{token}")

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
-from flows.elicitation.user_code import PAGE_WORDS, Code
+from flows.elicitation.user_code import PAGE_WORDS, USERS_PAGE_WORDS, Code
 from webapp.http.parts import AnyRequest
 from webapp.http.rate_limit import address_key
 from webapp.identity.identity import Opening, Way
@@ -71,6 +71,7 @@ async def must_be_opener(page: PageRequest, elicitation: Elicitation, *, here: s
             status=HTTPStatus.OK if opening.way is Way.CODE else HTTPStatus.FORBIDDEN,
             form_targets=sign_in_targets(page.service) if is_form else (),
             cookies=page.new_cookies,
+            for_user=elicitation.is_for_user,
         )
     )
 
@@ -135,7 +136,7 @@ def _view(page: PageRequest, elicitation: Elicitation, opening: Opening, *, here
                 server=server,
                 kind=kind,
                 letters=page.service.user_codes.of(elicitation, code),
-                words=PAGE_WORDS,
+                words=USERS_PAGE_WORDS if elicitation.is_for_user else PAGE_WORDS,
                 live_url=f"{here}/live",
                 here_url=here,
                 status=unconfirmed(code),

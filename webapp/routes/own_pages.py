@@ -15,6 +15,7 @@ from webapp.routes.page_request import PageRequest
 
 class _About(TypedDict):
     server: str
+    for_user: bool
     viewer: str
     sign_out_csrf: str | None
     sign_in: SignInButton | None
@@ -48,6 +49,7 @@ def about(page: PageRequest, viewer: Viewer, *, back: str) -> _About:
     has_session = viewer.session is not None
     return {
         "server": page.answers.server,
+        "for_user": viewer.is_user,
         "viewer": viewer.label,
         "sign_out_csrf": page.csrf(SIGN_IN) if has_session else None,
         "sign_in": None if has_session else sign_in_button(page, back=back),

@@ -35,13 +35,15 @@ async def come_back(page: NamedDependency[PageRequest]) -> Response[Any]:
     server, opening = elicitation.asked.server, await page.opening(elicitation)
     if not (page.is_bound(elicitation) and opening.is_open):
         other = SomeoneElse(server=server, other="browser")
-        return page.answers.page(other, status=HTTPStatus.FORBIDDEN)
+        return page.answers.page(
+            other, status=HTTPStatus.FORBIDDEN, for_user=elicitation.is_for_user
+        )
     done = await service.completing.complete(elicitation.id, {})
     ended = await service.elicitations.get(elicitation.id)
     view = None if ended is None else await PageBuilder(service, ended, here="", csrf="").ended()
     if done is Completion.UNKNOWN or view is None:
         return page.answers.page(Unknown(server=server), status=HTTPStatus.NOT_FOUND)
-    return page.answers.page(view)
+    return page.answers.page(view, for_user=elicitation.is_for_user)
 
 
 @post("/callback/url/{token:str}", status_code=HTTPStatus.OK)

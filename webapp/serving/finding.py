@@ -201,6 +201,8 @@ def _why_missing(error: ModuleNotFoundError, wanted: str, here: Path) -> str:
         return f"There is no module {missing!r} in {here}, nor is one installed."
     above = sys.modules.get(missing.partition(".")[0])
     hint = _shadowed(above, here) if above is not None else ""
+    if missing == "fastmcp":
+        hint = " Install it with: pip install 'elicit-url[fastmcp]'"
     return f"{wanted} imports {missing!r}, which is not there." + hint
 
 

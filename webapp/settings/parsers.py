@@ -99,14 +99,16 @@ def count(at_most: int) -> Callable[[str], int]:
     return parse
 
 
-def duration(at_most: timedelta, says: str) -> Callable[[str], timedelta]:
+def duration(
+    at_most: timedelta, says: str, *, at_least: timedelta = timedelta(seconds=1)
+) -> Callable[[str], timedelta]:
     """A number of seconds, or with its unit; `says` is the longest one in words."""
 
     def parse(text: str) -> timedelta:
         found = with_unit(text)
         if text.isascii() and text.isdigit() and len(text) <= _SECONDS_DIGITS:
             found = timedelta(seconds=int(text))
-        if found is None or not timedelta(seconds=1) <= found <= at_most:
+        if found is None or not at_least <= found <= at_most:
             raise ValueError(
                 f"it is a number of seconds, or 7d, 12h, 30m and the like; {says} at most."
             )

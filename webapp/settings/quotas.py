@@ -1,8 +1,11 @@
 """How much may be asked at once, where and for how long, as the operator sets it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 
+from flows.elicitation.capabilities import MODES
 from flows.question import TIMEOUT_AT_MOST
 from webapp.settings.parsers import count, duration, switch
 from webapp.settings.table import setting
@@ -11,8 +14,63 @@ from webapp.settings.table import setting
 PER_OWNER_AT_MOST = 200
 
 
+_ANSWERS: Final = "answers:"
+_DRAWN: Final = {"nothing": (), "forms": ("form",), "links": ("url",), "forms+links": MODES}
+_AT_ONCE: Final = ("form", "confirm", "gate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedClient:
+    """What the operator says of a client: what it shows to people, and may answer at once.
+
+    `name` is what it calls itself, or that with `/` and its version; `answers` are kinds.
+    """
+
+    name: str
+    draws: frozenset[str] = frozenset(MODES)
+    answers: frozenset[str] = frozenset()
+
+
 def _names(text: str) -> frozenset[str]:
-    return frozenset(name.strip() for name in text.split(",") if name.strip())
+    return frozenset(_parts(text))
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _clients(text: str) -> tuple[ListedClient, ...]:
+    found, problems = dict[str, ListedClient](), list[str]()
+    for part in _parts(text):
+        try:
+            client = _client(part, others=found)
+        except ValueError as error:
+            problems += error.args
+        else:
+            found[client.name] = client
+    if problems:
+        raise ValueError(*problems)
+    return tuple(found.values())
+
+
+def _client(part: str, *, others: Collection[str]) -> ListedClient:
+    """Raises ValueError with a sentence."""
+    name, _, what = (word.strip() for word in part.rpartition("="))
+    if not name:
+        raise ValueError(f"{part!r} does not say what a client is: write my-editor=nothing.")
+    if name in others:
+        raise ValueError(f"{name} stands there twice: leave one of them out.")
+    if what.startswith(_ANSWERS):
+        kinds = frozenset(what.removeprefix(_ANSWERS).split("+"))
+        if kinds <= frozenset(_AT_ONCE):
+            return ListedClient(name=name, answers=kinds)
+    drawn = _DRAWN.get("forms+links" if what == "links+forms" else what)
+    if drawn is None:
+        raise ValueError(
+            f"{part!r}: after = stands nothing, forms, links or forms+links; or answers: with some "
+            "of form, confirm and gate, as answers:form+confirm."
+        )
+    return ListedClient(name=name, draws=frozenset(drawn))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +119,23 @@ class PolicySettings:
         otherwise="those that were seen to wait for more than 60",
         says="clients, by the names that they declare, with commas, whose calls may be held for "
         "longer than 50 seconds",
+    )
+    min_answer: timedelta = setting(
+        "ELICIT_MIN_ANSWER",
+        parse=duration(timedelta(minutes=1), "1m", at_least=timedelta()),
+        default="1",
+        says="the shortest time in which a person can have answered in a client, in seconds: a "
+        "sooner no, and a sooner yes to a confirmation or an approval, is nobody's, and the "
+        "question stays open on our page. `0` believes every answer",
+    )
+    clients: tuple[ListedClient, ...] = setting(
+        "ELICIT_CLIENTS",
+        parse=_clients,
+        otherwise="what each was seen to do in the last day",
+        says="what clients are, as `NAME=WHAT` with commas, by the name that each declares, or "
+        "`NAME/VERSION`. `WHAT` is what it shows to people: `nothing`, `forms`, `links` or "
+        "`forms+links`. For a program that answers by its person's own standing rules it is what "
+        "it may answer at once, of `form`, `confirm` and `gate`: `my-bot=answers:form+confirm`",
     )
     # For tools that are at work when the process is told to end.
     grace: timedelta = setting(

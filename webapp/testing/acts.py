@@ -54,7 +54,7 @@ class Errand:
 
     async def go_on(self) -> str:
         """Press Continue; where it leads."""
-        form = _form(await self.open(), lambda one: not one.action.endswith(("/allow", "/decline")))
+        form = _form(await self.open(), lambda one: not _is_beside(one))
         return _location(await self.press(form))
 
     async def follow(self, reply: httpx.Response) -> None:
@@ -100,7 +100,7 @@ async def dismiss(_: Errand) -> ElicitResult:
 async def connect(errand: Errand, *, account: str | None, decision: str) -> ElicitResult:
     """Allow what is connected already, or go to the provider as that person and decide there."""
     page = await errand.open()
-    allow = next((one for one in page.forms if one.action.endswith("/allow")), None)
+    allow = next((one for one in page.forms if "/allow" in one.action), None)
     if allow is not None and account is None and decision == "approve":
         await errand.follow(await errand.press(allow))
         return ACCEPT
@@ -135,6 +135,11 @@ async def visit_page(errand: Errand, fields: Mapping[str, str], origins: list[st
 
 def _hushed(_: str) -> None:
     pass
+
+
+def _is_beside(form: WalkedForm) -> bool:
+    """Whether it is another button than Continue."""
+    return "/allow" in form.action or form.action.endswith("/decline")
 
 
 def _form(page: Page, fits: Callable[[WalkedForm], bool]) -> WalkedForm:

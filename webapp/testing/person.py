@@ -76,6 +76,12 @@ class AskedPerson:
         """The client that `call` goes by."""
         self._client = client
 
+    @property
+    def client(self) -> Client:
+        """The client that `call` goes by, for what else it can do (`list_tools()`)."""
+        assert self._client is not None
+        return self._client
+
     # What they will do.
 
     def accepts(self, **content: Json) -> None:
@@ -181,10 +187,9 @@ class AskedPerson:
         Raises UnexpectedQuestion. A client that declares no URL mode gets the link in a result:
         the person follows it, and the same call is made again.
         """
-        assert self._client is not None
-        heard = Heard.of(await self._client.call_tool(tool, dict(arguments)))
+        heard = Heard.of(await self.client.call_tool(tool, dict(arguments)))
         while (link := self._link_in(heard)) is not None and await self.follows(link):
-            heard = Heard.of(await self._client.call_tool(tool, dict(arguments)))
+            heard = Heard.of(await self.client.call_tool(tool, dict(arguments)))
         self._raise_failure()
         await self.catch_up()
         return heard

@@ -3,9 +3,9 @@
 What goes wrong is an AssertionError that says what to write in the test.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import mcp_types as types
@@ -18,7 +18,6 @@ from flows.payments.money import Money
 from flows.payments.session import CheckoutTerms
 from webapp.kinds.page_kind import arguments_in
 
-_CODE = re.compile(r"\[(ELICITATION_[A-Z_]+)\]")
 # What a test could have written before the call, by what the tool asks.
 _HINTS: Mapping[str, str] = {
     "account": "connects()",
@@ -32,11 +31,15 @@ _HINTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """One question as a person was asked it; `price` of a payment, `provider` of an account."""
+    """One question as a person was asked it; `price` of a payment, `provider` of an account.
+
+    `timeout` is how long it waits for them.
+    """
 
     kind: str
     message: str
     tool: str
+    timeout: timedelta
     price: Money | None = None
     provider: str | None = None
     scopes: tuple[str, ...] = ()
@@ -57,6 +60,7 @@ class Told:
             kind=asked.kind,
             message=asked.asked.message,
             tool=asked.asked.tool,
+            timeout=asked.expires_at - asked.created_at,
             price=price,
             provider=provider,
             scopes=scopes,
@@ -78,11 +82,11 @@ class Heard:
     def of(cls, result: types.CallToolResult) -> "Heard":
         parts = [part.text for part in result.content if isinstance(part, types.TextContent)]
         text = "\n".join(parts)
-        code = _CODE.search(text) if result.is_error else None
+        code = (result.meta or {}).get("errorId") if result.is_error else None
         return cls(
             text=text,
             is_error=bool(result.is_error),
-            code=code[1] if code else None,
+            code=None if code is None else str(code),
             structured=result.structured_content,
             result=result,
         )

@@ -5,8 +5,8 @@ import copy
 import dataclasses
 import json
 import pickle
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
@@ -17,6 +17,7 @@ from mcp.server.mcpserver.utilities.func_metadata import func_metadata
 from flows.elicitation.states import Json
 from flows.oauth.account import Account, BearerAuth, account_of
 
+T = TypeVar("T")
 KEY = "gho_the_key_itself"
 CONTENT: dict[str, Any] = {
     "provider": "github",
@@ -48,6 +49,17 @@ class Wire:
             follow_redirects=True,
             transport=httpx.MockTransport(self._send),
         )
+
+    def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
+        return httpx.Client(
+            base_url=base_url,
+            auth=auth,
+            follow_redirects=True,
+            transport=httpx.MockTransport(self._send),
+        )
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run(work)
 
     async def renew(self, connection: str, refused: str) -> str | None:
         self.refused.append((connection, refused))
@@ -288,6 +300,26 @@ async def test_a_request_is_sent_again_once_however_often_it_is_refused() -> Non
     async with a_renewable(wire).client() as api:
         assert (await api.get("/user")).status_code == 401
     assert len(wire.seen) == 2
+
+
+def test_a_client_in_a_thread_renews_the_key_too_and_sends_again_what_can_be() -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"abc"
+
+    wire = Wire(needs("gho_newer"))
+    account = a_renewable(wire)
+    with account.sync_client() as api:
+        assert api.put("/user", content=parts()).status_code == 401
+        assert api.post("/user", json={"a": 1}).json() == {"a": 1}
+    assert wire.refused == [("c1", KEY)]
+    assert len(wire.seen) == 2
+    another = Wire(needs("gho_newer"))
+    with a_renewable(another).sync_client() as api:
+        assert api.get("/user").status_code == 200
+        assert api.get("https://evil.example/").status_code == 200
+    assert "Authorization" not in another.seen[-1].headers
+    with an_account(Wire(needs("gho_newer"))).sync_client() as api:
+        assert api.get("/user").status_code == 401
 
 
 async def test_what_can_not_be_renewed_stays_refused() -> None:

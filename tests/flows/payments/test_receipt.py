@@ -1,8 +1,8 @@
 """Receipts: used once or given back, never both."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
@@ -33,6 +33,7 @@ from flows.payments.receipt import (
 from tests.support.checkouts import payment as paid
 from tests.support.clock import NOON, Clock
 
+T = TypeVar("T")
 OPEN, TAKEN, SPENT, REFUNDING, REFUNDED, DISPUTED = ReceiptStatus
 ENDS = {SPENT, REFUNDED}
 Change = Callable[[Payment], Payment]
@@ -51,6 +52,12 @@ class Desk:
 
     def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
         raise AssertionError("a receipt calls nobody itself")
+
+    def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
+        raise AssertionError("a receipt calls nobody itself")
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        raise AssertionError(work)
 
     async def renew(self, connection: str, refused: str) -> str | None:
         raise AssertionError(connection)

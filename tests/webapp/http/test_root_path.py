@@ -138,3 +138,8 @@ async def test_frameworks_that_mount_us_lose_nothing(framework: str, path: str) 
     found = placed(given, url=HERE, root_path="/tools", taken="")
     assert found["path"] == path.removeprefix("/tools")
     assert not found.keys() & {"route_handler", "endpoint", "path_params", "_ls_connection_state"}
+
+
+def test_a_mount_at_the_root_is_no_mount() -> None:
+    # Litestar takes its slash off there.
+    assert inside(scope("e/x", raw="/e/x"), root_path="") == "/e/x"

@@ -1,6 +1,7 @@
 """What was typed in confidence, in the texts of others: as it is, quoted, and cut off."""
 
 import json
+import logging
 import sys
 from typing import Any
 from urllib.parse import quote
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from webapp.logs.events import mask_addresses
 from webapp.logs.masking import HIDDEN_AT_LEAST, mask, masked, masked_in_short
 
 LONG = "Kx7-Qp2_Zt9!Vb4?Wn6+Ls1=Rd3~Hf5.Jg8/Mc0,Ty8;Ua6:Ei4%Ob2&Sw7*Dv9#Fk1-Gm3"
@@ -119,3 +121,24 @@ def test_a_long_text_is_cut_and_no_piece_of_a_secret_is_left_at_the_cut(other: s
         cut = masked_in_short(said, {LONG}, letters=100)
         assert len(cut) <= 100 + len(f" [{len(said)} more letters] ")
         assert not [piece for piece in pieces(LONG, letters=4) if piece in cut]
+
+
+@pytest.mark.parametrize(
+    ("address", "written"),
+    [
+        ("/e/a-token.of-ours", "/e/***"),
+        ("/tools/e/a-token.of-ours/live", "/tools/e/***/live"),
+        ("/pair/a-token", "/pair/***"),
+        ("/callback/github?code=4711&state=4712", "/callback/github***"),
+        ("/signin/callback?code=4711", "/signin/callback***"),
+        ("/return?elicitation=a-token", "/return***"),
+        (f"/mine?elicitation={'t' * 60}.{'s' * 43}&x=1", "/mine?elicitation=***&x=1"),
+        ("/connections", "/connections"),
+        ("/mine?page=2", "/mine?page=2"),
+    ],
+)
+def test_a_hosts_log_of_requests_has_no_token_in_it(address: str, written: str) -> None:
+    args = ("127.0.0.1:1", "GET", address, "1.1", 200)
+    record = logging.LogRecord("uvicorn.access", logging.INFO, "", 1, "%s %s %s %s %d", args, None)
+    assert mask_addresses(record)
+    assert record.args == ("127.0.0.1:1", "GET", written, "1.1", 200)

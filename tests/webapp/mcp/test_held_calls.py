@@ -23,11 +23,13 @@ from tests.support.mcp_server import (
     soon,
     text_of,
 )
-from webapp.calls.patience import Patience
+from tests.support.service_env import process
+from webapp.calls.clients import McpClients
 from webapp.http.connection import StreamConnection
 from webapp.identity.identity import Caller as Identified
 from webapp.limits import CallLimits
 from webapp.settings.quotas import PolicySettings
+from webapp.stores.memory import MemoryStore
 
 LOGIN = "https://example.org/login"
 PATIENT = PolicySettings(patient_clients=frozenset({"patient"}))
@@ -185,7 +187,7 @@ async def test_a_client_that_waits_longer_is_held_longer(library, way):
     name = "patient" if way == "named" else "mcp"
     async with held(new_asking_server(library), name=name) as (env, clock, caller):
         if way == "seen":
-            see_it_wait(env.service.patience, clock, env, name, seconds=60)
+            see_it_wait(env.service.clients, clock, env, name, seconds=60)
         call = caller.call("sign_in")
         link = await caller.link()
         for _ in range(4):
@@ -196,11 +198,11 @@ async def test_a_client_that_waits_longer_is_held_longer(library, way):
 
 
 def see_it_wait(
-    patience: Patience, clock: Clock, env: ServerEnv, client: str, *, seconds: float
+    clients: McpClients, clock: Clock, env: ServerEnv, client: str, *, seconds: float
 ) -> None:
     wire = StreamConnection()
     caller = Identified(owner=env.service.identity.local_owner, client=client)
-    has_result = patience.watch(caller, wire)
+    has_result = clients.watch(caller, wire)
     clock.tick(seconds=seconds)
     has_result()
     wire.end(is_delivered=True)
@@ -209,25 +211,26 @@ def see_it_wait(
 async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
     # finding: R4
     clock = Clock()
-    patience = Patience(named=frozenset(), clock=clock)
-    for owner, seconds, arrives in (
-        ("ann", 59, True),
-        ("bob", 60, False),
-        ("eve", 60, True),
-        ("who gave up", 61, True),
-    ):
-        wire = StreamConnection()
-        has_result = patience.watch(Identified(owner=owner, client="c"), wire)
-        clock.tick(seconds=seconds)
-        if owner != "who gave up":  # its call is answered with an error, which arrives
-            has_result()
-        wire.end(is_delivered=arrives)
-    seen = {
-        who: patience.is_long(Identified(owner=who, client="c"), name="c")
-        for who in ("ann", "bob", "eve", "who gave up")
-    }
-    assert seen == {"ann": False, "bob": False, "eve": True, "who gave up": False}
-    assert not patience.is_long(Identified(owner="eve", client="another"), name="another")
+    async with process(MemoryStore(), clock) as service:
+        clients = service.clients
+        for owner, seconds, arrives in (
+            ("ann", 59, True),
+            ("bob", 60, False),
+            ("eve", 60, True),
+            ("who gave up", 61, True),
+        ):
+            wire = StreamConnection()
+            has_result = clients.watch(Identified(owner=owner, client="c"), wire)
+            clock.tick(seconds=seconds)
+            if owner != "who gave up":  # its call is answered with an error, which arrives
+                has_result()
+            wire.end(is_delivered=arrives)
+        seen = {
+            who: clients.is_patient(Identified(owner=who, client="c"), name="c")
+            for who in ("ann", "bob", "eve", "who gave up")
+        }
+        assert seen == {"ann": False, "bob": False, "eve": True, "who gave up": False}
+        assert not clients.is_patient(Identified(owner="eve", client="another"), name="another")
 
 
 async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library):
@@ -242,7 +245,7 @@ async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library):
         await soon(call)
         await eventually(lambda: not len(env.service.bodies))
         me = Identified(owner=asked.owner, client=asked.asked.client or "")
-        assert not env.service.patience.is_long(me, name="c")
+        assert not env.service.clients.is_patient(me, name="c")
 
 
 async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library):
@@ -263,7 +266,7 @@ async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library):
         await env.complete(link, {"name": "ann"})
         assert "ann" in text_of(await soon(last))
         me = Identified(owner=env.service.identity.local_owner, client="mcp")
-        assert not env.service.patience.is_long(me, name="c")
+        assert not env.service.clients.is_patient(me, name="c")
 
 
 @pytest.mark.parametrize("hours", [0, -2])

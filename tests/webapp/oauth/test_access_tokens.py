@@ -402,6 +402,7 @@ def reach_of(
         outbound=service.outbound,
         accounts=kinds.accounts,
         hide=lambda _: None,
+        loop=asyncio.get_running_loop(),
     )
 
 

@@ -23,7 +23,8 @@ from tests.support.mcp_server import RING
 from tests.support.payment_env import Mollie, PaymentEnv, PayPal, selling
 from tests.support.shop_env import FETCH, buying, open_shop
 from webapp.payments.checkouts import FETCHES_AT_ONCE
-from webapp.settings.settings import BadSettings, Settings, read_settings, with_sandbox
+from webapp.settings.sandboxed import with_sandbox
+from webapp.settings.settings import BadSettings, Settings, read_settings
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import HOLD, fall_due
 

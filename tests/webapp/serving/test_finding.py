@@ -82,6 +82,13 @@ def test_a_path_is_answered_with_the_line_for_that_very_file(folder, text, meant
     assert "file" not in sys.modules
 
 
+def test_who_has_no_fastmcp_is_told_how_to_install_it(folder):
+    (folder / "fast.py").write_text("raise ModuleNotFoundError('as without it', name='fastmcp')\n")
+    with pytest.raises(ImportError) as wrong:
+        find_server("fast:mcp")
+    assert str(wrong.value).endswith("Install it with: pip install 'elicit-url[fastmcp]'")
+
+
 def test_a_path_elsewhere_is_answered_with_its_folder_too(folder):
     (folder / "file.py").write_text("tools = MCPServer('x')\n")
     with pytest.raises(ImportError) as wrong:

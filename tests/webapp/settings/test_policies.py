@@ -7,7 +7,7 @@ import pytest
 
 from flows.question import TIMEOUT_AT_MOST
 from tests.support.settings import problems_in
-from webapp.settings.quotas import PolicySettings
+from webapp.settings.quotas import ListedClient, PolicySettings
 from webapp.settings.settings import read_settings
 from webapp.settings.table import Values
 
@@ -101,3 +101,49 @@ def test_all_problems_come_with_the_others(home: dict[str, str]) -> None:
 def test_patient_clients_are_named_with_commas() -> None:
     found, problems = read({"ELICIT_PATIENT_CLIENTS": "my editor, , another"})
     assert (found.patient_clients, problems) == (frozenset({"my editor", "another"}), [])
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("1", 1), ("30", 30), ("1m", 60)])
+def test_the_shortest_answer_is_seconds_and_may_be_none(text: str, seconds: int) -> None:
+    found, problems = read({"ELICIT_MIN_ANSWER": text})
+    assert (found.min_answer, problems) == (timedelta(seconds=seconds), [])
+    assert PolicySettings().min_answer == timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("text", ["61", "2m", "-1", "1.5", "1s", "soon"])
+def test_the_shortest_answer_is_a_minute_at_most(text: str) -> None:
+    (problem,) = read({"ELICIT_MIN_ANSWER": text})[1]
+    assert problem.startswith("ELICIT_MIN_ANSWER: it is a number of seconds")
+
+
+def test_clients_are_listed_by_name_or_by_version_too() -> None:
+    text = "chat=nothing, my editor/1.2 = forms+links, a=links,b=forms, bot=answers:form+confirm"
+    found, problems = read({"ELICIT_CLIENTS": text})
+    assert problems == []
+    both = frozenset({"form", "url"})
+    assert found.clients == (
+        ListedClient(name="chat", draws=frozenset()),
+        ListedClient(name="my editor/1.2", draws=both),
+        ListedClient(name="a", draws=frozenset({"url"})),
+        ListedClient(name="b", draws=frozenset({"form"})),
+        ListedClient(name="bot", draws=both, answers=frozenset({"form", "confirm"})),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("chat", "write my-editor=nothing"),
+        ("=nothing", "write my-editor=nothing"),
+        ("chat=all", "nothing, forms, links or forms+links"),
+        ("chat=", "nothing, forms, links or forms+links"),
+        ("chat=answers:", "as answers:form+confirm"),
+        ("chat=answers:form+payment", "as answers:form+confirm"),
+        ("chat=forms, chat=links", "chat stands there twice"),
+    ],
+)
+def test_what_no_client_can_be_is_refused_with_what_to_write(text: str, says: str) -> None:
+    found, (problem,) = read({"ELICIT_CLIENTS": text})
+    assert found == PolicySettings()
+    assert problem.startswith("ELICIT_CLIENTS: ")
+    assert says in problem

@@ -89,6 +89,23 @@ async def test_another_person_is_chosen_at_the_provider(shop):
         assert person.asked[0].scopes == ("repo",)
 
 
+async def test_another_tool_is_allowed_an_account_or_gets_another_one(shop):
+    for name in ("one", "other"):
+
+        @shop.tool(name)
+        async def who_am_i() -> str:
+            return str((await elicit.oauth(github, scopes=["repo"])).label)
+
+    async with elicit_person(shop) as person:
+        person.connects()
+        assert (await person.call("list_repositories")).text.startswith("octocat")
+        person.connects()
+        assert (await person.call("one")).text == "octocat"
+        person.connects("hubot")
+        assert (await person.call("other")).text == "hubot"
+        assert sorted(one.label for one in await person.accounts()) == ["hubot", "octocat"]
+
+
 @pytest.mark.parametrize("declares", ["both", "url"])
 async def test_who_never_comes_is_told_from_who_pays_late(shop, revision, declares):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}

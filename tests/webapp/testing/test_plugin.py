@@ -24,8 +24,6 @@ PROJECTS = {
     "unittest": (UNITTEST, "strict", []),
 }
 
-pytestmark = pytest.mark.slow
-
 
 def ran(folder: Path, test: str, mode: str, *options: str) -> subprocess.CompletedProcess[str]:
     own = f"asyncio_mode = {mode}\nasyncio_default_fixture_loop_scope = function\n" if mode else ""

@@ -8,6 +8,7 @@ from typing import Any
 from mcp.server.context import ServerRequestContext
 
 from flows.elicitation.states import Elicitation, Json
+from webapp.calls.clients import AskedClient
 from webapp.calls.presenter import Leg, PresentedQuestion, Presenter
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
@@ -44,7 +45,15 @@ def presenter_of(
     held_until = Deadline(limits.call, ticks=ticks)
     shows = declared.shows(by_code=caller.by_code)
     is_error = tool is not None and tool.has_output_schema
+    client = AskedClient(
+        service.clients,
+        caller=caller,
+        name=declared.name,
+        release=declared.release,
+        has_page=partial(_has_page, service=service, caller=caller),
+    )
     in_result = LinkInResult(
+        client=client,
         protocol_version=context.protocol_version,
         modes=modes,
         # A retry follows a form: its links are new to the client, whatever the run says.
@@ -55,12 +64,14 @@ def presenter_of(
         dismissed=dismissed,
     )
     if not declared.is_modern:
-        is_patient = service.patience.is_long(caller, name=declared.name)
+        is_patient = service.clients.is_patient(caller, name=declared.name)
         links: Presenter = in_result
         if shows:
             links = Hold(
                 context,
                 modes=modes,
+                client=client,
+                in_result=in_result,
                 asks=asks,
                 held_until=None if is_patient else held_until,
                 is_error=is_error,
@@ -71,6 +82,8 @@ def presenter_of(
             forms = HoldForm(
                 context,
                 modes=modes,
+                client=client,
+                in_result=in_result,
                 asks=asks,
                 held_until=None if is_patient else held_until,
                 is_error=is_error,
@@ -83,6 +96,8 @@ def presenter_of(
         chain=chain,
         links=service.links,
         modes=modes,
+        client=client,
+        in_result=in_result,
         leg_until=Deadline(limits.leg, ticks=ticks),
         held_until=held_until,
         limits=limits,
@@ -125,3 +140,8 @@ class ByKind:
 
     def _of(self, kind: str) -> Presenter:
         return self._forms if self._in_form(kind) else self._links
+
+
+def _has_page(kind: str, *, service: Service, caller: Caller) -> bool:
+    """Whether somebody can answer it on our page: else the client is all there is."""
+    return caller.refusal is None and not service.kinds.policies.is_for_client_only(kind)

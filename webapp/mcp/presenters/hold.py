@@ -4,8 +4,8 @@ The client's answer and the store are awaited together. An accept only means tha
 to the link; it never means that it is done.
 """
 
-import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,12 +16,14 @@ from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from webapp.calls.batch import REQUIRED
+from webapp.calls.clients import LINK, AskedClient, Deed
 from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.user_codes import UserCodes
-from webapp.mcp.asks import ClientAsks
+from webapp.mcp.asks import Asking, ClientAnswer, ClientAsks
 from webapp.mcp.forms import agreed
+from webapp.mcp.presenters.link import LinkInResult
 from webapp.mcp.presenters.on_stream import OnStream
 from webapp.mcp.user_code import LETTERS_SCHEMA, user_code_in
 
@@ -31,18 +33,30 @@ FORMS_AT_MOST = 60  # a client that fills them by itself must not do so for ever
 class Hold(OnStream):
     """Presents by a server-to-client request on the call's own stream."""
 
+    mode = LINK
+
     def __init__(
         self,
         context: ServerRequestContext[Any, Any],
         *,
         modes: frozenset[str],
+        client: AskedClient,
+        in_result: LinkInResult,
         asks: ClientAsks,
         held_until: Deadline | None,
         is_error: bool,
         progress: timedelta,
         user_codes: UserCodes,
     ) -> None:
-        super().__init__(context, modes=modes, asks=asks, held_until=held_until, is_error=is_error)
+        super().__init__(
+            context,
+            modes=modes,
+            client=client,
+            in_result=in_result,
+            asks=asks,
+            held_until=held_until,
+            is_error=is_error,
+        )
         self._user_codes = user_codes
         self._progress = progress
 
@@ -52,9 +66,14 @@ class Hold(OnStream):
             parts = await shown.group.park(part, way=REQUIRED, is_urgent=True)
             call.interrupt(_required(parts))
         await self._unless_draining(call, shown)
-        id = shown.elicitation.id
-        async with self._asking(id, lambda: self._ask(call, shown), waiter) as asking:
-            current = await self._wait(call, shown, waiter, asking)
+        asked = shown.elicitation
+        if await self._goes_by_link(asked):
+            return await self._by_link(call, shown, waiter)
+        silence = await self._silence(call, asked)
+        async with self._asking(call, asked, lambda: self._ask(call, shown), waiter) as asking:
+            current = await self._wait(call, shown, waiter, asking, silence)
+            if current is not None:
+                self._leave_to_newer(call, current, asking)
         if current is not None and current.status.is_final:
             await self._context.session.send_elicit_complete(
                 current.id, related_request_id=self._context.request_id
@@ -63,13 +82,20 @@ class Hold(OnStream):
         return current
 
     async def _wait(
-        self, call: Leg, shown: PresentedQuestion, waiter: Waiter, asking: asyncio.Task[str | None]
+        self,
+        call: Leg,
+        shown: PresentedQuestion,
+        waiter: Waiter,
+        asking: Asking,
+        silence: Deadline | None,
     ) -> Elicitation | None:
         current = shown.elicitation
         is_answered = False
         step = 0
         while call.is_waiting_for(current):
             until = self._at_most(call.now + self._progress, now=call.now)
+            if silence is not None and self._client.is_out(current):
+                until = min(until, silence.at(call.now))
             stops = asking.done if not is_answered else _never
             current = await call.hold(current, waiter, until=until, stops=stops)
             if not call.is_waiting_for(current):
@@ -77,15 +103,16 @@ class Hold(OnStream):
             await self._unless_draining(call, shown, is_out=True)
             if asking.done() and not is_answered:
                 is_answered = True
-                action = asking.result()
-                if action == "cancel":
-                    return None
-                if action is None:
+                answer = asking.result()
+                if answer is None:
                     await self._link_instead(call, shown)
-                if action == "decline":
-                    current = await call.elicitations.end(current, Status.DECLINED)
-                elif action == "accept" and not current.asked.waits:
-                    current = await agreed(call, current)
+                await self._must_be_somebodys(call, shown, answer)
+                if answer.action == "cancel":
+                    return None
+                current = await self._acted(call, current, answer)
+            elif silence is not None and silence.is_over and self._client.is_out(current):
+                await self._client.drew_nothing(current, self.mode, Deed.SILENT)
+                await self._still_waiting(call, shown, asking)
             elif self._held_until is not None and self._held_until.is_over:
                 await self._still_waiting(call, shown, asking)
             else:
@@ -93,31 +120,42 @@ class Hold(OnStream):
                 await self._report(step, current)
         return current
 
-    async def _ask(self, call: Leg, shown: PresentedQuestion) -> str:
+    async def _acted(self, call: Leg, current: Elicitation, answer: ClientAnswer) -> Elicitation:
+        if answer.action == "decline":
+            return await call.elicitations.end(current, Status.DECLINED)
+        if answer.action == "accept" and not current.asked.waits:
+            return await agreed(call, current)
+        return current
+
+    async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> None:
+        await self._acted(call, asked, answer)
+
+    async def _ask(self, call: Leg, shown: PresentedQuestion) -> ClientAnswer:
         """What the client answered; an accept comes after the letters, where there are any."""
         asked = shown.elicitation
         if self._asks.has_accepted(asked.id):
-            return "accept"
-        action = (await self._send(_link_to(shown))).action
-        if action == "accept" and asked.is_by_code:
-            action = await self._ask_user_code(call, asked)
-        if action == "accept":
+            return ClientAnswer(action="accept")
+        answer = await self._send(call, _link_to(shown))
+        if answer.action == "accept" and asked.is_by_code:
+            await self._client.answered(asked, self.mode, after=answer.after)
+            answer = await self._ask_user_code(call, asked)
+        if answer.action == "accept":
             self._asks.accept(asked.id)
-        return action
+        return answer
 
-    async def _ask_user_code(self, call: Leg, asked: Elicitation) -> str:
-        words = CHAT_WORDS
+    async def _ask_user_code(self, call: Leg, asked: Elicitation) -> ClientAnswer:
+        words, answer = CHAT_WORDS, ClientAnswer(action="cancel")
         for _ in range(FORMS_AT_MOST):
             form = ElicitRequestFormParams(message=words, requested_schema=LETTERS_SCHEMA)
-            answer = await self._send(form)
+            answer = await self._send(call, form)
             if answer.action != "accept":
-                return answer.action
+                return answer
             typed = user_code_in(answer.content)
             wrong = await self._user_codes.wrong(asked, typed)
             if wrong is None:
-                return "accept"
+                return answer
             words = wrong
-        return "cancel"
+        return replace(answer, action="cancel")
 
     async def _report(self, step: int, current: Elicitation) -> None:
         await self._context.session.report_progress(

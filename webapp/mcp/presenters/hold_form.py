@@ -3,15 +3,19 @@
 from mcp_types import ElicitRequestFormParams
 
 from flows.elicitation.states import Elicitation, Json, Status
+from webapp.calls.clients import FORM, Deed
 from webapp.calls.presenter import Leg, PresentedQuestion
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.quotas import NO_FORM
-from webapp.mcp.forms import acted, fits, may_be_asked, message_of, schema_of
+from webapp.mcp.asks import ClientAnswer
+from webapp.mcp.forms import acted, acted_late, fits, may_be_asked, message_of, schema_of
 from webapp.mcp.presenters.on_stream import OnStream
 
 
 class HoldForm(OnStream):
     """Presents by a form of the client's."""
+
+    mode = FORM
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return may_be_asked(kind) and fits(arguments)
@@ -19,20 +23,32 @@ class HoldForm(OnStream):
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
         await self._unless_draining(call, shown)
+        if await self._goes_by_link(asked):
+            return await self._by_link(call, shown, waiter)
         form = ElicitRequestFormParams(
             message=message_of(asked), requested_schema=schema_of(call, asked)
         )
-        async with self._asking(asked.id, lambda: self._send(form), waiter) as asking:
+        silence = await self._silence(call, asked)
+        async with self._asking(call, asked, lambda: self._send(call, form), waiter) as asking:
             until = self._at_most(asked.expires_at, now=call.now)
+            if silence is not None:
+                until = min(until, silence.at(call.now))
             current = await call.hold(asked, waiter, until=until, stops=asking.done)
             if not call.is_waiting_for(current):
+                self._leave_to_newer(call, current, asking)
                 return current
             if not asking.done():
                 await self._unless_draining(call, shown, is_out=True)
+                if silence is not None and silence.is_over:
+                    await self._client.drew_nothing(asked, self.mode, Deed.SILENT)
                 await self._still_waiting(call, shown, asking)
             answer = asking.result()
         if answer is not None:
+            await self._must_be_somebodys(call, shown, answer)
             return await acted(call, current, answer.action, answer.content)
         if call.kinds.policies.is_for_client_only(current.kind):
             return await call.elicitations.end(current, Status.FAILED, why=NO_FORM)
         return await self._link_instead(call, shown)
+
+    async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> None:
+        await acted_late(call, asked, answer.action, answer.content)

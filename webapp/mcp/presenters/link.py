@@ -4,15 +4,17 @@ The same call made again goes on: it is held for a while, and then says again wh
 The model can wait or give up; nothing here lets it say yes for the person.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from flows.elicitation.states import Elicitation, Json
 from webapp.calls.batch import RESULT
+from webapp.calls.clients import AskedClient
 from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
-from webapp.mcp.results import Result, busy_text, link_result, text_result
+from webapp.mcp.results import Result, busy_text, form_result, link_result, text_result
 
 
 class LinkInResult:
@@ -23,6 +25,7 @@ class LinkInResult:
         *,
         protocol_version: str,
         modes: frozenset[str],
+        client: AskedClient,
         held: timedelta,
         held_until: Deadline,
         is_error: bool,
@@ -31,6 +34,7 @@ class LinkInResult:
     ) -> None:
         self._protocol_version = protocol_version
         self._modes = modes
+        self._client = client
         self._held = held
         self._held_until = held_until
         self._is_error = is_error
@@ -66,11 +70,34 @@ class LinkInResult:
             await call.links.prove()
             parts = await shown.group.park(part, way=RESULT, is_urgent=not shown.is_again)
             call.interrupt(
-                link_result(
+                pending_result(
                     parts,
-                    protocol_version=self._protocol_version,
+                    self._client,
+                    version=self._protocol_version,
                     is_error=self._is_error,
                     has_result_tool=self._has_result_tool,
                 )
             )
         return current
+
+
+def pending_result(
+    parts: Sequence[Prompt],
+    client: AskedClient,
+    *,
+    version: str,
+    is_error: bool,
+    has_result_tool: bool = False,
+) -> Result:
+    """What a call is answered that waits for a person: the links, where pages can be answered."""
+    with_page = [part for part in parts if client.has_page(part.shown.elicitation.kind)]
+    for part in with_page:
+        client.linked(part.shown.elicitation)
+    if with_page:
+        return link_result(
+            with_page,
+            protocol_version=version,
+            is_error=is_error,
+            has_result_tool=has_result_tool,
+        )
+    return form_result(parts[0], protocol_version=version, is_error=is_error)

@@ -2,15 +2,18 @@
 
 What the presenters have in common that send the client a request of their own and wait for its
 answer and for the store together. What could go wrong: an answer that is none, of which the library
-would say nothing to anybody. It is therefore read here as it came.
+would say nothing to anybody. It is therefore read here as it came. Or a client that shows nothing
+to anybody: then the person is given the link, and what was sent stays open for a late answer.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, TypeVar
+from functools import partial
+from typing import Any, NoReturn
 
 import anyio
 from mcp.server.context import ServerRequestContext
@@ -19,20 +22,21 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLParams
 from pydantic import BaseModel, field_validator
 
-from flows.elicitation.states import Json
-from webapp.calls.batch import RESULT
+from flows.elicitation.states import Elicitation, Json
+from webapp.calls.batch import NOBODY, RESULT
+from webapp.calls.clients import AskedClient, Deed, Mode
 from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
-from webapp.mcp.asks import ClientAsks
-from webapp.mcp.results import Result, busy_text, form_result, link_result, text_result
+from webapp.mcp.asks import Asking, ClientAnswer, ClientAsks
+from webapp.mcp.presenters.link import LinkInResult, pending_result
+from webapp.mcp.results import Result, busy_text, text_result
 
-T = TypeVar("T")
 ACTIONS = ("accept", "decline", "cancel")
 _log = logging.getLogger(__name__)
 
 
-class ClientAnswer(BaseModel):
+class _Answered(BaseModel):
     """What a client answered: an action that is none of the three is a cancel."""
 
     action: str = "cancel"
@@ -45,13 +49,20 @@ class ClientAnswer(BaseModel):
 
 
 class OnStream:
-    """Implements all of webapp.calls.presenter.Presenter but `wait`."""
+    """Implements all of webapp.calls.presenter.Presenter but `wait`.
+
+    `mode` is how it puts a question to the client.
+    """
+
+    mode: Mode
 
     def __init__(
         self,
         context: ServerRequestContext[Any, Any],
         *,
         modes: frozenset[str],
+        client: AskedClient,
+        in_result: LinkInResult,
         asks: ClientAsks,
         held_until: Deadline | None,
         is_error: bool,
@@ -59,6 +70,8 @@ class OnStream:
         """`held_until` is None for a client that waits as long as it takes."""
         self._context = context
         self._modes = modes
+        self._client = client
+        self._in_result = in_result
         self._asks = asks
         self._held_until = held_until
         self._is_error = is_error
@@ -79,24 +92,67 @@ class OnStream:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
-    async def _send(self, params: ElicitRequestFormParams | ElicitRequestURLParams) -> ClientAnswer:
+    async def _send(
+        self, call: Leg, params: ElicitRequestFormParams | ElicitRequestURLParams
+    ) -> ClientAnswer:
         request: Any = _AnsweredByAnything(ElicitRequest(params=params))
         about = ServerMessageMetadata(related_request_id=self._context.request_id)
-        return await self._context.session.send_request(request, ClientAnswer, metadata=about)
+        ticks = call.elicitations.ticks
+        sent_at = ticks()
+        given = await self._context.session.send_request(request, _Answered, metadata=about)
+        return ClientAnswer(action=given.action, content=given.content, after=ticks() - sent_at)
+
+    async def _goes_by_link(self, asked: Elicitation) -> bool:
+        """Whether the client is not to be sent this one afresh: its person gets the link."""
+        if not self._client.has_page(asked.kind) or self._asks.has_accepted(asked.id):
+            return False
+        if self._asks.has_left(asked.id) and await self._client.has_answered(self.mode):
+            return False
+        return await self._client.needs_link(asked, self.mode, was_out=False)
+
+    async def _by_link(
+        self, call: Leg, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
+        """Give the link at once, or wait for who has it."""
+        shown = replace(shown, is_again=self._client.has_link(shown.elicitation))
+        return await self._in_result.wait(call, shown, waiter)
+
+    async def _silence(self, call: Leg, asked: Elicitation) -> Deadline | None:
+        """Until when the client may say nothing; None for one that was seen to let people answer.
+
+        It ends with the link, so there has to be a page.
+        """
+        if not self._client.has_page(asked.kind) or await self._client.has_answered(self.mode):
+            return None
+        return Deadline(self._client.silence, ticks=call.elicitations.ticks)
 
     @asynccontextmanager
     async def _asking(
-        self, id: str, request: Callable[[], Coroutine[Any, Any, T]], waiter: Waiter
-    ) -> "AsyncGenerator[asyncio.Task[T | None]]":
-        """The request on its way; its answer wakes the waiter, and None is an error's."""
+        self,
+        call: Leg,
+        asked: Elicitation,
+        request: Callable[[], Coroutine[Any, Any, ClientAnswer]],
+        waiter: Waiter,
+    ) -> "AsyncGenerator[Asking]":
+        """The request on its way; its answer wakes the waiter, and None is an error's.
+
+        It stays out where the client gives the call up: whoever sees it may still answer.
+        """
 
         def wake(_: object) -> None:
             waiter.wake(None)
 
+        id = asked.id
         asking = self._asks.begin(id, lambda: _answer_to(request))
+        self._client.sent(asked)
         asking.add_done_callback(wake)
         try:
             yield asking
+        except asyncio.CancelledError:
+            if self._is_given_up and not asking.done():
+                self._leave(call, asked, asking)
+                await self._client.drew_nothing(asked, self.mode, Deed.GAVE_UP)
+            raise
         finally:
             asking.remove_done_callback(wake)
             if not self._asks.has_left(id):
@@ -104,27 +160,66 @@ class OnStream:
                 with anyio.CancelScope(shield=True):
                     await asyncio.wait({asking})
 
+    @property
+    def _is_given_up(self) -> bool:
+        """Whether the client said so: a process that ends cancels its calls as well."""
+        outbound = getattr(self._context.session, "_request_outbound", None)
+        told = getattr(outbound, "cancel_requested", None)
+        return told is not None and bool(told.is_set())
+
+    def _leave(self, call: Leg, asked: Elicitation, asking: Asking) -> None:
+        """What was sent stays open when the call ends, and a late answer counts."""
+        late = partial(self._came_late, call, asked)
+        self._asks.leave(asked.id, asking, life=asked.expires_at - call.now, late=late)
+
+    def _leave_to_newer(self, call: Leg, current: Elicitation, asking: Asking) -> None:
+        """Where a newer same call took the wait over: a person may be answering here."""
+        if not (current.status.is_final or call.is_over or asking.done()):
+            self._leave(call, current, asking)
+
+    async def _came_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer | None) -> None:
+        if answer is None or self._is_nobodys(asked, answer):
+            return
+        await self._client.answered(asked, self.mode, after=answer.after)
+        await self._settle_late(call, asked, answer)
+
+    async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> None:
+        """What an answer does that came when its call had ended."""
+        raise NotImplementedError
+
+    def _is_nobodys(self, asked: Elicitation, answer: ClientAnswer) -> bool:
+        return self._client.is_nobodys(
+            asked, self.mode, answer.action, answer.content, after=answer.after
+        )
+
+    async def _must_be_somebodys(
+        self, call: Leg, shown: PresentedQuestion, answer: ClientAnswer
+    ) -> None:
+        """Note what the client did; end the call where no person can have done it."""
+        asked = shown.elicitation
+        if not self._is_nobodys(asked, answer):
+            await self._client.answered(asked, self.mode, after=answer.after)
+            return
+        await self._client.drew_nothing(asked, self.mode, Deed.AT_ONCE)
+        part = Prompt(shown=shown, is_out=True, is_nobodys=True)
+        await call.links.prove()
+        parts = await shown.group.park(part, way=NOBODY, is_urgent=True)
+        call.interrupt(self._still(parts))
+
     def _at_most(self, until: datetime, *, now: datetime) -> datetime:
         return until if self._held_until is None else min(until, self._held_until.at(now))
 
-    async def _still_waiting(
-        self, call: Leg, shown: PresentedQuestion, asking: "asyncio.Task[Any]"
-    ) -> NoReturn:
+    async def _still_waiting(self, call: Leg, shown: PresentedQuestion, asking: Asking) -> NoReturn:
         """End the call before its client gives up on it; what it was asked stays open for it."""
-        asked = shown.elicitation
-        self._asks.leave(asked.id, asking, life=asked.expires_at - call.now)
+        self._leave(call, shown.elicitation, asking)
         part = Prompt(shown=shown, is_out=True)
         await call.links.prove()
         parts = await shown.group.park(part, way=RESULT, is_urgent=False)
-        call.interrupt(self._still(call, parts))
+        call.interrupt(self._still(parts))
 
-    def _still(self, call: Leg, parts: Sequence[Prompt]) -> Result:
-        version, is_error = self._context.protocol_version, self._is_error
-        is_for_client_only = call.kinds.policies.is_for_client_only
-        with_page = [p for p in parts if not is_for_client_only(p.shown.elicitation.kind)]
-        if with_page:
-            return link_result(with_page, protocol_version=version, is_error=is_error)
-        return form_result(parts[0].shown, protocol_version=version, is_error=is_error)
+    def _still(self, parts: Sequence[Prompt]) -> Result:
+        version = self._context.protocol_version
+        return pending_result(parts, self._client, version=version, is_error=self._is_error)
 
     async def _unless_draining(
         self, call: Leg, shown: PresentedQuestion, *, is_out: bool = False
@@ -144,9 +239,7 @@ class OnStream:
         await call.links.prove()
         parts = await shown.group.park(part, way=RESULT, is_urgent=False)
         version = self._context.protocol_version
-        if call.kinds.policies.is_for_client_only(parts[0].shown.elicitation.kind):
-            call.interrupt(form_result(parts[0].shown, protocol_version=version, is_error=True))
-        call.interrupt(link_result(parts, protocol_version=version, is_error=True))
+        call.interrupt(pending_result(parts, self._client, version=version, is_error=True))
 
 
 class _AnsweredByAnything:
@@ -158,7 +251,7 @@ class _AnsweredByAnything:
         self.model_dump = request.model_dump
 
 
-async def _answer_to(request: Callable[[], Awaitable[T]]) -> T | None:
+async def _answer_to(request: Callable[[], Awaitable[ClientAnswer]]) -> ClientAnswer | None:
     try:  # made here: a call that ends before this begins leaves nothing behind
         return await request()
     except MCPError as error:

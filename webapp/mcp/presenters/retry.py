@@ -4,12 +4,18 @@ The first leg answers InputRequiredResult with the link. Each later one is held 
 client that retries at once does not use up its rounds, and the last round that a client affords
 is an ordinary result. Our part of requestState is a sealed token; whatever else is in it is the
 tool's own.
+
+What could go wrong: a client that shows nothing, and answers by itself or makes no next leg. So the
+token says when each question was first put out, which no client can change, and a question that an
+earlier call put out in vain goes to the person as a link. One that agrees to a link at once may
+have opened a browser, or nothing: its leg ends with the link in the result.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any, NoReturn, cast
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, NoReturn, cast
 
 from msgspec.json import encode
 
@@ -18,7 +24,8 @@ from flows.elicitation.run import keep_responses
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from flows.errors import InvalidAnswer, InvalidToken
-from webapp.calls.batch import RETRY
+from webapp.calls.batch import NOBODY, RESULT, RETRY
+from webapp.calls.clients import FORM, LINK, AskedClient, Deed, Mode
 from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.links import LINK_OUTLIVES, Links
@@ -27,7 +34,8 @@ from webapp.identity.user_codes import UserCodes
 from webapp.kinds.page_kind import arguments_in
 from webapp.limits import CallLimits
 from webapp.mcp.forms import acted, agreed, fits, message_of, schema_of
-from webapp.mcp.results import MODERN, Result, busy_text, form_result, link_result, text_result
+from webapp.mcp.presenters.link import LinkInResult, pending_result
+from webapp.mcp.results import MODERN, Result, busy_text, text_result
 from webapp.mcp.user_code import LETTERS_SCHEMA, user_code_in
 
 _MARK = "elicit-url:"
@@ -36,16 +44,27 @@ _LETTERS = "-code"
 _ACCOUNTS_AT_MOST = 8  # that a token carries
 _RESPONSES_BYTES_AT_MOST = 40 * 1024  # as they are sealed: JSON text inside JSON
 _LINK, _FORM = _MODES = "uf"  # how a question was shown
+_AT = "@"  # when those that follow were put out
+_SECOND = timedelta(seconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Out(NamedTuple):
+    """How a question was put to the client, and when first, as long as it has no answer."""
+
+    mode: str
+    at: datetime | None = None
 
 
 class Chain:
     """What a leg brings: run, rounds used, and the client's answers.
 
-    Of the run's questions it says which are out, by their index, and in which mode: what an answer
-    means is decided by what was shown, whatever this leg declares. It says which the client
-    dismissed in earlier legs, by their names: what was said of one is said of no other at its
-    place. The accounts are those that the body got, by the digests of its questions; `run_key` is
-    of the call that got them, whose run may stand nowhere yet.
+    Of the run's questions it says which are out, by their index, in which mode and since when: what
+    an answer means is decided by what was shown, whatever this leg declares. It says which the
+    client dismissed in earlier legs, by their names: what was said of one is said of no other at
+    its place. The accounts are those that the body got, by the digests of its questions; `run_key`
+    is of the call that got them, whose run may stand nowhere yet.
     """
 
     __slots__ = (
@@ -67,7 +86,7 @@ class Chain:
         foreign: str | None,
         run_id: str | None = None,
         rounds: int = 0,
-        shown: Mapping[int, str] | None = None,
+        shown: Mapping[int, Out] | None = None,
         dismissed: frozenset[str] = frozenset(),
         accounts: Mapping[str, str] | None = None,
         run_key: str | None = None,
@@ -100,8 +119,7 @@ def read_chain(
         foreign=foreign or None,
         run_id=claims.id,
         rounds=int(rounds),
-        # One without a mode was sealed by a version that did not know it: it is shown again.
-        shown={int(each[:-1]): each[-1] for each in _listed(shown) if each[-1] in _MODES},
+        shown=_read_shown(_listed(shown)),
         dismissed=frozenset(_listed(dismissed)),
         accounts=dict(each.split(":", 1) for each in _listed(accounts)),
         run_key=key or None,
@@ -113,6 +131,25 @@ def with_kept(kept: str | None, responses: Mapping[str, Any]) -> dict[str, Any] 
     return {**(json.loads(kept) if kept else {}), **responses} or None
 
 
+def _read_shown(listed: Sequence[str]) -> dict[int, Out]:
+    shown, at = dict[int, Out](), None
+    for each in listed:
+        if each.startswith(_AT):
+            at = _EPOCH + int(each[1:], 16) * _MILLISECOND
+        elif each[-1] in _MODES:  # or it was sealed by a version without modes: it is shown again
+            shown[int(each[:-1])] = Out(each[-1], at)
+    return shown
+
+
+def _write_shown(shown: Mapping[int, Out]) -> list[str]:
+    """By the moments, as most were put out together."""
+    written = [f"{n}{out.mode}" for n, out in sorted(shown.items()) if out.at is None]
+    for at in sorted({out.at for out in shown.values() if out.at is not None}):
+        written.append(f"{_AT}{(at - _EPOCH) // _MILLISECOND:x}")
+        written += [f"{n}{out.mode}" for n, out in sorted(shown.items()) if out.at == at]
+    return written
+
+
 class Retry:
     """Presents by InputRequiredResult and the client's retries."""
 
@@ -122,6 +159,8 @@ class Retry:
         chain: Chain,
         links: Links,
         modes: frozenset[str],
+        client: AskedClient,
+        in_result: LinkInResult,
         leg_until: Deadline,
         held_until: Deadline,
         limits: CallLimits,
@@ -132,6 +171,8 @@ class Retry:
         self._chain = chain
         self._links = links
         self._modes = modes
+        self._client = client
+        self._in_result = in_result
         self._leg_until = leg_until
         self._held_until = held_until
         self._limits = limits
@@ -139,6 +180,7 @@ class Retry:
         self._is_error = is_error
         self._in_form = in_form
         self._dismissed = set(chain.dismissed)
+        self._answered = set[int]()  # in this leg
 
     def can(self, mode: str) -> bool:
         return mode in self._modes
@@ -157,15 +199,21 @@ class Retry:
         return text_result(busy_text(), protocol_version=MODERN, is_error=True)
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
-        mode = self._out(call).get(shown.index)
-        if mode is None or not shown.is_again:
+        out, current = self._out(call).get(shown.index), shown.elicitation
+        if out is None or not shown.is_again:
+            if await self._goes_by_link(shown):
+                is_again = self._client.has_link(current)
+                return await self._in_result.wait(call, replace(shown, is_again=is_again), waiter)
             await self._suspend(call, shown, is_shown=False)
-        current = shown.elicitation
         if shown.name in self._chain.dismissed:
             return None
-        if mode == _FORM:
-            return await self._form_answer(call, shown)
+        if out.mode == _FORM:
+            return await self._form_answer(call, shown, out)
         action = await self._answer(call, shown)
+        is_unread = False
+        if action is not None:
+            after = await self._must_be_somebodys(call, shown, out, action=action)
+            is_unread = self._client.is_too_soon(after)
         if action == "decline":
             return await call.elicitations.end(current, Status.DECLINED)
         if action == "cancel":
@@ -173,27 +221,81 @@ class Retry:
             return None
         if action == "accept" and not current.asked.waits:
             return await agreed(call, current)
+        return await self._held(call, shown, waiter, is_unread=is_unread)
+
+    async def _held(
+        self, call: Leg, shown: PresentedQuestion, waiter: Waiter, *, is_unread: bool
+    ) -> Elicitation:
+        """Hold this leg; `is_unread`: the client agreed to the link sooner than anybody reads."""
+        asked = shown.elicitation
         current = await call.hold(
-            current,
+            asked,
             waiter,
-            until=self.limit(current.kind, now=call.now, timeout=timedelta()),
+            until=self.limit(asked.kind, now=call.now, timeout=timedelta()),
             stops=lambda: shown.group.is_urgent,
         )
         if call.is_waiting_for(current):
+            if is_unread and self._client.has_page(current.kind):
+                await self._end_with(call, Prompt(shown=shown, is_out=True), way=RESULT)
             await self._suspend(call, shown, is_shown=True)
         return current
 
-    async def _form_answer(self, call: Leg, shown: PresentedQuestion) -> Elicitation | None:
+    async def _form_answer(
+        self, call: Leg, shown: PresentedQuestion, out: Out
+    ) -> Elicitation | None:
         """What the client's form brought; without an answer it is shown again."""
         response = self._chain.answers.get(_key(shown.name))
         action = _action(response)
         if action is None:
             await self._suspend(call, shown, is_shown=False)
         content = cast("Mapping[str, Any]", response).get("content")
+        await self._must_be_somebodys(call, shown, out, action=action, content=content)
         settled = await acted(call, shown.elicitation, action, content)
         if settled is None:
             self._dismissed.add(shown.name)
         return settled
+
+    async def _goes_by_link(self, shown: PresentedQuestion) -> bool:
+        """Whether the client is not to be sent this one: its person gets the link.
+
+        One that an earlier call put out has had no next leg.
+        """
+        asked = shown.elicitation
+        mode: Mode = FORM if self._asks_in_client(asked) else LINK
+        is_for_page = self._client.has_page(asked.kind)
+        return is_for_page and await self._client.needs_link(asked, mode, was_out=shown.is_again)
+
+    async def _must_be_somebodys(
+        self,
+        call: Leg,
+        shown: PresentedQuestion,
+        out: Out,
+        *,
+        action: str,
+        content: object = None,
+    ) -> float:
+        """Note what the client did, and after how many seconds.
+
+        It ends the call where no person can have done it.
+        """
+        asked = shown.elicitation
+        mode: Mode = FORM if out.mode == _FORM else LINK
+        # A token of before this question stood at its place says nothing of it.
+        put_out_at = max(out.at or asked.created_at, asked.created_at)
+        after = (call.now - put_out_at) / _SECOND
+        if self._client.is_nobodys(asked, mode, action, content, after=after):
+            await self._client.drew_nothing(asked, mode, Deed.AT_ONCE)
+            part = Prompt(shown=shown, is_out=True, is_nobodys=True)
+            await self._end_with(call, part, way=NOBODY)
+        self._answered.add(shown.index)
+        await self._client.answered(asked, mode, after=after)
+        return after
+
+    async def _end_with(self, call: Leg, part: Prompt, *, way: str) -> NoReturn:
+        """The call's result is the link."""
+        await call.links.prove()
+        parts = await part.shown.group.park(part, way=way, is_urgent=way == NOBODY)
+        call.interrupt(self._last(parts))
 
     async def _answer(self, call: Leg, shown: PresentedQuestion) -> str | None:
         """What the client answered; an accept comes after the letters, where there are any."""
@@ -232,7 +334,7 @@ class Retry:
                 raise InvalidAnswer([("", why)])
             await call.run.change(lambda run: keep_responses(run, together))
 
-    def _out(self, call: Leg) -> Mapping[int, str]:
+    def _out(self, call: Leg) -> Mapping[int, Out]:
         """What of the run the client has; a stranger's token says nothing about ours."""
         return self._chain.shown if call.run.is_continued else {}
 
@@ -246,9 +348,12 @@ class Retry:
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds or call.is_draining:
             # A client retries at once, and nobody would be there.
-            call.interrupt(self._last(call, parts))
+            call.interrupt(self._last(parts))
         before = self._out(call)
-        out = {**before, **{part.shown.index: self._mode(part, before) for part in parts}}
+        out = {**before, **{n: before[n]._replace(at=None) for n in self._answered if n in before}}
+        for part in parts:
+            if not part.is_out:
+                out[part.shown.index] = self._put_out(part.shown, before, now=call.now)
         result: Result = {
             "resultType": "input_required",
             "requestState": self._state(call, shown=out, foreign=self._chain.foreign),
@@ -260,13 +365,9 @@ class Retry:
             result["inputRequests"] = requests
         call.interrupt(result)
 
-    def _last(self, call: Leg, parts: Sequence[Prompt]) -> Result:
+    def _last(self, parts: Sequence[Prompt]) -> Result:
         """What the model gets when the client affords no more rounds."""
-        is_for_client_only = call.kinds.policies.is_for_client_only
-        with_page = [p for p in parts if not is_for_client_only(p.shown.elicitation.kind)]
-        if with_page:
-            return link_result(with_page, protocol_version=MODERN, is_error=self._is_error)
-        return form_result(parts[0].shown, protocol_version=MODERN, is_error=self._is_error)
+        return pending_result(parts, self._client, version=MODERN, is_error=self._is_error)
 
     def _requests(self, call: Leg, part: Prompt) -> dict[str, Any]:
         """What the client is asked for one question, by the keys of its answers."""
@@ -289,16 +390,20 @@ class Retry:
             return _asks_for(mode="form", message=message_of(asked), requestedSchema=schema)
         return _asks_for(mode="url", message=asked.asked.message, url=shown.url)
 
-    def _mode(self, part: Prompt, before: Mapping[int, str]) -> str:
-        if part.is_out:
-            return before[part.shown.index]
-        return _FORM if self._asks_in_client(part.shown.elicitation) else _LINK
+    def _put_out(
+        self, shown: PresentedQuestion, before: Mapping[int, Out], *, now: datetime
+    ) -> Out:
+        """It goes out now; it may have been out before, and then the person has had that time."""
+        known = before.get(shown.index) if shown.is_again else None
+        self._client.sent(shown.elicitation)
+        mode = _FORM if self._asks_in_client(shown.elicitation) else _LINK
+        return Out(mode, now if known is None else known.at or now)
 
-    def _state(self, call: Leg, *, shown: Mapping[int, str], foreign: str | None) -> str:
+    def _state(self, call: Leg, *, shown: Mapping[int, Out], foreign: str | None) -> str:
         run = call.run.value
         got = [f"{digest}:{id}" for digest, id in call.used.accounts.items()]
         lists = [
-            [f"{n}{mode}" for n, mode in sorted(shown.items())],
+            _write_shown(shown),
             sorted(self._dismissed),
             got[:_ACCOUNTS_AT_MOST],
             [run.key] if got else [],

@@ -1,0 +1,108 @@
+"""A web application that asks its own users, without MCP: an account, a payment, an API key.
+
+`uvicorn connect_in_fastapi:app --port 8765`, then open http://127.0.0.1:8765/ in a browser.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from html import escape
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.middleware.sessions import SessionMiddleware
+
+from flows import ElicitError, Money, elicit
+from flows.providers import github
+from webapp import ShownLink, asking, create_app, read_settings
+
+SESSION_SECRET = os.environ.get("SESSION_SECRET", "only for trying it")
+links: dict[str, str] = {}  # where each user goes on
+told: dict[str, str] = {}  # what came of it
+
+
+def user_of(request: Request) -> str | None:
+    """Who is signed in: your application knows that already."""
+    user: str | None = request.session.get("user")
+    return user
+
+
+elicit_app = create_app(
+    read_settings(),
+    name="Corner shop",
+    who=user_of,
+    sign_in_url="/login",
+    sandbox=True,  # plays GitHub and Stripe on this machine; leave it out in earnest
+)
+
+
+async def make_report(user: str) -> None:
+    """Await whatever is missing. Begun again after a crash, it goes on where it was."""
+
+    def show(link: ShownLink) -> None:
+        links[user] = link.url
+
+    try:
+        async with asking(user, key="report", show=show):
+            account = await elicit.oauth(github, scopes=["repo"])
+            receipt = await elicit.payment(Money("9.00", "EUR"), "Premium report")
+            key = await elicit.secret("The API key of your weather service, please.")
+            told[user] = (
+                f"A report for {account.label}: {receipt.price} was paid, and the key has "
+                f"{len(key)} characters."
+            )
+    except ElicitError as error:  # a no, no time left, or this process ends
+        told[user] = str(error)
+    finally:
+        links.pop(user, None)
+
+
+@asynccontextmanager
+async def lifespan(host: FastAPI) -> AsyncGenerator[None]:
+    """Reports outlive the requests that begin them, and end before their application does."""
+    async with asyncio.TaskGroup() as host.state.reports, elicit_app.lifespan():
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+app.add_middleware(SessionMiddleware, secret_key=SESSION_SECRET, same_site="lax")
+
+
+@app.get("/login", response_class=HTMLResponse)
+async def login() -> str:
+    """A stub, where yours asks for a password."""
+    return '<form method="post"><input name="user" value="ann"><button>Sign in</button></form>'
+
+
+@app.post("/login")
+async def sign_in(request: Request) -> RedirectResponse:
+    """Remember who it is, in a cookie that the way back from a provider brings too (Lax)."""
+    async with request.form() as form:
+        request.session["user"] = str(form["user"])
+    return RedirectResponse("/", 303)
+
+
+@app.get("/", response_class=HTMLResponse)
+async def home(request: Request) -> str:
+    """How far it is."""
+    user = user_of(request)
+    if user is None:
+        return '<a href="/login">Sign in</a>'
+    if user in links:
+        return f'<a href="{escape(links[user])}">Go on</a>, then <a href="/">come back here</a>.'
+    report = "<form method='post' action='/report'><button>Make my report</button></form>"
+    return f"<p>{escape(told.get(user, 'Hello.'))}</p>{report}"
+
+
+@app.post("/report")
+async def report(request: Request) -> RedirectResponse:
+    """Begin it, unless it waits already, and leave the request."""
+    user = user_of(request)
+    if user is not None and user not in links:
+        told.pop(user, None)
+        request.app.state.reports.create_task(make_report(user))
+    return RedirectResponse("/", 303)
+
+
+app.mount("/", elicit_app)

@@ -1,0 +1,25 @@
+"""The same, mounted under a path of a FastAPI application that has a lifespan of its own.
+
+ELICIT_URL=http://127.0.0.1:8000/tools uvicorn mounted_in_fastapi:host
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from served_by_uvicorn import app
+
+
+@asynccontextmanager
+async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async with app.lifespan():  # and what your own application begins and ends
+        yield
+
+
+host = FastAPI(lifespan=lifespan)
+host.mount("/tools", app)
+
+
+@host.get("/about")
+async def about() -> dict[str, str]:
+    return {"about": "an application of your own"}

@@ -1,0 +1,139 @@
+"""Clients that answer for their person, as they try to have it count, or to be taken for others."""
+
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import MCPError
+
+from flows import elicit
+from flows.elicitation.states import Status
+from tests.support.client_by_hand import NOBODY, code_of, here
+from tests.support.clock import Clock
+from tests.support.mcp_server import (
+    FORM,
+    LEGACY,
+    MODERN,
+    Caller,
+    answered_in,
+    link_in,
+    soon,
+)
+from tests.support.service_env import process
+from webapp.calls.clients import FORM as IN_FORM
+from webapp.calls.clients import ClientName, Deed
+from webapp.stores.memory import MemoryStore
+
+YES = types.ElicitResult(action="accept", content={})
+
+
+@pytest.fixture
+def ran(server: Any) -> list[str]:
+    """Adds the gated tool `wipe`; whether its body ran."""
+    ran: list[str] = []
+
+    @server.tool()
+    @elicit.gate
+    async def wipe() -> str:
+        ran.append("wipe")
+        return "wiped"
+
+    return ran
+
+
+async def answered_by_hand(
+    caller: Caller, *, state: str | None, key: str
+) -> types.CallToolResult | types.InputRequiredResult:
+    """A leg with a yes, and with whichever state the client likes."""
+    return await caller.client.session.call_tool(
+        "wipe",
+        {},
+        input_responses={key: YES},
+        request_state=state,
+        allow_input_required=True,
+    )
+
+
+async def test_a_yes_of_a_clients_own_to_a_gate_starts_no_body(server, ran, revision):
+    async with here(server, revision, ("accept", {})) as it:
+        assert code_of(await it.caller.result("wipe")) == NOBODY
+        for _ in range(3):  # nor does it where the call is made again
+            again = it.caller.call("wipe")
+            await it.pass_time(seconds=25)
+            assert link_in(await soon(again))
+        assert not ran
+        assert it.shows.asked == 1
+        assert await it.statuses() == [Status.PENDING]
+
+
+async def test_a_no_of_a_clients_own_takes_nothing_from_its_person(server, ran, revision):
+    async with here(server, revision, ("decline", None)) as it:
+        assert code_of(await it.caller.result("wipe")) == NOBODY
+        await it.answer_on_page("wipe")
+        assert await it.caller.text("wipe") == "wiped"
+
+
+async def test_a_yes_after_its_persons_no_is_none(server, ran, revision):
+    async with here(server, revision) as it:
+        if revision == LEGACY:
+            call = await it.asks("wipe")
+            await it.pass_time(seconds=20)
+            assert link_in(await soon(call))
+            await it.decline_on_page()
+            await it.shows.says("accept", {})
+        else:
+            asked = await it.caller.asked("wipe")
+            (key,) = asked.input_requests or {}
+            await it.decline_on_page()
+            it.clock.tick(seconds=5)
+            told = await answered_by_hand(it.caller, state=asked.request_state, key=key)
+            assert code_of(answered_in(told)) == "ELICITATION_DECLINED"
+        assert await it.statuses() == [Status.DECLINED]
+        assert not ran
+
+
+async def test_the_time_of_an_older_question_makes_no_answer_old(server, ran):
+    async with here(server, MODERN) as it:
+        older = await it.caller.asked("wipe")
+        it.clock.tick(minutes=6)
+        newer = await it.caller.asked("wipe")
+        (key,) = newer.input_requests or {}
+        assert key not in (older.input_requests or {})
+        told = await answered_by_hand(it.caller, state=older.request_state, key=key)
+        assert code_of(answered_in(told)) == NOBODY
+        assert not ran
+
+
+@pytest.mark.parametrize("tamper", [lambda _: None, lambda s: s[:-8], lambda s: f"@0,{s}"])
+async def test_a_state_of_ones_own_making_tells_no_time(server, ran, tamper):
+    async with here(server, MODERN) as it:
+        asked = await it.caller.asked("wipe")
+        (key,) = asked.input_requests or {}
+        it.clock.tick(seconds=5)
+        state = tamper(asked.request_state)
+        if state is None:
+            told = answered_in(await answered_by_hand(it.caller, state=None, key=key))
+            assert link_in(told)
+        else:
+            with pytest.raises(MCPError, match="requestState"):
+                await answered_by_hand(it.caller, state=state, key=key)
+        assert not ran
+
+
+async def test_what_a_client_of_another_person_did_says_nothing_of_ones_own():
+    async with process(MemoryStore(), Clock()) as service:
+        owners, clients = service.elicitations.owners, service.clients
+        alice, eve = (owners.tag(issuer="tests", subject=name) for name in ("alice", "eve"))
+        await clients.note(ClientName(eve, "editor", "1"), IN_FORM, Deed.AT_ONCE)
+        assert await clients.did(ClientName(alice, "editor", "1"), IN_FORM) is None
+        assert await clients.did(ClientName(eve, "editor", "1"), IN_FORM) == Deed.AT_ONCE
+        assert await clients.did(ClientName(eve, "editor", "2"), IN_FORM) is None
+        assert [one.owner for one in await clients.all()] == [eve]
+        assert not await clients.all(owner=alice)
+
+
+async def test_a_client_says_nothing_itself_of_when_it_was_asked(server, ran, revision):
+    content = {"after": 99, "at": 0}
+    async with here(server, revision, ("accept", content), declares=FORM) as it:
+        assert code_of(await it.caller.result("wipe")) == NOBODY
+        assert not ran

@@ -1,0 +1,150 @@
+"""Which clients there are, and what each is known to do (versions and reports of autumn 2026).
+
+A revision that nothing is known of a client is left out. Names are as they call themselves where
+that is known; nothing depends on them.
+"""
+
+from collections.abc import Mapping
+
+from tests.clients.official import PythonClient
+from tests.clients.scripted import (
+    CANCELS,
+    DECLINES,
+    FAILS,
+    NEWER,
+    OLDER,
+    SHOWS,
+    ScriptedClient,
+)
+from tests.clients.transport import Json
+
+FORM: Json = {}  # as it was declared before there were modes
+BOTH: Json = {"form": {}, "url": {}}
+LINK: Json = {"url": {}}
+
+
+def _on_both(declared: Json | None) -> Mapping[str, Json | None]:
+    return {OLDER: declared, NEWER: declared}
+
+
+CLIENTS = (
+    ScriptedClient(
+        name="VS Code",
+        calls_itself="Visual Studio Code",
+        declares={OLDER: BOTH},
+        form=SHOWS,
+        link=SHOWS,
+    ),
+    ScriptedClient(
+        name="Claude Code", calls_itself="claude-code", declares=_on_both(FORM), form=SHOWS
+    ),
+    ScriptedClient(
+        name="Claude Desktop, Cowork: hanging",
+        calls_itself="claude-ai",
+        declares=_on_both(FORM),
+        gives_up_after_seconds=60,
+    ),
+    ScriptedClient(
+        name="Claude Desktop, Cowork: dropping what was asked",
+        calls_itself="claude-ai",
+        declares={NEWER: FORM},
+        reads_input_required=False,
+        gives_up_after_seconds=180,
+    ),
+    ScriptedClient(
+        name="Claude Desktop, Cowork: declining or cancelling by themselves",
+        calls_itself="claude-ai",
+        declares=_on_both(FORM),
+        form=DECLINES,
+        gives_up_after_seconds=60,
+    ),
+    ScriptedClient(
+        name="Claude Desktop, Cowork: declining or cancelling by themselves",
+        calls_itself="claude-ai",
+        declares=_on_both(FORM),
+        form=CANCELS,
+        gives_up_after_seconds=60,
+    ),
+    ScriptedClient(
+        name="Codex",
+        calls_itself="codex-mcp-client",
+        declares={OLDER: FORM},
+        form=SHOWS,
+        gives_up_after_seconds=60,
+        pauses=True,
+    ),
+    ScriptedClient(
+        name="Cursor, JetBrains, Postman, Mistral",
+        calls_itself="cursor-vscode",
+        declares={OLDER: FORM},
+        form=SHOWS,
+    ),
+    ScriptedClient(
+        name="Glama, ggcode, MCPJam",
+        calls_itself="mcpjam",
+        declares={OLDER: BOTH},
+        form=SHOWS,
+        link=SHOWS,
+    ),
+    ScriptedClient(
+        name="Inspector",
+        calls_itself="inspector-client",
+        declares=_on_both(BOTH),
+        form=SHOWS,
+        link=SHOWS,
+        shows_required=True,
+        calls_again_after_required=5,
+        between_rounds_seconds=0.0,
+    ),
+    ScriptedClient(
+        name="TypeScript client",
+        calls_itself="typescript",
+        declares=_on_both(BOTH),
+        form=SHOWS,
+        link=SHOWS,
+        gives_up_after_seconds=60,
+    ),
+    PythonClient(name="Python client"),
+    ScriptedClient(
+        name="mcp-remote, before a client that draws both",
+        calls_itself="a client (via mcp-remote 0.15.1)",
+        declares={OLDER: BOTH},
+        form=SHOWS,
+        link=SHOWS,
+    ),
+    ScriptedClient(
+        name="mcp-remote, before a client that draws both",
+        calls_itself="a client (via mcp-remote 0.15.1)",
+        declares={NEWER: BOTH},
+        form=SHOWS,
+        link=FAILS,
+    ),
+    ScriptedClient(
+        name="goose, Qwen Code, Copilot CLI, Kiro, Gemini CLI",
+        calls_itself="goose",
+        declares=_on_both(None),
+    ),
+)
+# They meet -32042 where a server can't ask while a call is open.
+WITHOUT_STREAMS = (
+    ScriptedClient(
+        name="Inspector, at a server that answers in plain JSON",
+        calls_itself="inspector-client",
+        declares={OLDER: BOTH},
+        shows_required=True,
+        calls_again_after_required=5,
+    ),
+    ScriptedClient(
+        name="LibreChat, at a server that answers in plain JSON",
+        calls_itself="librechat",
+        declares={OLDER: LINK},
+        shows_required=True,
+        calls_again_after_required=1,
+    ),
+    ScriptedClient(
+        name="AgentCore Gateway and other gateways, at a server that answers in plain JSON",
+        calls_itself="a gateway",
+        declares={OLDER: LINK},
+        shows_required=True,
+    ),
+)

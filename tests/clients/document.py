@@ -1,0 +1,117 @@
+"""docs/clients.md, made from the runs: a row for each client, with equal ones folded into one."""
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from tests.clients.catalog import CLIENTS, WITHOUT_STREAMS
+from tests.clients.env import KINDS, by_hand, shop_open
+from tests.clients.reaching import KnownClient, Reached, reach
+from tests.clients.scripted import REQUIRED, Heard
+from tests.support.clock import Clock
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "clients.md"
+_BEGIN, _END = "<!-- what was seen -->\n", "<!-- until here -->\n"
+_HEAD = (
+    "| client | revision | asked for | the person sees | the model hears | after |\n"
+    "|---|---|---|---|---|---|\n"
+)
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What came of a run, as the page has it."""
+
+    sees: str
+    hears: str
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What is the same for these kinds on these revisions."""
+
+    revisions: tuple[str, ...]
+    kinds: tuple[str, ...]
+    seen: Seen
+
+    def cells(self, names: str) -> str:
+        kinds = "everything" if self.kinds == KINDS else ", ".join(self.kinds)
+        cells = (names, ", ".join(self.revisions), kinds, self.seen.sees, self.seen.hears)
+        return f"| {' | '.join(cells)} | {self.seen.seconds} s |\n"
+
+
+@cache
+def seen(client: KnownClient, revision: str, kind: str) -> Reached:
+    """One run, in an application of its own."""
+
+    async def play(clock: Clock) -> Reached:
+        async with shop_open(clock, has_streams=client not in WITHOUT_STREAMS) as env:
+            return await reach(env, client, revision, kind)
+
+    return by_hand(play)
+
+
+def document() -> str:
+    """The page as it has to be: what people wrote of it stays, the table is as it was seen."""
+    written = DOCUMENT.read_text("utf-8")
+    before, _, _ = written.partition(_BEGIN)
+    _, _, after = written.partition(_END)
+    return f"{before}{_BEGIN}{_HEAD}{_table()}{_END}{after}"
+
+
+def _table() -> str:
+    by_name: dict[str, list[KnownClient]] = {}
+    for client in (*CLIENTS, *WITHOUT_STREAMS):
+        by_name.setdefault(client.name, []).append(client)
+    rows = {name: _rows(clients) for name, clients in by_name.items()}
+    blocks = _grouped((rows[name], name) for name in rows)
+    return "".join(row.cells("; ".join(names)) for block, names in blocks.items() for row in block)
+
+
+def _rows(clients: Iterable[KnownClient]) -> tuple[Row, ...]:
+    """Of those with one name."""
+    kinds_of = _grouped(
+        ((revision, _shown(seen(client, revision, kind))), kind)
+        for client in clients
+        for revision in client.declares
+        for kind in KINDS
+    )
+    revisions_of = _grouped(
+        ((kinds, shown), revision) for (revision, shown), kinds in kinds_of.items()
+    )
+    return tuple(
+        Row(revisions=revisions, kinds=kinds, seen=shown)
+        for (kinds, shown), revisions in revisions_of.items()
+    )
+
+
+def _shown(reached: Reached) -> Seen:
+    assert reached.sees is not None  # "never"
+    return Seen(sees=reached.sees, hears=_hears(reached.hears), seconds=reached.seconds)
+
+
+def _hears(heard: tuple[Heard, ...]) -> str:
+    """What comes before the tool's own result."""
+    said = [_said(each) for each in heard[:-1]]
+    return ", then ".join(said) if said else "what the tool returns"
+
+
+def _said(heard: Heard) -> str:
+    if heard.is_from_client:
+        return "that its client gave up"
+    if heard.code == str(REQUIRED):
+        return f"{REQUIRED}, for its client"
+    code = f"`{heard.code}`: " if heard.code else ""
+    return f"{code}“{heard.first_sentence}”"
+
+
+def _grouped(pairs: Iterable[tuple[K, V]]) -> Mapping[K, tuple[V, ...]]:
+    groups: dict[K, dict[V, None]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, {})[value] = None
+    return {key: tuple(values) for key, values in groups.items()}

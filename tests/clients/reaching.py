@@ -1,0 +1,152 @@
+"""One run: a model calls a tool, a person is reached or is not, and the tool's line returns."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, TypeAlias
+
+from tests.clients.env import NAME, RETURNS, Env
+from tests.clients.official import PythonClient
+from tests.clients.scripted import REQUIRED, Heard, ScriptedClient
+from tests.clients.transport import Json
+
+READS_SECONDS = 3.0
+CALLS_AT_MOST = 5
+
+
+KnownClient: TypeAlias = ScriptedClient | PythonClient
+
+
+class Calls(Protocol):
+    """A client that is connected."""
+
+    async def call(self, tool: str, **arguments: Any) -> Heard: ...
+
+
+class Sees(StrEnum):
+    """Where a person has a way to answer."""
+
+    FORM = "a form of the client's"
+    LINK = "the link, drawn by the client"
+    CHAT = "the link, in the chat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    sees: Sees
+    at_seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Visitor:
+    """A person before the client's window; they answer once, where they first can.
+
+    They read for so long, and say a second later that they are done.
+    """
+
+    env: Env
+    reads_seconds: float = READS_SECONDS
+    says: str = "accept"
+    sights: list[Sight] = field(default_factory=list[Sight])
+    _done: asyncio.Event = field(default_factory=asyncio.Event)
+    _doing: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+
+    async def fills_form(self, message: str, schema: Json) -> Json:
+        await self._reads(Sees.FORM)
+        self._soon_done()
+        if self.says != "accept":
+            return {"action": self.says}
+        return {"action": "accept", "content": dict.fromkeys(schema["properties"], NAME)}
+
+    async def opens_link(self, message: str, url: str) -> str:
+        await self._reads(Sees.LINK)
+        if self.says == "accept":
+            self._begin(self._goes(url))
+        else:
+            self._soon_done()
+        return self.says
+
+    def is_shown(self, link: str) -> None:
+        """The model has shown them the link."""
+        self._begin(self._reads_chat(link))
+
+    async def is_done(self) -> None:
+        await self._done.wait()
+        await asyncio.gather(*(task for task in self._doing if task.done()))
+
+    async def leaves(self) -> None:
+        """All that they did went well."""
+        await self.is_done()
+        for task in self._doing:
+            task.cancel()
+        await asyncio.gather(*self._doing, return_exceptions=True)
+
+    async def _reads(self, sees: Sees) -> None:
+        self.sights.append(Sight(sees=sees, at_seconds=self.env.seconds))
+        if len(self.sights) > 1:  # they are at it already
+            await asyncio.Event().wait()
+        await asyncio.sleep(self.reads_seconds)
+
+    async def _reads_chat(self, link: str) -> None:
+        await self._reads(Sees.CHAT)
+        await self._goes(link)
+
+    async def _goes(self, link: str) -> None:
+        try:
+            await (self.env.go(link) if self.says == "accept" else self.env.decline(link))
+        finally:
+            self._soon_done()
+
+    def _soon_done(self) -> None:
+        asyncio.get_running_loop().call_later(1.0, self._done.set)
+
+    def _begin(self, doing: Coroutine[Any, Any, None]) -> None:
+        self._doing.append(asyncio.create_task(doing))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """What was seen of one question, from the first call to the line that returned."""
+
+    sees: Sees | None  # None: never
+    seconds: int
+    hears: tuple[Heard, ...]  # of the calls, in their order
+    sights: tuple[Sight, ...]
+
+    @property
+    def text(self) -> str:
+        return self.hears[-1].text
+
+
+async def until_it_returns(
+    calls: Calls, visitor: Visitor, kind: str, *, what: str = "5"
+) -> Reached:
+    """A model that does what it is told: shows links, and calls again when it is to."""
+    began, heard = visitor.env.seconds, list[Heard]()
+    while len(heard) < CALLS_AT_MOST:
+        said = await calls.call(kind, what=what)
+        heard.append(said)
+        if said.link is not None:
+            visitor.is_shown(said.link)
+            await visitor.is_done()
+        elif not said.is_from_client and said.code != str(REQUIRED):
+            break
+    first = visitor.sights[0] if visitor.sights else None
+    return Reached(
+        sees=None if first is None else first.sees,
+        seconds=0 if first is None else round(first.at_seconds - began),
+        hears=tuple(heard),
+        sights=tuple(visitor.sights),
+    )
+
+
+async def reach(env: Env, client: KnownClient, revision: str, kind: str) -> Reached:
+    """A client that is seen for the first time asks this of a person who answers."""
+    visitor = Visitor(env=env)
+    async with client.connected(revision, transport=env.transport(), screen=visitor) as calls:
+        reached = await until_it_returns(calls, visitor, kind)
+    assert reached.text == RETURNS[kind], reached
+    assert env.passed == [kind], reached
+    await visitor.leaves()
+    return reached

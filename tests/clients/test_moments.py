@@ -1,0 +1,351 @@
+"""Too soon, too late, never: what an answer counts for, and when there is a link."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.clients.env import RETURNS, Env, by_hand, shop_open
+from tests.clients.reaching import Reached, Sees, Visitor, until_it_returns
+from tests.clients.scripted import (
+    AGREES,
+    CANCELS,
+    DECLINES,
+    FAILS,
+    HANGS,
+    NEWER,
+    OLDER,
+    SHOWS,
+    Does,
+    ScriptedClient,
+)
+from tests.clients.transport import Json
+from tests.support.clock import Clock
+from webapp.settings.quotas import PolicySettings
+from webapp.settings.settings import read_settings
+
+T = TypeVar("T")
+REVISIONS = pytest.mark.parametrize("revision", [OLDER, NEWER])
+NOBODY, DECLINED, CANCELLED = (
+    "ELICITATION_NOBODY_ASKED",
+    "ELICITATION_DECLINED",
+    "ELICITATION_CANCELLED",
+)
+IN_FORMS = ("form", "confirm", "gate")
+
+
+def client_that(
+    *,
+    form: Does = SHOWS,
+    link: Does = HANGS,
+    limit: float | None = 60,
+    version: str = "1.0",
+    name: str = "a client",
+    modes: tuple[str, ...] = ("form",),
+) -> ScriptedClient:
+    declared: Json = {mode: {} for mode in modes}
+    return ScriptedClient(
+        name="",
+        calls_itself=name,
+        version=version,
+        declares={OLDER: declared, NEWER: declared},
+        form=form,
+        link=link,
+        gives_up_after_seconds=limit,
+    )
+
+
+class Shop:
+    """It is open for as long as it takes, and whoever comes is told apart by their client."""
+
+    def __init__(self, env: Env, revision: str) -> None:
+        self.env = env
+        self._revision = revision
+
+    async def asked(
+        self,
+        client: ScriptedClient,
+        kind: str = "form",
+        *,
+        what: str = "5",
+        reads_seconds: float = 3.0,
+        says: str = "accept",
+    ) -> tuple[Reached, list[Json]]:
+        """A new connection, on which a model calls until it knows; what the client was asked."""
+        visitor = Visitor(env=self.env, reads_seconds=reads_seconds, says=says)
+        way = self.env.transport()
+        async with client.connected(self._revision, transport=way, screen=visitor) as calls:
+            reached = await until_it_returns(calls, visitor, kind, what=what)
+        if visitor.sights:
+            await visitor.leaves()
+        return reached, calls.asked
+
+
+def played(revision: str, play: Callable[[Shop], Awaitable[T]], **settings: Any) -> T:
+    async def within(clock: Clock) -> T:
+        async with shop_open(clock, **settings) as env:
+            return await play(Shop(env, revision))
+
+    return by_hand(within)
+
+
+def set_to(**environment: str) -> PolicySettings:
+    """As the operator sets it."""
+    return read_settings(
+        {"ELICIT_SECRET": "s" * 32, "ELICIT_STORE": "memory:", **environment}
+    ).policies
+
+
+@REVISIONS
+@pytest.mark.parametrize("refuses", [DECLINES, CANCELS], ids=["decline", "cancel"])
+@pytest.mark.parametrize("kind", IN_FORMS)
+def test_a_no_that_comes_at_once_is_nobodys_and_the_link_is_there_at_once(
+    revision: str, refuses: Does, kind: str
+) -> None:
+    async def play(shop: Shop) -> None:
+        reached, asked = await shop.asked(client_that(form=refuses), kind)
+        assert reached.seconds == 0
+        assert (reached.sees, reached.hears[0].code) == (Sees.CHAT, NOBODY)
+        assert reached.text == RETURNS[kind]
+        assert len(asked) == 1
+        assert shop.env.passed == [kind]
+        assert len(await shop.env.elicitations()) == 1
+
+    played(revision, play)
+
+
+@REVISIONS
+@pytest.mark.parametrize("refuses", [DECLINES, CANCELS], ids=["decline", "cancel"])
+def test_a_link_that_is_refused_at_once_was_shown_to_nobody(revision: str, refuses: Does) -> None:
+    client = client_that(modes=("form", "url"), link=refuses)
+
+    async def play(shop: Shop) -> None:
+        reached, _ = await shop.asked(client, "oauth")
+        assert reached.seconds == 0
+        assert (reached.sees, reached.hears[0].code) == (Sees.CHAT, NOBODY)
+        assert reached.text == RETURNS["oauth"]
+        assert shop.env.passed == ["oauth"]
+
+    played(revision, play)
+
+
+@REVISIONS
+@pytest.mark.parametrize("kind", ["confirm", "gate"])
+def test_a_yes_that_comes_at_once_approves_nothing(revision: str, kind: str) -> None:
+    async def play(shop: Shop) -> None:
+        reached, _ = await shop.asked(client_that(form=AGREES), kind, says="decline")
+        assert (reached.sees, reached.hears[0].code) == (Sees.CHAT, NOBODY)
+        if kind == "confirm":
+            assert reached.text == "booked: False"
+        else:
+            assert (reached.hears[-1].code, shop.env.passed) == (DECLINED, [])
+
+    played(revision, play)
+
+
+@REVISIONS
+def test_a_link_that_is_accepted_at_once_is_no_agreement_of_the_persons(revision: str) -> None:
+    client = client_that(modes=("url",), link=AGREES)
+
+    async def play(shop: Shop) -> None:
+        reached, _ = await shop.asked(client, "terms", says="decline")
+        assert [heard.code for heard in reached.hears] == [NOBODY, DECLINED]
+        assert shop.env.passed == []
+
+    played(revision, play)
+
+
+@REVISIONS
+@pytest.mark.parametrize("kind", ["url", "oauth", "payment"])
+def test_a_link_that_is_accepted_at_once_is_given_to_the_model_as_well(
+    revision: str, kind: str
+) -> None:
+    client = client_that(modes=("url",), link=AGREES)
+
+    async def play(shop: Shop) -> None:
+        reached, _ = await shop.asked(client, kind)
+        assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS[kind])
+        assert reached.seconds <= 60
+        assert shop.env.passed == [kind]
+
+    played(revision, play)
+
+
+@REVISIONS
+def test_a_form_that_was_filled_in_counts_however_soon(revision: str) -> None:
+    async def play(shop: Shop) -> None:
+        reached, _ = await shop.asked(client_that(), reads_seconds=0.01)
+        assert [heard.text for heard in reached.hears] == [RETURNS["form"]]
+
+    played(revision, play)
+
+
+@REVISIONS
+@pytest.mark.parametrize("kind", [*IN_FORMS, "oauth"])
+@pytest.mark.parametrize("says", ["decline", "cancel"])
+def test_a_no_after_two_seconds_is_the_persons(revision: str, kind: str, says: str) -> None:
+    client = client_that(modes=("form", "url"), link=SHOWS)
+
+    async def play(shop: Shop) -> None:
+        reached, _ = await shop.asked(client, kind, reads_seconds=2, says=says)
+        (heard,) = reached.hears
+        if kind == "confirm":
+            assert heard.text == "booked: False"
+        else:
+            assert heard.code == {"decline": DECLINED, "cancel": CANCELLED}[says]
+        assert heard.link is None
+
+    played(revision, play)
+
+
+@pytest.mark.parametrize("kind", [*IN_FORMS, "oauth"])
+def test_silence_of_twenty_seconds_leads_to_the_link(kind: str) -> None:
+    client = client_that(form=HANGS, modes=("form", "url"))
+
+    async def play(shop: Shop) -> None:
+        reached, asked = await shop.asked(client, kind)
+        assert reached.seconds == 20
+        assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS[kind])
+        assert (len(asked), shop.env.passed) == (1, [kind])
+
+    played(OLDER, play)
+
+
+@pytest.mark.parametrize("kind", [*IN_FORMS, "oauth"])
+def test_a_client_that_never_comes_back_is_reached_by_its_next_call(kind: str) -> None:
+    client = client_that(form=HANGS, modes=("form", "url"))
+
+    async def play(shop: Shop) -> None:
+        reached, asked = await shop.asked(client, kind)
+        assert reached.seconds == 60
+        assert [heard.is_from_client for heard in reached.hears] == [True, False, False]
+        assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS[kind])
+        assert (len(asked), shop.env.passed) == (1, [kind])
+
+    played(NEWER, play)
+
+
+@REVISIONS
+def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link(revision: str) -> None:
+    async def play(shop: Shop) -> None:
+        reached, asked = await shop.asked(client_that(form=HANGS, limit=10))
+        assert reached.seconds == 10
+        assert [heard.is_from_client for heard in reached.hears] == [True, False, False]
+        assert (reached.text, len(asked)) == (RETURNS["form"], 1)
+
+    played(revision, play)
+
+
+@REVISIONS
+@pytest.mark.parametrize("does", [HANGS, DECLINES, CANCELS], ids=["hangs", "declines", "cancels"])
+def test_a_client_that_drew_nothing_is_asked_nothing_for_a_day(revision: str, does: Does) -> None:
+    async def play(shop: Shop) -> None:
+        client = client_that(form=does)
+        await shop.asked(client, what="tea")
+        reached, asked = await shop.asked(client, what="milk")
+        assert (reached.sees, reached.seconds, asked) == (Sees.CHAT, 0, [])
+        assert len(reached.hears) == 2
+        _, asked = await shop.asked(client_that(form=does, version="2.0"), what="cake")
+        assert asked  # another version may draw it
+        shop.env.clock.tick(days=1, minutes=1)
+        _, asked = await shop.asked(client, what="honey")
+        assert asked
+
+    played(revision, play)
+
+
+@REVISIONS
+def test_a_slow_typist_is_not_asked_again(revision: str) -> None:
+    async def play(shop: Shop) -> None:
+        for what, seconds in (("tea", 25.0), ("milk", 70.0)):
+            reached, asked = await shop.asked(
+                client_that(limit=None), what=what, reads_seconds=seconds
+            )
+            assert (reached.sees, reached.seconds) == (Sees.FORM, 0)
+            assert reached.text == RETURNS["form"]
+            assert len(asked) == 1
+            if revision == NEWER:  # no call is open meanwhile
+                assert len(reached.hears) == 1
+            else:
+                (link,) = [sight for sight in reached.sights if sight.sees is Sees.CHAT]
+                held = link.at_seconds - reached.sights[0].at_seconds
+                assert round(held) == (20 if what == "tea" else 50)
+        assert shop.env.passed == ["form", "form"]
+        assert len(await shop.env.elicitations()) == 2
+
+    played(revision, play)
+
+
+@REVISIONS
+def test_through_mcp_remote_a_client_is_the_same_and_no_link_is_asked_of_it(revision: str) -> None:
+    through = client_that(
+        name="a client (via mcp-remote 0.15.1)", modes=("form", "url"), link=FAILS
+    )
+    if revision == OLDER:
+        through = client_that(name="a client (via mcp-remote 0.14.0)", form=DECLINES)
+
+    async def play(shop: Shop) -> None:
+        if revision == NEWER:
+            reached, asked = await shop.asked(through, "oauth")
+            assert (reached.sees, asked) == (Sees.CHAT, [])
+            return
+        await shop.asked(through, what="tea")
+        _, asked = await shop.asked(client_that(), what="milk")
+        assert asked == []
+
+    played(revision, play)
+
+
+@REVISIONS
+@pytest.mark.parametrize("named", ["a client", "a client/1.0"])
+def test_a_client_that_the_operator_lists_as_showing_nothing_is_asked_nothing(
+    revision: str, named: str
+) -> None:
+    async def play(shop: Shop) -> None:
+        reached, asked = await shop.asked(client_that(modes=("form", "url"), link=SHOWS))
+        assert (reached.sees, reached.seconds, asked) == (Sees.CHAT, 0, [])
+
+    played(revision, play, policies=set_to(ELICIT_CLIENTS=f"{named}=nothing"))
+
+
+@REVISIONS
+@pytest.mark.parametrize("kind", ["confirm", "gate"])
+def test_a_program_answers_at_once_what_the_operator_lets_it_and_nothing_else(
+    revision: str, kind: str
+) -> None:
+    async def play(shop: Shop) -> None:
+        reached, _ = await shop.asked(client_that(form=AGREES), kind, says="decline")
+        if kind == "confirm":
+            assert [heard.text for heard in reached.hears] == [RETURNS["confirm"]]
+        else:
+            assert [heard.code for heard in reached.hears] == [NOBODY, DECLINED]
+            assert shop.env.passed == []
+
+    played(revision, play, policies=set_to(ELICIT_CLIENTS="a client=answers:confirm"))
+
+
+@REVISIONS
+@pytest.mark.parametrize("does", [DECLINES, AGREES], ids=["no", "yes"])
+def test_where_every_answer_is_believed_one_at_once_is_the_persons(
+    revision: str, does: Does
+) -> None:
+    async def play(shop: Shop) -> None:
+        reached, _ = await shop.asked(client_that(form=does), "confirm")
+        is_yes = does is AGREES
+        assert [heard.text for heard in reached.hears] == [f"booked: {is_yes}"]
+
+    played(revision, play, policies=set_to(ELICIT_MIN_ANSWER="0"))
+
+
+@REVISIONS
+def test_where_forms_have_no_page_the_model_hears_that_nobody_was_asked_and_the_question_stays(
+    revision: str,
+) -> None:
+    async def play(shop: Shop) -> None:
+        reached, _ = await shop.asked(client_that(form=DECLINES))
+        (heard,) = reached.hears
+        assert (heard.code, heard.link, reached.sees) == (NOBODY, None, None)
+        (asked,) = await shop.env.elicitations()
+        assert not asked.status.is_final
+
+    played(revision, play, policies=set_to(ELICIT_FORMS_ON_PAGES="0"))

@@ -1,0 +1,36 @@
+"""Each client on each revision, for each kind: a person is reached, and the tool's line returns."""
+
+import pytest
+
+from tests.clients.catalog import CLIENTS, WITHOUT_STREAMS
+from tests.clients.document import DOCUMENT, document, seen
+from tests.clients.env import KINDS
+from tests.clients.reaching import KnownClient
+from webapp.pages.views_home import Home
+
+ON_A_REVISION = [
+    pytest.param(client, revision, id=f"{client.name}-{revision}")
+    for client in (*CLIENTS, *WITHOUT_STREAMS)
+    for revision in client.declares
+]
+
+
+@pytest.mark.parametrize(("client", "revision"), ON_A_REVISION)
+def test_a_person_has_a_way_to_answer_and_the_tool_gets_what_they_answered_once(
+    client: KnownClient, revision: str
+) -> None:
+    for kind in KINDS:
+        reached = seen(client, revision, kind)
+        assert reached.sees is not None, kind
+
+
+def test_the_page_of_clients_says_what_was_seen() -> None:
+    assert DOCUMENT.read_text("utf-8") == document(), "python -m tests.clients"
+
+
+def test_the_page_of_clients_adds_the_server_as_its_home_page_does() -> None:
+    home = Home(server="my tools", mcp_url="http://127.0.0.1:8765/mcp", tools=())
+    page = DOCUMENT.read_text("utf-8")
+    for text in (home.claude_command, home.vscode_settings, home.cursor_settings):
+        assert text in page
+    assert home.desktop_settings in page

@@ -1,0 +1,66 @@
+"""A kill -9 of a web application that asks its users, and a restart on the same store."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.mcp_server import TLS, Page, Person
+from tests.support.processes import DEADLINE_SECONDS, killed, start
+from tests.support.serving import bound
+from tests.support.settings import SECRET
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TRIES = 12  # to reach a process that is starting, each after a longer while
+
+
+@asynccontextmanager
+async def _running(name: str, *, port: int, folder: Path) -> AsyncIterator[None]:
+    """The example as its first lines say; killed at the end."""
+    env = {
+        "ELICIT_URL": f"http://127.0.0.1:{port}",
+        "ELICIT_SECRET": SECRET,
+        "ELICIT_STORE": f"sqlite:///{folder / 'elicit.db'}",
+        # The sandbox of a restart is another one; this registration stays.
+        "ELICIT_GITHUB_CLIENT_ID": "the-shop",
+        "ELICIT_GITHUB_CLIENT_SECRET": "a-secret-of-the-shop",
+    }
+    uvicorn = (sys.executable, "-m", "uvicorn", f"{name}:app", "--port", str(port))
+    process = await start(*uvicorn, name=name, cwd=EXAMPLES, env=env)
+    try:
+        yield
+    finally:
+        await killed(process)
+
+
+@pytest.mark.parametrize("name", ["connect_in_fastapi", "connect_in_litestar"])
+async def test_the_same_user_and_key_go_on_with_the_question(name: str, tmp_path: Path) -> None:
+    with bound("127.0.0.1") as place:
+        port: int = place.getsockname()[1]
+    url, transport = f"http://127.0.0.1:{port}", httpx.AsyncHTTPTransport(retries=TRIES, verify=TLS)
+    async with httpx.AsyncClient(transport=transport, timeout=DEADLINE_SECONDS) as browser:
+
+        async def asked() -> str:
+            """Press the button; the link on the page."""
+            await browser.post(f"{url}/report")
+            while "/e/" not in (page := (await browser.get(url)).text):
+                pass
+            return page.split('href="')[1].split('"')[0]
+
+        async with _running(name, port=port, folder=tmp_path):
+            await browser.post(f"{url}/login", data={"user": "ann"})
+            first = await asked()
+        async with _running(name, port=port, folder=tmp_path):
+            second = await asked()
+            page = Page.of(await browser.get(first))  # the link of before the crash
+            assert page.status == 200
+            await Person(browser).decline(first)
+            while "The person declined" not in (await browser.get(url)).text:
+                pass
+            assert (
+                Page.of(await browser.get(second)).heading
+                == Page.of(await browser.get(first)).heading
+            )

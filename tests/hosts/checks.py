@@ -1,0 +1,324 @@
+"""Promises, each as a check that looks at a served host from outside and gives a verdict."""
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import httpx
+
+from tests.hosts.host import Served
+from tests.support.mcp_server import (
+    LEGACY,
+    MODERN,
+    Caller,
+    CutOffCaller,
+    Page,
+    Person,
+    soon,
+    text_of,
+)
+from webapp.demo.walker import Page as Forms
+
+_LINK = re.compile(r'https?://[^"\\\s]+/e/[A-Za-z0-9._~-]+')
+_FROM_AFAR = {"x-forwarded-for": "203.0.113.9"}
+
+
+class Verdict(StrEnum):
+    """What is true of a promise in a host."""
+
+    HOLDS = "holds"
+    OWN = "the host's own"
+    REFUSED = "the start refuses"
+
+
+Check: TypeAlias = Callable[[Served], Awaitable[Verdict]]
+
+
+async def pages(at: Served) -> Verdict:
+    """Links, forms, redirects and returns lead where they should, on both revisions."""
+    for revision in (LEGACY, MODERN):
+        async with at.calls.caller(revision, headers=at.key) as caller, at.person() as person:
+            call = caller.call("order", what=f"pages {revision}")
+            await _type(person, await _shown(at, caller, call))
+            assert text_of(await soon(call)).endswith("for 4 letters")
+            call = caller.call("read_terms")
+            gone = await person.go_on(await _shown(at, caller, call))
+            back = (await person.visit(_under(at, gone))).location
+            assert (await person.visit(_under(at, back or ""))).status == 200
+            assert text_of(await soon(call)) == "read"
+            home = await person.visit(f"{at.url}/")
+            for address in re.findall(r'(?:href|src|action)="(/[^"]*)"', home.text):
+                found = await person.browser.get(str(httpx.URL(at.url).copy_with(path=address)))
+                assert found.status_code == 200, address
+            where = await person.browser.get(f"{at.url}/where")
+            assert where.text == f"{at.url}/where", "an author's own route"
+    return Verdict.HOLDS
+
+
+async def host_and_origin(at: Served) -> Verdict:
+    """A request for another host, and a page of another site, reach nothing."""
+    async with at.browser() as browser:
+        call = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        headers = {"accept": "application/json, text/event-stream", **at.key}
+        for path in ("/", "/mcp", "/connections"):
+            answer = await browser.get(f"{at.url}{path}", headers={"host": "evil.example"})
+            assert answer.status_code in (400, 421), path
+        for origin in ("https://evil.example", "null", httpx.URL(at.url).copy_with(path="/")):
+            sent = {**headers, "origin": str(origin).rstrip("/")}
+            answer = await browser.post(f"{at.url}/mcp", json=call, headers=sent)
+            assert answer.status_code == 403, origin
+        asked = {"origin": "https://evil.example"}
+        assert (await browser.get(f"{at.url}/connections", headers=asked)).status_code == 403
+    return Verdict.HOLDS
+
+
+async def sessions(at: Served) -> Verdict:
+    """A session of MCP 2025-11-25 is its opener's, whoever knows its id."""
+    async with _opened(at, at.key) as hers, at.browser() as browser:
+        listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+        assert (await hers.http.post(hers.url, json=listing, headers=hers.headers)).is_success
+        for stranger in ({}, _FROM_AFAR, {"authorization": "Bearer elicit_local_guessed"}):
+            own = {k: v for k, v in hers.headers.items() if k != "authorization"} | stranger
+            for method in ("POST", "GET", "DELETE"):
+                answer = await browser.request(method, hers.url, json=listing, headers=own)
+                assert answer.status_code == 404, (method, stranger)
+        assert (await hers.http.post(hers.url, json=listing, headers=hers.headers)).is_success
+    return Verdict.HOLDS
+
+
+async def identity(at: Served) -> Verdict:
+    """A link opens for whoever asked, and for nobody who knows it or looks like them."""
+    async with at.calls.caller(MODERN, headers=at.key) as caller:
+        call = caller.call("order", what="identity")
+        link = await _shown(at, caller, call)
+        async with at.person() as person, at.browser() as stranger:
+            cookies = {c.name: c.value or "" for c in person.browser.cookies.jar}
+            stolen = "; ".join(f"{name}={value}" for name, value in cookies.items())
+            for headers in (
+                _FROM_AFAR,
+                {"forwarded": "for=127.0.0.1", "cookie": ""},
+                {"via": "1.1 relay"},
+                {"cookie": "elicit_session=guessed"},
+            ):
+                page = Page.of(await stranger.get(link, headers=headers))
+                assert (page.status, page.csrf and "order" in page.text) == (403, None), headers
+            for path in ("", "/allow", "/decline", "/code"):
+                pressed = await stranger.post(f"{link}{path}", data={"csrf": "0" * 64})
+                assert pressed.status_code == 403, path
+            live = await stranger.get(f"{link}/live")
+            assert live.status_code == 403
+            # Her own browser opens it, also where something relays what her session sends.
+            assert (await person.visit(link)).status == 200
+            assert stolen
+            await _type(person, link)
+    for wrong in ({}, _FROM_AFAR, {"authorization": "Bearer elicit_local_"}):
+        text = await _refusal(at, wrong) if wrong else None
+        assert text is None or "Nobody can be asked" in text
+    return Verdict.HOLDS
+
+
+async def locality(at: Served) -> Verdict:
+    """Our own user's programs are known without a key; else nobody's are, and it says why."""
+    text = await _refusal(at, {})
+    if text is None:
+        return Verdict.HOLDS
+    assert "`elicit serve` does" in text or "relay" in text, text
+    assert "elicit pair" in text
+    return Verdict.OWN
+
+
+async def limits(at: Served) -> Verdict:
+    """Who sends slowly is cut off: where our protocol reads, which notes whose a connection is."""
+    url = httpx.URL(at.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
+    try:
+        async with asyncio.timeout(4):  # ELICIT_READ_SECONDS is 1
+            status = await reader.readline()
+    except TimeoutError:
+        return Verdict.OWN
+    finally:
+        writer.close()
+    return Verdict.HOLDS if b" 408 " in status else Verdict.OWN
+
+
+async def bounds(at: Served) -> Verdict:
+    """A text that is too long is refused before anything reads it."""
+    async with at.browser() as browser:
+        assert (await browser.get(f"{at.url}/e/{'x' * 5000}")).status_code == 414
+        assert (await browser.get(f"{at.url}/?{'x' * 9000}")).status_code in (414, 400)
+        large = b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "x": "' + b"x" * 5_000_000 + b'"}'
+        headers = {"content-type": "application/json", **at.key}
+        answer = await browser.post(f"{at.url}/mcp", content=large, headers=headers)
+        assert answer.status_code in (400, 413), answer.status_code
+        crooked = await browser.get(f"{at.url}/e/..%2f..%2fmcp")
+        assert crooked.status_code in (400, 404)
+    return Verdict.HOLDS
+
+
+async def resumption(at: Served) -> Verdict:
+    """A stream that was cut is read on from the last event (Last-Event-ID)."""
+    async with _opened(at, at.key) as hers, at.person() as person:
+        async with _asked(hers, "resumption") as (link, last_id):
+            pass
+        assert last_id
+        await _type(person, _under(at, link))
+        reading = {**hers.headers, "last-event-id": last_id, "accept": "text/event-stream"}
+        async with (
+            asyncio.timeout(300),
+            hers.http.stream("GET", hers.url, headers=reading) as resumed,
+        ):
+            assert resumed.status_code == 200
+            async for line in resumed.aiter_lines():
+                if "for 4 letters" in line:
+                    return Verdict.HOLDS
+    raise AssertionError("the result did not come")
+
+
+async def delivery(at: Served) -> Verdict:
+    """A result that reached nobody is given again to the same call, and nothing is done twice."""
+    async with _opened(at, at.key) as hers, at.person() as person:
+        async with _asked(hers, "delivery") as (link, _):
+            pass
+        await _type(person, _under(at, link))  # nobody is on the line
+        told = set[str]()
+        for _ in range(3):
+            again = (await soon(hers.call("order", what="delivery"))).text
+            told |= set(re.findall(r"delivery: order (\d+) for 4 letters", again))
+        assert len(told) == 1, told
+    return Verdict.HOLDS
+
+
+async def logs(at: Served) -> Verdict:
+    """The host's log of requests has no link of ours in it."""
+    async with at.browser() as browser:
+        await browser.get(f"{at.url}/e/a-token-of-a-link")
+        await browser.get(f"{at.url}/callback/github?code=4711&state=4712")
+    assert "a-token-of-a-link" not in at.log()
+    return Verdict.HOLDS
+
+
+async def drain(at: Served) -> Verdict:
+    """Told to end, it answers the calls that it holds, and ends."""
+    async with _opened(at, at.key) as hers, at.person() as person, at.browser() as watcher:
+        watcher.cookies = person.browser.cookies
+        async with _asked(hers, "drain", stays=True) as (link, lines):
+            page = _under(at, link)
+            async with watcher.stream("GET", f"{page}/live") as live:
+                assert live.status_code == 200
+                heard = live.aiter_lines()
+                await anext(heard)
+                at.process.send_signal(signal.SIGTERM)
+                async with asyncio.timeout(300):
+                    said = [line async for line in lines if line.startswith("data:")]
+                    async for _ in heard:
+                        pass
+            answers = [json.loads(line[5:]) for line in said if line[5:].strip()]
+            assert any("result" in answer for answer in answers), said
+        async with asyncio.timeout(300):
+            await at.process.wait()
+    return Verdict.HOLDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """A column of the table; what `ends` its host needs one of its own."""
+
+    name: str
+    says: str
+    check: Check
+    ends: bool = False
+
+
+PROMISES = (
+    Promise(name="pages", says="links, forms, redirects and returns", check=pages),
+    Promise(name="host and origin", says="Host and Origin are checked", check=host_and_origin),
+    Promise(name="identity", says="a link is its asker's alone", check=identity),
+    Promise(name="sessions", says="a session is its opener's", check=sessions),
+    Promise(name="local", says="your own programs are known without a key", check=locality),
+    Promise(name="resumption", says="a cut stream is read on (Last-Event-ID)", check=resumption),
+    Promise(name="delivery", says="a result that reached nobody is given again", check=delivery),
+    Promise(name="drain", says="told to end, held calls are answered", check=drain, ends=True),
+    Promise(name="bounds", says="long paths and bodies are refused", check=bounds),
+    Promise(name="slow senders", says="half a request is cut off", check=limits),
+    Promise(name="logs", says="no link stands in the log of requests", check=logs),
+)
+
+
+def _under(at: Served, address: str) -> str:
+    assert address.startswith(f"{at.url}/"), address
+    return address
+
+
+async def _type(person: Person, link: str) -> None:
+    """Type a secret of four letters into the page of the link, and see that it is taken."""
+    page = await person.browser.get(link)
+    form = next(form for form in Forms(page.text).forms if "answer.value" in form.asks)
+    address = str(page.url.join(form.action))
+    sent = await person.browser.post(address, data={**form.fields, "answer.value": "4711"})
+    assert sent.status_code == 303, sent.text
+    done = await person.visit(str(sent.url.join(sent.headers["location"])))
+    assert done.heading == "Saved", done.text
+
+
+async def _refusal(at: Served, headers: dict[str, str]) -> str | None:
+    """What a call says that asks for somebody; None if a link was shown."""
+    async with at.calls.caller(MODERN, headers=headers) as caller:
+        call = caller.call("order", what="nothing")
+        shown = asyncio.create_task(caller.link())
+        done, _ = await asyncio.wait({call, shown}, return_when=asyncio.FIRST_COMPLETED)
+        if shown in done:
+            return None
+        shown.cancel()
+        return text_of(await call)
+
+
+async def _shown(at: Served, caller: Caller, call: "asyncio.Task[Any]") -> str:
+    """The link that the call shows, which must not end before."""
+    link = asyncio.create_task(caller.link())
+    await asyncio.wait({call, link}, return_when=asyncio.FIRST_COMPLETED)
+    if not link.done():
+        link.cancel()
+        raise AssertionError(f"no link was shown: {text_of(await call)}")
+    return _under(at, await link)
+
+
+@asynccontextmanager
+async def _opened(at: Served, headers: dict[str, str]) -> AsyncIterator[CutOffCaller]:
+    """A client of 2025-11-25 by hand, which has opened a session."""
+    async with at.browser() as http:
+        caller = CutOffCaller(http, f"{at.url}/mcp", LEGACY)
+        caller.headers |= headers
+        await caller.connect()
+        yield caller
+
+
+@asynccontextmanager
+async def _asked(
+    caller: CutOffCaller, what: str, *, stays: bool = False
+) -> AsyncIterator[tuple[str, Any]]:
+    """An order whose stream shows a link, and the id of its last event; it is cut in the end.
+
+    With `stays` the lines that still come instead of that id.
+    """
+    request = {"jsonrpc": "2.0", "id": 7, "method": "tools/call"}
+    request |= {"params": {"name": "order", "arguments": {"what": what}}}
+    async with (
+        asyncio.timeout(300),
+        caller.http.stream("POST", caller.url, json=request, headers=caller.headers) as stream,
+    ):
+        assert stream.status_code == 200
+        last_id, lines = "", stream.aiter_lines()
+        async for line in lines:
+            if line.startswith("id:"):
+                last_id = line[3:].strip()
+            if (found := _LINK.search(line)) is not None:
+                yield found[0], lines if stays else last_id
+                return
+    raise AssertionError("no link was shown")

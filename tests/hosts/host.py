@@ -1,0 +1,168 @@
+"""Hosts: how each is started, and what stands before it.
+
+The socket is bound and listens before a host is started, which inherits it: a request waits for its
+start, and nobody asks whether it is up by now.
+"""
+
+import os
+import socket
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+
+from flows.crypto.tokens import Tokens
+from flows.crypto.vault import Ring
+from tests.hosts.nginx import nginx
+from tests.support.cli import HOUSE, environment_of
+from tests.support.leaks import EARS
+from tests.support.mcp_server import Person, ServerEnv, new_browser
+from tests.support.processes import error_of, killed, start
+from tests.support.serving import bound
+from webapp.connecting import utc_now
+from webapp.identity.pairing import address_of, key_of
+
+SECRET = "s" * 44
+MODULE = "tests.hosts.hosting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A host that serves: the public address, and the process if there is one to end."""
+
+    url: str
+    process: Process
+    log: Callable[[], str]  # what the host wrote until now
+
+    @property
+    def key(self) -> dict[str, str]:
+        """The header of a client of whoever runs the server."""
+        return {"authorization": f"Bearer {key_of(Ring([SECRET.encode()]))}"}
+
+    @property
+    def calls(self) -> ServerEnv:
+        """What connects clients: without a service, which is in another process."""
+        return ServerEnv(url=self.url, service=None, settings=None, posts=None)  # type: ignore[arg-type]
+
+    @asynccontextmanager
+    async def browser(self) -> AsyncIterator[httpx.AsyncClient]:
+        async with new_browser() as browser:
+            yield browser
+
+    @asynccontextmanager
+    async def person(self) -> AsyncIterator[Person]:
+        """Whoever runs the server, with a browser that was paired."""
+        tokens = Tokens(Ring([SECRET.encode()]), origin=self.url)
+        async with self.browser() as browser:
+            person = Person(browser)
+            paired = await person.press(address_of(tokens, url=self.url, now=utc_now()))
+            assert paired.status == 200, paired.text
+            yield person
+
+
+class Host(Protocol):
+    """A row of the table."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def says(self) -> str:
+        """How an author starts it, in a line of Markdown."""
+        ...
+
+    @property
+    def own(self) -> Mapping[str, str]:
+        """Of each promise that the host does not let us keep: what it has instead, to set."""
+        ...
+
+    def served(
+        self, folder: Path, *, extra: Mapping[str, str] | None = None
+    ) -> AbstractAsyncContextManager[Served]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedHost:
+    """One that a command starts, on a socket that it inherits.
+
+    `command` has {fd} for the socket, {app} for the application and {root_path} for what a proxy
+    takes off. `proxy` is what an nginx before it does with the path: `keeps` or `takes off`.
+    """
+
+    name: str
+    says: str
+    command: Sequence[str]
+    app: str = "app"
+    path: str = ""
+    proxy: str | None = None
+    own: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @asynccontextmanager
+    async def served(
+        self, folder: Path, *, extra: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Served]:
+        with bound("127.0.0.1") as listener:
+            listener.listen(128)
+            port = listener.getsockname()[1]
+            front = _free_port() if self.proxy else port
+            url = f"http://127.0.0.1:{front}{self.path}"
+            async with self._started(listener, url=url, folder=folder, extra=extra) as served:
+                listener.close()  # the host has it alone: when it is gone, it is gone
+                if self.proxy is None:
+                    yield served
+                    return
+                takes_off = self.path if self.proxy == "takes off" else ""
+                async with nginx(folder, front, port, path=self.path, takes_off=takes_off):
+                    yield served
+
+    @asynccontextmanager
+    async def _started(
+        self, listener: socket.socket, *, url: str, folder: Path, extra: Mapping[str, str] | None
+    ) -> AsyncIterator[Served]:
+        settings = {
+            "ELICIT_URL": url,
+            "ELICIT_SECRET": SECRET,
+            "ELICIT_STORE": f"sqlite:///{folder}/store.db",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
+            **(extra or {}),
+        }
+        folder.chmod(0o700)  # noqa: ASYNC240 - one call
+        root_path = self.path if self.proxy == "takes off" else ""
+        words = {"fd": listener.fileno(), "app": f"{MODULE}:{self.app}", "root_path": root_path}
+        written = EARS.listen(f"the log of {self.name}")
+        process = await start(
+            *(word.format(**words) for word in self.command if word.format(**words)),
+            name=self.name,
+            stdout=written.fileno(),
+            cwd=HOUSE,
+            env=environment_of(folder, settings),
+            pass_fds=[listener.fileno()],
+        )
+        try:
+            yield Served(url=url, process=process, log=lambda: written.text() + error_of(process))
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await killed_late(process)
+            written.close()
+
+
+async def killed_late(process: Process) -> None:
+    """Let it end by itself first: what it says at its end is heard."""
+    import asyncio
+
+    try:
+        async with asyncio.timeout(30):
+            await process.wait()
+    except TimeoutError:
+        await killed(process)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,69 @@
+"""nginx before a host: it keeps the path, or takes it off."""
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import start
+
+NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+WITH_NGINX = pytest.mark.skipif(NGINX is None, reason="needs nginx")
+_CONFIGURATION = """\
+daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;
+events {{ worker_connections 512; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  server {{
+    listen 127.0.0.1:{front};
+    location {path}/ {{
+      proxy_pass http://127.0.0.1:{port}{passed};
+      proxy_http_version 1.1;
+      proxy_set_header Host $http_host;
+      proxy_set_header Connection "";
+      proxy_buffering off;
+      proxy_read_timeout 1h;
+    }}
+  }}
+}}
+"""
+
+
+@asynccontextmanager
+async def nginx(
+    folder: Path, front: int, port: int, *, path: str, takes_off: str
+) -> AsyncIterator[None]:
+    """Listens at `front` and hands on to `port` what is below `path`."""
+    assert NGINX is not None
+    text = _CONFIGURATION.format(
+        folder=folder, front=front, port=port, path=path, passed="/" if takes_off else ""
+    )
+    (folder / "nginx.conf").write_text(text)
+    process = await start(
+        *(NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf")), name="nginx", cwd=folder
+    )
+    try:
+        await _listens(front)
+        yield
+    finally:
+        process.send_signal(signal.SIGQUIT if process.returncode is None else 0)
+        await process.wait()
+
+
+async def _listens(port: int) -> None:
+    async with asyncio.timeout(300):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0)
+            else:
+                writer.close()
+                return

@@ -1,0 +1,91 @@
+"""The table of docs/hosts.md: a row for each host, a column for each promise."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.hosts.checks import PROMISES, Verdict
+from tests.hosts.host import Host, StartedHost
+
+FILE = Path(__file__).resolve().parents[2] / "docs" / "hosts.md"
+BEGIN, END = "<!-- made by python -m tests.hosts -->\n", "<!-- to here -->\n"
+UVICORN = ("uvicorn", "{app}", "--fd", "{fd}")
+SLOW = "no limit for heads: have a proxy before it that has one"
+PAIRED = "nobody is local: `elicit pair`, or `http=webapp.Accepted`"
+NOTED = {"local": PAIRED, "slow senders": SLOW}
+RELAYED = {"local": "a proxy is no program of yours: `elicit pair`, or ELICIT_ISSUER"}
+
+HOSTS: Sequence[Host] = (
+    StartedHost(name="uvicorn", says="`uvicorn my_app:app`", command=UVICORN, own=NOTED),
+    StartedHost(
+        name="uvicorn, told of connections",
+        says="`uvicorn.run(app, http=webapp.Accepted)`",
+        command=("python", "-m", "tests.hosts.accepting", "{app}", "{fd}"),
+    ),
+    StartedHost(
+        name="gunicorn",
+        says="`gunicorn -k uvicorn_worker.UvicornWorker my_app:app`",
+        command=("gunicorn", "-k", "uvicorn_worker.UvicornWorker", "--bind", "fd://{fd}", "{app}"),
+        own={"local": "nobody is local: `elicit pair`", "slow senders": SLOW},
+    ),
+    StartedHost(
+        name="Starlette",
+        says='`Mount("/", app)`, `lifespan=app.lifespan`',
+        command=UVICORN,
+        app="in_starlette",
+        own=NOTED,
+    ),
+    StartedHost(
+        name="FastAPI, nginx keeps the path",
+        says='`host.mount("/tools", app)`, with GZip, CORS and a middleware',
+        command=UVICORN,
+        app="in_fastapi",
+        path="/tools",
+        proxy="keeps",
+        own={**NOTED, **RELAYED, "slow senders": "nginx: `client_header_timeout`"},
+    ),
+    StartedHost(
+        name="uvicorn, nginx takes the path off",
+        says="`uvicorn my_app:app --root-path /tools`",
+        command=(*UVICORN, "--root-path", "{root_path}"),
+        path="/tools",
+        proxy="takes off",
+        own={**NOTED, **RELAYED, "slow senders": "nginx: `client_header_timeout`"},
+    ),
+    StartedHost(
+        name="Litestar",
+        says='`asgi("/tools", is_mount=True, copy_scope=True)(app)`, `lifespan=[app.lifespan]`',
+        command=UVICORN,
+        app="in_litestar",
+        path="/tools",
+        own=NOTED,
+    ),
+)
+
+
+def expected(host: Host, promise: str) -> Verdict:
+    return Verdict.OWN if promise in host.own else Verdict.HOLDS
+
+
+def rendered(hosts: Sequence[Host] = HOSTS) -> str:
+    """The table as it stands in the document."""
+    promises = [promise.name for promise in PROMISES]
+    lines = [
+        "| promise | what it is |",
+        "|---|---|",
+        *(f"| {promise.name} | {promise.says} |" for promise in PROMISES),
+        "",
+        f"| host | how | {' | '.join(promises)} |",
+        f"|---|---|{'---|' * len(promises)}",
+    ]
+    for host in hosts:
+        cells = [host.own.get(name, "holds") for name in promises]
+        lines.append(f"| {host.name} | {host.says} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(text: str, table: str) -> str:
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert begin
+    assert end
+    return before + begin + "\n" + table + "\n" + end + after

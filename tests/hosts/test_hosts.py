@@ -1,0 +1,49 @@
+"""Every promise through every host: what the table says is what a look from outside finds."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.hosts.checks import PROMISES, Promise
+from tests.hosts.host import Host, Served
+from tests.hosts.nginx import NGINX
+from tests.hosts.table import HOSTS, expected
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+# Half a request is cut off after a second, where that is ours to do.
+SETTINGS = {"ELICIT_READ_SECONDS": "1"}
+
+
+@pytest.fixture(scope="module", params=HOSTS, ids=lambda host: host.name)
+def host(request: pytest.FixtureRequest) -> Host:
+    host: Host = request.param
+    if getattr(host, "proxy", None) and NGINX is None:
+        pytest.skip("needs nginx")
+    return host
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def at(host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    async with host.served(tmp_path_factory.mktemp("host"), extra=SETTINGS) as served:
+        yield served
+
+
+@pytest.mark.parametrize(
+    "promise", [each for each in PROMISES if not each.ends], ids=lambda promise: promise.name
+)
+async def test_a_host_keeps_the_promise_or_it_is_said_to_be_its_own(
+    host: Host, at: Served, promise: Promise
+) -> None:
+    assert await promise.check(at) == expected(host, promise.name)
+
+
+@pytest.mark.parametrize(
+    "promise", [each for each in PROMISES if each.ends], ids=lambda promise: promise.name
+)
+async def test_a_host_that_ends_keeps_the_promise(
+    host: Host, promise: Promise, tmp_path: Path
+) -> None:
+    async with host.served(tmp_path) as served:
+        assert await promise.check(served) == expected(host, promise.name)

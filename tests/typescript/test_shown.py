@@ -1,0 +1,159 @@
+"""An answer at once, after two seconds, never: the official clients in earnest, and the Inspector.
+
+docs/clients.md says what came of each; so do these.
+"""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from tests.support.mcp_server import ServerEnv, new_server, server_env
+from tests.typescript.env import FORM, OLDER, Official, calling, text_of
+from tests.typescript.inspector import ERAS, Inspector
+from webapp.demo.walker import walk
+from webapp.limits import CallLimits
+
+DOCUMENT = (Path(__file__).parent.parent.parent / "docs" / "clients.md").read_text("utf-8")
+# However busy the machine, one is sooner than any person, and one is what a person can do.
+MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
+SOON = CallLimits(silence=timedelta(seconds=0.5))
+# What docs/clients.md says of them.
+LINK = "the link"
+NOBODYS = "that nobody was asked, and the link"
+NO = "that the person declined"
+LINK_LATER = "the link, when it was silent for too long"
+LINK_NEXT = "the link, by its next call"
+NOBODY, DECLINED = "ELICITATION_NOBODY_ASKED", "ELICITATION_DECLINED"
+
+
+@pytest.fixture
+def server() -> Any:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def ask() -> str:
+        return f"hello {await elicit.form('Who are you?')}"
+
+    return server
+
+
+def says(*cells: str) -> bool:
+    """Whether the page has this row."""
+    return f"| {' | '.join(cells)} |" in DOCUMENT
+
+
+def code_of(result: dict[str, Any]) -> object:
+    return result.get("_meta", {}).get("code")
+
+
+async def answer(env: ServerEnv, result: dict[str, Any]) -> None:
+    """The person opens the link in the result, and answers on our page."""
+    link = re.search(r"http://\S+/e/\S+", text_of(result))
+    assert link is not None, result
+    browser = (await env.person()).browser
+    answers = {"answer.response": "Ada"}
+    await walk(browser, link[0], answers=answers, say=lambda _: None)
+
+
+async def test_an_answer_at_once_is_nobodys(node: str, official: Official, server: Any) -> None:
+    async with (
+        server_env(server, min_answer=MINUTE) as env,
+        calling(node, official, env.mcp_url, declares=FORM, answers=["decline"]) as caller,
+    ):
+        caller.begin("ask")
+        await caller.asked()
+        told = await caller.result()
+        assert code_of(told) == NOBODY
+        await answer(env, told)
+        assert text_of(await caller.call("ask")) == "hello Ada"
+    assert says(f"TypeScript, `{official.library}`", official.revision, "declines at once", NOBODYS)
+
+
+async def test_an_answer_after_two_seconds_is_the_persons(
+    node: str, official: Official, server: Any
+) -> None:
+    options: Any = {"declares": FORM, "answers": ["decline"], "answers_after": 2.0}
+    async with (
+        server_env(server, min_answer=SECOND) as env,
+        calling(node, official, env.mcp_url, **options) as caller,
+    ):
+        caller.begin("ask")
+        await caller.asked()
+        assert code_of(await caller.result()) == DECLINED
+    assert says(f"TypeScript, `{official.library}`", official.revision, "declines after 2 s", NO)
+
+
+async def test_a_client_that_never_answers_leads_to_the_link(
+    node: str, official: Official, server: Any
+) -> None:
+    options: Any = {"declares": FORM, "answers": ["accept"], "answers_after": "never"}
+    async with (
+        server_env(server, min_answer=SECOND, limits=SOON) as env,
+        calling(node, official, env.mcp_url, **options) as first,
+        calling(node, official, env.mcp_url, **options) as second,
+    ):
+        first.begin("ask")
+        await first.asked()
+        if official.revision == OLDER:
+            told = await first.result()
+        else:  # it hangs by itself: the next call leads on
+            told = await second.call("ask")
+        await answer(env, told)
+        assert text_of(await second.call("ask")) == "hello Ada"
+        await first.kill()
+    came = LINK_LATER if official.revision == OLDER else LINK_NEXT
+    assert says(f"TypeScript, `{official.library}`", official.revision, "never answers", came)
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_the_inspectors_single_call_is_given_the_link(
+    newer_node: str, revision: str, server: Any, tmp_path: Path
+) -> None:
+    async with server_env(server) as env:
+        inspector = Inspector(node=newer_node, home=tmp_path, url=env.mcp_url, revision=revision)
+        await answer(env, await inspector.call_once("ask"))
+        assert text_of(await inspector.call_once("ask")) == "hello Ada"
+    assert says("Inspector, `inspector --cli`", revision, "declares nothing", LINK)
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_what_the_inspector_prints_and_declines_at_once_is_still_for_a_person(
+    newer_node: str, revision: str, server: Any, tmp_path: Path
+) -> None:
+    async with server_env(server, min_answer=MINUTE) as env:
+        inspector = Inspector(node=newer_node, home=tmp_path, url=env.mcp_url, revision=revision)
+        async with inspector.connected("one"):
+            told = await inspector.decline("one", await inspector.asked("one", "ask"))
+            assert code_of(told) == NOBODY
+            await answer(env, told)
+            assert text_of(await inspector.call("one", "ask")) == "hello Ada"
+    assert says("Inspector, `mcpdo`", revision, "declines at once", NOBODYS)
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_what_the_inspector_prints_and_declines_later_is_declined(
+    newer_node: str, revision: str, server: Any, tmp_path: Path
+) -> None:
+    async with server_env(server, min_answer=timedelta(milliseconds=1)) as env:
+        inspector = Inspector(node=newer_node, home=tmp_path, url=env.mcp_url, revision=revision)
+        async with inspector.connected("one"):
+            told = await inspector.decline("one", await inspector.asked("one", "ask"))
+            assert code_of(told) == DECLINED
+    assert says("Inspector, `mcpdo`", revision, "declines later", NO)
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_what_the_inspector_prints_and_nobody_answers_leads_to_the_link(
+    newer_node: str, revision: str, server: Any, tmp_path: Path
+) -> None:
+    async with server_env(server, min_answer=SECOND) as env:
+        inspector = Inspector(node=newer_node, home=tmp_path, url=env.mcp_url, revision=revision)
+        async with inspector.connected("one", "two"):
+            await inspector.asked("one", "ask")
+            await answer(env, await inspector.call("two", "ask"))
+            assert text_of(await inspector.call("two", "ask")) == "hello Ada"
+    assert says("Inspector, `mcpdo`", revision, "never answers", LINK_NEXT)

@@ -1,0 +1,374 @@
+"""What clients do with what they are sent: a person is reached, and nobody answers for them."""
+
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from flows import elicit
+from flows.elicitation.states import Status
+from tests.support.client_by_hand import NOBODY, Here, Shows, code_of, here, is_link
+from tests.support.mcp_server import (
+    BOTH,
+    FORM,
+    LEGACY,
+    MODERN,
+    URL,
+    answered_in,
+    eventually,
+    link_in,
+    new_server,
+    soon,
+    text_of,
+)
+from webapp.settings.quotas import ListedClient, PolicySettings
+
+TOOLS = ("name", "sure", "wipe", "visit")
+DONE = {"name": "hello Ann", "sure": "sure: True", "wipe": "wiped", "visit": "went"}
+CODES = {"decline": "ELICITATION_DECLINED", "cancel": "ELICITATION_CANCELLED"}
+DECLARED = {"name": FORM, "sure": FORM, "wipe": FORM, "visit": BOTH}
+
+
+@pytest.fixture
+def server(library: str) -> Any:
+    server = new_server(library)
+
+    @server.tool()
+    async def name() -> str:
+        return f"hello {await elicit.form('Your name?')}"
+
+    @server.tool()
+    async def surname() -> str:
+        return f"hello {await elicit.form('Your surname?')}"
+
+    @server.tool()
+    async def sure() -> str:
+        return f"sure: {await elicit.confirm('Sure?')}"
+
+    @server.tool()
+    @elicit.gate
+    async def wipe() -> str:
+        return "wiped"
+
+    @server.tool()
+    async def visit() -> str:
+        await elicit.url("Go there", "https://shop.example/")
+        return "went"
+
+    return server
+
+
+async def is_reached_on_the_page(it: Here, tool: str, told: types.CallToolResult) -> None:
+    """The same question goes on there, and the client is not sent it again."""
+    (asked,) = await it.env.elicitations()
+    assert asked.status is Status.PENDING
+    assert it.env.id_of(link_in(told)) == asked.id
+    sent = it.shows.asked
+    again = it.caller.call(tool)
+    await it.env.pending()
+    await it.answer_on_page(tool)
+    assert text_of(await soon(again)) == DONE[tool]
+    assert it.shows.asked == sent
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_a_no_that_is_sooner_than_a_person_is_nobodys(server, revision, tool, action):
+    async with here(server, revision, (action, None), declares=DECLARED[tool]) as it:
+        told = await it.caller.result(tool)
+        assert told.is_error
+        assert code_of(told) == NOBODY
+        assert text_of(told).startswith("Nobody was asked")
+        assert "Show the person this link" in text_of(told)
+        await is_reached_on_the_page(it, tool, told)
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("tool", ["sure", "wipe"])
+@pytest.mark.parametrize("content", [None, {}, {"yes": True}])
+async def test_a_yes_that_is_sooner_than_a_person_is_nobodys(server, revision, tool, content):
+    async with here(server, revision, ("accept", content)) as it:
+        told = await it.caller.result(tool)
+        assert code_of(told) == NOBODY
+        await is_reached_on_the_page(it, tool, told)
+
+
+async def test_a_form_with_content_is_taken_however_soon(server, revision):
+    async with here(server, revision, ("accept", {"response": "Ann"})) as it:
+        assert await it.caller.text("name") == "hello Ann"
+
+
+async def test_a_form_that_is_sent_back_empty_at_once_is_nobodys(server, revision):
+    async with here(server, revision, ("accept", None)) as it:
+        told = await it.caller.result("name")
+        assert code_of(told) == NOBODY
+        await is_reached_on_the_page(it, "name", told)
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(
+    ("action", "status"), [("decline", Status.DECLINED), ("cancel", Status.PENDING)]
+)
+async def test_a_no_after_a_second_is_the_persons(server, revision, tool, action, status):
+    async with here(server, revision, declares=DECLARED[tool]) as it:
+        call = await it.asks(tool)
+        it.clock.tick(seconds=1)
+        await it.shows.says(action)
+        told = await soon(call)
+        assert code_of(told) != NOBODY
+        assert await it.statuses() == [status]
+        if tool == "sure":
+            assert text_of(told) == "sure: False"
+        else:
+            assert code_of(told) == CODES[action]
+
+
+async def test_a_yes_after_a_second_is_the_persons(server, revision):
+    async with here(server, revision) as it:
+        call = await it.asks("wipe")
+        it.clock.tick(seconds=1)
+        await it.shows.says("accept", {})
+        assert text_of(await soon(call)) == "wiped"
+
+
+async def test_whoever_dismissed_it_after_a_second_is_asked_again_in_the_client(server, revision):
+    async with here(server, revision) as it:
+        call = await it.asks("name")
+        it.clock.tick(seconds=1)
+        await it.shows.says("cancel")
+        await soon(call)
+        again = await it.asks("name")
+        await it.shows.says("accept", {"response": "Ann"})
+        assert text_of(await soon(again)) == "hello Ann"
+
+
+async def test_where_forms_are_in_the_client_alone_the_question_stays_open_there(server, revision):
+    policies = PolicySettings(forms_on_pages=False)
+    async with here(server, revision, ("decline", None), policies=policies) as it:
+        told = await it.caller.result("name")
+        assert code_of(told) == NOBODY
+        assert "/e/" not in text_of(told)
+        assert "ELICIT_CLIENTS" in text_of(told)
+        assert await it.statuses() == [Status.PENDING]
+        again = await it.asks("name")
+        await it.shows.says("accept", {"response": "Ann"})
+        assert text_of(await soon(again)) == "hello Ann"
+
+
+async def test_a_client_that_says_nothing_gets_the_link_after_twenty_seconds(server):
+    async with here(server, LEGACY) as it:
+        call = await it.asks("name")
+        await it.pass_time(seconds=19)
+        assert not call.done()
+        await it.pass_time(seconds=1)
+        told = await soon(call)
+        assert is_link(told)
+        await is_reached_on_the_page(it, "name", told)
+
+
+async def test_a_link_that_a_client_does_not_open_is_in_the_result_after_twenty_seconds(server):
+    async with here(server, LEGACY, declares=BOTH) as it:
+        call = await it.asks("visit")
+        for _ in range(3):
+            await it.pass_time(seconds=5)
+        assert not call.done()
+        await it.pass_time(seconds=5)
+        told = await soon(call)
+        assert is_link(told)
+        await is_reached_on_the_page(it, "visit", told)
+
+
+@pytest.mark.parametrize("seconds", [0, 50])
+@pytest.mark.parametrize("when", ["between two calls", "while the next one waits"])
+async def test_the_answer_of_a_slow_typist_is_not_lost_and_not_asked_for_again(
+    server, seconds, when
+):
+    async with here(server, LEGACY) as it:
+        call = await it.asks("name")
+        await it.pass_time(seconds=20)
+        assert is_link(await soon(call))
+        it.clock.tick(seconds=seconds)
+        if when.startswith("between"):
+            await it.shows.says("accept", {"response": "Ann"})
+            assert await it.statuses() == [Status.ACCEPTED]
+        again = it.caller.call("name")
+        if when.startswith("while"):
+            await it.env.pending()
+            await it.shows.says("accept", {"response": "Ann"})
+        assert text_of(await soon(again)) == "hello Ann"
+        assert it.shows.asked == 1
+        # It draws forms, and its next one is held for as long as any call.
+        slow = await it.asks("surname")
+        await it.pass_time(seconds=49)
+        assert not slow.done()
+
+
+async def test_a_late_answer_that_does_not_fit_is_told_to_the_next_call(server):
+    async with here(server, LEGACY) as it:
+        call = await it.asks("name")
+        await it.pass_time(seconds=20)
+        await soon(call)
+        await it.shows.says("accept", {"response": 7})
+        told = await it.caller.result("name")
+        assert code_of(told) == "INVALID_INPUT"
+
+
+async def test_a_late_decline_is_told_to_the_next_call(server):
+    async with here(server, LEGACY) as it:
+        call = await it.asks("name")
+        await it.pass_time(seconds=20)
+        await soon(call)
+        await it.shows.says("decline")
+        assert await it.statuses() == [Status.DECLINED]
+        assert code_of(await it.caller.result("name")) == "ELICITATION_DECLINED"
+
+
+async def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link_at_once(server):
+    async with here(server, LEGACY) as it:
+        call = await it.asks("name")
+        call.cancel()
+        await eventually(lambda: not len(it.env.service.bodies))
+        told = await it.caller.result("name")
+        assert is_link(told)
+        await it.shows.says("accept", {"response": "Ann"})
+        assert await it.caller.text("name") == "hello Ann"
+        assert it.shows.asked == 1
+
+
+async def test_a_form_is_left_open_by_a_call_that_a_newer_same_one_takes_over(server):
+    async with here(server, LEGACY) as it:
+        older = await it.asks("name")
+        assert is_link(await it.caller.result("name"))
+        assert "Another call is waiting" in text_of(await soon(older))
+        await it.shows.says("accept", {"response": "Ann"})
+        assert await it.caller.text("name") == "hello Ann"
+        assert it.shows.asked == 1
+
+
+async def test_a_call_after_one_that_was_never_answered_has_the_link_in_its_first_answer(server):
+    async with here(server, MODERN) as it:
+        await it.caller.asked("name")
+        it.clock.tick(seconds=180)
+        told = await it.caller.answered("name")
+        assert is_link(told)
+        await is_reached_on_the_page(it, "name", told)
+
+
+async def test_the_leg_that_comes_late_still_brings_its_answer(server):
+    async with here(server, MODERN) as it:
+        asked = await it.caller.asked("name")
+        it.clock.tick(seconds=70)
+        assert is_link(await it.caller.answered("name"))
+        (key,) = asked.input_requests or {}
+        told = await it.caller.client.session.call_tool(
+            "name",
+            {},
+            input_responses={key: types.ElicitResult(action="accept", content={"response": "Ann"})},
+            request_state=asked.request_state,
+            allow_input_required=True,
+        )
+        assert text_of(answered_in(told)) == "hello Ann"
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("way", ["answers at once", "is silent", "gives up"])
+async def test_one_that_was_seen_to_draw_nothing_gets_the_link_in_its_first_answer_for_a_day(
+    server, revision, way
+):
+    if way == "gives up" and revision == MODERN:
+        way = "is silent"
+    at_once = (("decline", None),) if way == "answers at once" else ()
+    async with here(server, revision, *at_once) as it:
+        await draws_nothing(it, revision, way)
+        sent = it.shows.asked
+        assert is_link(await it.caller.result("surname"))
+        it.clock.tick(hours=23)
+        assert is_link(await it.caller.result("sure"))
+        assert it.shows.asked == sent
+        it.clock.tick(hours=2)
+        await it.asks("wipe")
+
+
+async def draws_nothing(it: Here, revision: str, way: str) -> None:
+    if way == "answers at once":
+        assert code_of(await it.caller.result("name")) == NOBODY
+    elif revision == MODERN:
+        await it.caller.asked("name")
+        it.clock.tick(seconds=60)
+        await it.caller.answered("name")
+    elif way == "is silent":
+        call = await it.asks("name")
+        await it.pass_time(seconds=20)
+        await soon(call)
+    else:
+        (await it.asks("name")).cancel()
+        await eventually(lambda: not len(it.env.service.bodies))
+
+
+async def test_one_that_draws_forms_stays_one_when_its_person_is_away(server):
+    async with here(server, LEGACY) as it:
+        call = await it.asks("name")
+        it.clock.tick(seconds=3)
+        await it.shows.says("accept", {"response": "Ann"})
+        await soon(call)
+        call = await it.asks("surname")
+        await it.pass_time(seconds=50)
+        assert is_link(await soon(call))
+        again = it.caller.call("surname")
+        await it.shows.says("accept", {"response": "Smith"})
+        assert text_of(await soon(again)) == "hello Smith"
+        assert it.shows.asked == 2
+
+
+@pytest.mark.every_way
+async def test_one_that_is_listed_as_drawing_nothing_is_sent_nothing(server, revision):
+    policies = PolicySettings(clients=(ListedClient(name="mcp/1", draws=frozenset()),))
+    async with here(server, revision, policies=policies, declares=BOTH) as it:
+        for tool in TOOLS:
+            assert is_link(await it.caller.result(tool))
+        assert it.shows.asked == 0
+
+
+async def test_one_that_is_listed_as_drawing_forms_is_held_as_long_as_any(server):
+    policies = PolicySettings(clients=(ListedClient(name="mcp"),))
+    async with here(server, LEGACY, policies=policies) as it:
+        call = await it.asks("name")
+        await it.pass_time(seconds=49)
+        assert not call.done()
+
+
+async def test_one_that_is_listed_as_answering_answers_those_kinds_at_once(server, revision):
+    listed = ListedClient(name="mcp", answers=frozenset({"confirm"}))
+    policies = PolicySettings(clients=(listed,))
+    answers = [("accept", {}), ("decline", None), ("accept", {})]
+    async with here(server, revision, *answers, policies=policies) as it:
+        assert await it.caller.text("sure") == "sure: True"
+        assert await it.caller.text("sure") == "sure: False"
+        assert code_of(await it.caller.result("wipe")) == NOBODY
+
+
+@pytest.mark.parametrize("declares", [BOTH, URL])
+async def test_a_bridge_is_sent_no_link_on_the_newer_revision(server, declares):
+    name = "editor (via mcp-remote 0.15.1)"
+    async with here(server, MODERN, declares=declares, name=name) as it:
+        assert is_link(await it.caller.result("visit"))
+        assert it.shows.asked == 0
+
+
+async def test_a_bridges_mark_is_no_part_of_what_tells_a_client_from_others(server, revision):
+    async with here(server, revision, name="editor (via mcp-remote 0.15.1)") as it:
+        call = await it.asks("name")
+        it.clock.tick(seconds=2)
+        await it.shows.says("cancel")
+        await soon(call)
+        shows = Shows()
+        async with it.env.caller(
+            revision, declares=FORM, slow=shows.answer, name="editor (via mcp-remote 0.16.0)"
+        ) as other:
+            again = other.call("name")
+            await shows.says("accept", {"response": "Ann"})
+            assert text_of(await soon(again)) == "hello Ann"
+        (asked,) = await it.env.elicitations()
+        assert asked.asked.client == "editor"

@@ -1,0 +1,57 @@
+"""Pages for an application's own user, who has no assistant and no chat."""
+
+import re
+
+import pytest
+
+from flows.elicitation.user_code import USERS_PAGE_WORDS
+from tests.support.page_views import VIEWS, Shown, usual
+from webapp.pages.views import StartUrl, View
+from webapp.pages.views_home import Home
+from webapp.pages.views_openers import (
+    BeforeOpener,
+    Closed,
+    Pair,
+    Paired,
+    PairUsed,
+    SignedOut,
+    SignInFailed,
+    SomeoneElse,
+)
+
+# What leads to none of a user's questions: signing in here, and being the server's own person.
+OTHERS = (Home, Pair, Paired, PairUsed, SignInFailed, SignedOut, Closed)
+AS_FOR_USERS = {
+    "for_user": True,
+    "is_gate": False,
+    "can_be_kept": False,
+    "is_by_model": False,
+    "sign_in": None,
+    "words": USERS_PAGE_WORDS,
+    "why": "It works only for the person who asked.",
+}
+
+
+@pytest.mark.parametrize("view", [view for view in VIEWS if view not in OTHERS])
+@pytest.mark.parametrize("changes", [{}, {"is_late": True}, {"code": None, "form": None}])
+def test_no_page_for_a_user_speaks_of_an_assistant(
+    view: type[View], changes: dict[str, object], shown: Shown
+) -> None:
+    if "form" in changes and "Start" in view.__name__:
+        changes = {}
+    words = shown(usual(view, **{**AS_FOR_USERS, **changes})).text().lower()
+    assert not re.search(r"\bassistants?\b|\bchat\b|\bmodel\b", words)
+
+
+def test_who_asks_is_the_application(shown: Shown) -> None:
+    words = shown(usual(StartUrl, for_user=True)).text()
+    assert "asks for this because you began something there" in words
+    assert "book_a_table" not in words
+
+
+def test_the_way_on_is_where_the_application_has_people_sign_in(shown: Shown) -> None:
+    for page in (
+        shown(usual(BeforeOpener, for_user=True, sign_in=None, code=None)),
+        shown(usual(SomeoneElse, for_user=True, sign_in=None)),
+    ):
+        assert {"https://shop.example/login"} <= {a.get("href") for a in page.named("a")}

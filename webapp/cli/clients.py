@@ -1,0 +1,75 @@
+"""`elicit clients`: what each client did with what it was sent, for a day, and its end."""
+
+import argparse
+from datetime import datetime
+
+from msgspec import Struct
+
+from webapp.cli.arguments import add_id, commands_of
+from webapp.cli.operator import OWNER_CHARACTERS, does, lists
+from webapp.cli.table import Table, the_one
+from webapp.records.ids import tail_of
+from webapp.records.rows import ClientRecord
+from webapp.service import Service
+
+COLUMNS = ("id", "name", "version", "owner", "forms", "links", "seen_at", "until")
+
+
+class ClientRow(Struct, frozen=True, kw_only=True):
+    """What one person's client did last with forms and with links; None: it was sent none."""
+
+    id: str
+    name: str
+    version: str
+    owner: str
+    forms: str | None
+    links: str | None
+    seen_at: datetime
+    until: datetime
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    commands = commands_of(parser)
+    words = "list what clients did with the forms and links that they were sent, the latest first"
+    lists(commands.add_parser("list", help=words), list_clients, of=ClientRow)
+    forget = commands.add_parser("forget", help="forget one: it is sent forms and links again")
+    add_id(forget, shown_by="clients")
+    does(forget, forget_client)
+    does(commands.add_parser("clear", help="forget all, of everybody"), clear_clients)
+
+
+async def list_clients(service: Service) -> Table[ClientRow]:
+    """Of all owners, the latest first."""
+    found = await service.clients.all()
+    nothing = "No client is remembered."
+    return Table(rows=[*map(_row, found)], columns=COLUMNS, nothing=nothing)
+
+
+async def forget_client(service: Service, id: str) -> list[str]:
+    """The next question is put to it as if it had never been asked. Raises Refused."""
+    there = {tail_of(one): one for one in await service.clients.all()}
+    meant = the_one(id, there, what="client", shown_by="clients list")
+    await service.clients.forget(meant.id)
+    return ["It is forgotten: the next question is put to it again."]
+
+
+async def clear_clients(service: Service) -> list[str]:
+    """Forget all, of everybody."""
+    count = await service.clients.forget()
+    if not count:
+        return ["No client is remembered."]
+    return [f"{count} {'is' if count == 1 else 'are'} forgotten."]
+
+
+def _row(client: ClientRecord) -> ClientRow:
+    deeds = [deed for deed in (client.forms, client.links) if deed is not None]
+    return ClientRow(
+        id=tail_of(client),
+        name=client.name,
+        version=client.release,
+        owner=client.owner[:OWNER_CHARACTERS],
+        forms=None if client.forms is None else client.forms.what,
+        links=None if client.links is None else client.links.what,
+        seen_at=max(deed.at for deed in deeds),
+        until=max(deed.until for deed in deeds),
+    )
