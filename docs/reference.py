@@ -87,7 +87,8 @@ def subcommands(
 def _section(name: str, parser: argparse.ArgumentParser, *, level: int) -> str:
     within = subcommands(parser)
     says = COMMANDS.get(name, "")
-    actions = [each for each in parser._actions if each not in within and each.dest != "help"]
+    hidden = [*within, *(each for each in parser._actions if each.help == argparse.SUPPRESS)]
+    actions = [each for each in parser._actions if each not in hidden and each.dest != "help"]
     usage = " ".join([parser.prog, *map(_usage, actions), *["COMMAND ..."] * bool(within)])
     parts = [
         f"{'#' * level} {parser.prog}",

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from flows import Link, complete_elicitation, elicit
 
-mcp = FastMCP("my tools")
+mcp = FastMCP("lunch club")
 SERVICE = os.environ.get("ELICIT_URL", "http://127.0.0.1:8765")
 
 

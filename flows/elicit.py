@@ -168,7 +168,7 @@ def can(mode: str) -> bool:
 
 
 def token(elicitation_id: str, *, timeout: timedelta = DEFAULT_TIMEOUT) -> str:
-    """A sealed text that stands for an elicitation, to send through a service of your own.
+    """An encrypted text that stands for an elicitation, to send through a service of your own.
 
     A callback that gets it back reads it with `read_token`: nobody else can make one, read the id
     in it or change it, and it is over after `timeout`. It says which elicitation is meant, not who

@@ -59,14 +59,12 @@ def chromium() -> str:
     pytest.skip(NO_BROWSER)
 
 
-@pytest.fixture
-def free_port() -> int:
+@pytest.fixture(name="free_port")
+def _free_port() -> int:
     """Nobody's at the moment: the usual one may be that of a server that somebody runs."""
-    from tests.support.serving import bound  # after pytest has taken the plugin
+    from tests.support.serving import free_port  # after pytest has taken the plugin
 
-    with bound("127.0.0.1") as socket:
-        port: int = socket.getsockname()[1]
-    return port
+    return free_port()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -46,10 +46,18 @@ def test_the_pages_that_come_from_the_code_are_as_it_is():
 
 
 def test_every_public_name_is_in_the_reference():
-    told = set(re.findall(r"(?m)^\.\. auto\w+:: [\w.]+\.(\w+)$", PAGES["docs/api.md"]))
+    told = set(re.findall(r"(?m)^\.\. auto\w+:: [\w.]+\.(\w+)(?:\(\))?$", PAGES["docs/api.md"]))
     told |= set(re.findall(r"(?m)^\| (?:&nbsp;)*\*\*`(\w+)`", PAGES["docs/errors.md"]))
     named = {*flows.__all__, *webapp.__all__, *elicit.__all__} - {"elicit"}
     assert named - told == set()
+
+
+def test_what_a_tool_gets_is_told_whole():
+    page = PAGES["docs/api.md"]
+    for kind in (flows.Account, flows.Receipt, flows.Refund, flows.Outcome, flows.Link):
+        section = page.partition(f":: flows.{kind.__name__}()\n")[2].partition(".. auto")[0]
+        public = {name for name in dir(kind) if not name.startswith(("_", "as_"))}
+        assert public - set(re.findall(r"\w+", section)) == set(), kind.__name__
 
 
 def test_every_link_leads_somewhere():

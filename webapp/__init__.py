@@ -1,6 +1,7 @@
 """The half that acts: sockets, files, clocks, stores and pages around what `flows` thinks.
 
-What others may build on stands here; the rooms below are ours to move (docs/architecture.md).
+What others may build on stands here and in `webapp.testing`, the kit for their tests; the rooms
+below are ours to move (docs/architecture.md).
 """
 # Of elicit-url, as elicit_url.py reads here.
 

@@ -50,7 +50,7 @@ from webapp.records.owners import must_open_all
 from webapp.routes.answers import Answers
 from webapp.routes.router import is_ours, routes
 from webapp.sandbox.settings import Sandbox
-from webapp.server import HostedServer, NothingServed
+from webapp.server import HostedApplication, HostedServer
 from webapp.service import Service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.sandboxed import with_sandbox
@@ -124,7 +124,7 @@ async def open_app(
         )
         if built is not None:
             built(service)
-        served: HostedServer | NothingServed = NothingServed(users.application)
+        served: HostedApplication = HostedApplication(users.application)
         if server is not None:
             middleware = attach(
                 server, service, issuer=settings.identity.server_issuer, wires=wires
@@ -162,7 +162,7 @@ class Switch:
         self,
         *,
         answers: Answers,
-        served: HostedServer | NothingServed,
+        served: HostedApplication,
         service: Service,
         root_path: str,
     ) -> None:

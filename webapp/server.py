@@ -22,7 +22,37 @@ _log = logging.getLogger(__name__)
 _MCP_SERVER: type[Any] = MCPServer  # its own type has a parameter that is of no use here
 
 
-class HostedServer:
+class HostedApplication:
+    """What answers beside our own routes; of itself nothing does, and no tool is there."""
+
+    server: Any = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def has_own_sign_in(self) -> bool:
+        """Whether the server's author has its callers checked already."""
+        return False
+
+    async def tools(self) -> tuple[tuple[str, str], ...]:
+        """Name and description of each tool that anybody may see listed."""
+        return ()
+
+    def has_route(self, scope: Scope) -> bool:
+        """Whether an answer comes from there."""
+        return False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError  # it has no route
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Its own lifespan."""
+        yield
+
+
+class HostedServer(HostedApplication):
     """An MCPServer or a FastMCP server, and the application that the library makes of it."""
 
     def __init__(
@@ -37,8 +67,8 @@ class HostedServer:
 
         `options` are the author's own, for what the library calls its application's.
         """
+        super().__init__(server.name)
         self.server = server
-        self.name: str = server.name
         streams = Streams(clock=clock)
         self._application = _application(server, streams, options or {})
         for route in self._application.routes:
@@ -83,29 +113,6 @@ class HostedServer:
         """The library's own lifespan."""
         async with self._application.router.lifespan_context(self._application):
             yield
-
-
-class NothingServed:
-    """In a server's place where an application has none: it asks its users for itself."""
-
-    server = None
-    has_own_sign_in = False
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    async def tools(self) -> tuple[tuple[str, str], ...]:
-        return ()
-
-    def has_route(self, scope: Scope) -> bool:
-        return False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raise NotImplementedError  # it has no route
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        yield
 
 
 def _application(server: Any, streams: Streams, options: Mapping[str, Any]) -> Starlette:

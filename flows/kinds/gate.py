@@ -78,7 +78,7 @@ def gate(
     timeout: timedelta = DEFAULT_TIMEOUT,
     off: bool = False,
 ) -> Any:
-    """Mark a tool: it waits for a person's approval before its body starts.
+    """Decorate a tool: it waits for a person's approval before its body starts.
 
     `@gate`, or `@gate(message=..., timeout=...)`, above or below what makes it a tool. With `off`
     it waits for none, although it is annotated as destructive, unless the operator names it in

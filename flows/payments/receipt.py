@@ -313,7 +313,7 @@ def _become(payment: Payment, wanted: ReceiptStatus) -> Payment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refund:
-    """Money given back."""
+    """What was refunded."""
 
     id: str
     price: Money
@@ -361,7 +361,7 @@ class Receipt:
             await self._resources.spend(self.id)
 
     async def refund(self, *, reason: str | None = None) -> Refund:
-        """Give the money back. Raises NotPossible once it is spent, Failed if it did not work."""
+        """Refund it. Raises NotPossible once it is spent, Failed if it did not work."""
         with telling():
             return refund_of(await self._resources.refund(self.id, reason=reason))
 

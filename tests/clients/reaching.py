@@ -14,7 +14,6 @@ from tests.clients.transport import Json
 READS_SECONDS = 3.0
 CALLS_AT_MOST = 5
 
-
 KnownClient: TypeAlias = ScriptedClient | PythonClient
 
 
@@ -148,5 +147,6 @@ async def reach(env: Env, client: KnownClient, revision: str, kind: str) -> Reac
         reached = await until_it_returns(calls, visitor, kind)
     assert reached.text == RETURNS[kind], reached
     assert env.passed == [kind], reached
+    assert len(await env.elicitations()) == 1, "asked afresh"
     await visitor.leaves()
     return reached

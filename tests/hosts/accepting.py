@@ -1,11 +1,14 @@
 """How an author starts uvicorn so that it notes whose each connection is."""
 
 import sys
+from functools import partial
+from typing import Any
 
 import uvicorn
 
-from webapp import Accepted
+from webapp import Accepted, read_settings
 
 if __name__ == "__main__":
     app, fd = sys.argv[1:]
-    uvicorn.run(app, http=Accepted, fd=int(fd))
+    protocol: Any = partial(Accepted, arrivals=read_settings().arrivals)
+    uvicorn.run(app, http=protocol, fd=int(fd))

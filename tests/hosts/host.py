@@ -23,7 +23,8 @@ from tests.support.cli import HOUSE, environment_of
 from tests.support.leaks import EARS
 from tests.support.mcp_server import Person, ServerEnv, new_browser
 from tests.support.processes import error_of, killed, start
-from tests.support.serving import bound
+from tests.support.programs import running
+from tests.support.serving import bound, free_port
 from webapp.connecting import utc_now
 from webapp.identity.pairing import address_of, key_of
 
@@ -82,7 +83,9 @@ class Host(Protocol):
 
     def served(
         self, folder: Path, *, extra: Mapping[str, str] | None = None
-    ) -> AbstractAsyncContextManager[Served]: ...
+    ) -> AbstractAsyncContextManager[Served]:
+        """Serve `tests.hosts.hosting`; of further settings, {origin} is where it is reached."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,7 @@ class StartedHost:
         with bound("127.0.0.1") as listener:
             listener.listen(128)
             port = listener.getsockname()[1]
-            front = _free_port() if self.proxy else port
+            front = free_port() if self.proxy else port
             url = f"http://127.0.0.1:{front}{self.path}"
             async with self._started(listener, url=url, folder=folder, extra=extra) as served:
                 listener.close()  # the host has it alone: when it is gone, it is gone
@@ -123,12 +126,13 @@ class StartedHost:
     async def _started(
         self, listener: socket.socket, *, url: str, folder: Path, extra: Mapping[str, str] | None
     ) -> AsyncIterator[Served]:
+        origin = url.removesuffix(self.path)
         settings = {
             "ELICIT_URL": url,
             "ELICIT_SECRET": SECRET,
             "ELICIT_STORE": f"sqlite:///{folder}/store.db",
             "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
-            **(extra or {}),
+            **{name: value.replace("{origin}", origin) for name, value in (extra or {}).items()},
         }
         folder.chmod(0o700)  # noqa: ASYNC240 - one call
         root_path = self.path if self.proxy == "takes off" else ""
@@ -151,6 +155,30 @@ class StartedHost:
             written.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHost:
+    """A program that binds its own port, {port} in `command`, and says when it serves."""
+
+    name: str
+    says: str
+    command: Sequence[str]
+    own: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @asynccontextmanager
+    async def served(
+        self, folder: Path, *, extra: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Served]:
+        port = free_port()
+        command = [word.format(port=port) for word in self.command]
+        settings = {"ELICIT_SECRET": SECRET, "ELICIT_URL": f"http://127.0.0.1:{port}"}
+        settings["ELICIT_STORE"] = f"sqlite:///{folder}/store.db"
+        named = {k: v.format(origin=settings["ELICIT_URL"]) for k, v in (extra or {}).items()}
+        more = {**settings, **named}
+        async with running(*command, home=folder, cwd=HOUSE, extra=more) as program:
+            process, said = program.process, program.said
+            yield Served(url=program.url, process=process, log=lambda: said + error_of(process))
+
+
 async def killed_late(process: Process) -> None:
     """Let it end by itself first: what it says at its end is heard."""
     import asyncio
@@ -160,9 +188,3 @@ async def killed_late(process: Process) -> None:
             await process.wait()
     except TimeoutError:
         await killed(process)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -4,17 +4,45 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.hosts.checks import PROMISES, Verdict
-from tests.hosts.host import Host, StartedHost
+from tests.hosts.host import Host, RunHost, StartedHost
+from tests.support.programs import FASTMCP_RUN
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "hosts.md"
 BEGIN, END = "<!-- made by python -m tests.hosts -->\n", "<!-- to here -->\n"
 UVICORN = ("uvicorn", "{app}", "--fd", "{fd}")
+GUNICORN = ("gunicorn", "-k", "uvicorn_worker.UvicornWorker", "--bind", "fd://{fd}", "{app}")
 SLOW = "no limit for heads: have a proxy before it that has one"
 PAIRED = "nobody is local: `elicit pair`, or `http=webapp.Accepted`"
 NOTED = {"local": PAIRED, "slow senders": SLOW}
 RELAYED = {"local": "a proxy is no program of yours: `elicit pair`, or ELICIT_ISSUER"}
 
 HOSTS: Sequence[Host] = (
+    StartedHost(
+        name="elicit serve",
+        says="`elicit serve my_tools:mcp`, `my_tools:create_server`",
+        command=("python", "-P", "-m", "elicit_url", "serve", "{app}", "--fd", "{fd}"),
+        app="served",
+    ),
+    RunHost(
+        name="mcp.run()",
+        says='`add_pages(mcp)`, `mcp.run(transport="streamable-http")`',
+        command=("-m", "tests.hosts.runs", "{port}"),
+    ),
+    RunHost(
+        name="fastmcp run",
+        says="`add_pages(mcp)`, `fastmcp run my_tools.py --transport http`",
+        command=(
+            *FASTMCP_RUN,
+            "tests/hosts/run_by_fastmcp.py",
+            *("--transport", "http", "--port", "{port}"),
+        ),
+    ),
+    StartedHost(
+        name="a low-level Server",
+        says="`uvicorn.run(create_app(read_settings(), server), http=webapp.Accepted)`",
+        command=("python", "-m", "tests.hosts.accepting", "{app}", "{fd}"),
+        app="beside_low_level",
+    ),
     StartedHost(name="uvicorn", says="`uvicorn my_app:app`", command=UVICORN, own=NOTED),
     StartedHost(
         name="uvicorn, told of connections",
@@ -24,7 +52,7 @@ HOSTS: Sequence[Host] = (
     StartedHost(
         name="gunicorn",
         says="`gunicorn -k uvicorn_worker.UvicornWorker my_app:app`",
-        command=("gunicorn", "-k", "uvicorn_worker.UvicornWorker", "--bind", "fd://{fd}", "{app}"),
+        command=GUNICORN,
         own={"local": "nobody is local: `elicit pair`", "slow senders": SLOW},
     ),
     StartedHost(

@@ -40,11 +40,18 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
 
 @contextlib.asynccontextmanager
 async def running(
-    *arguments: str, home: Path, extra: Mapping[str, str] | None = None
+    *arguments: str,
+    home: Path,
+    cwd: Path | None = None,
+    extra: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Program]:
     """It over HTTP, when it has said where it is."""
     process = await processes.start(
-        sys.executable, *arguments, name=arguments[0], cwd=home, env=environment(home, extra)
+        sys.executable,
+        *arguments,
+        name="an author's program",
+        cwd=cwd or home,
+        env=environment(home, extra),
     )
     try:
         said = await said_until("stop", process)

@@ -81,6 +81,12 @@ def bound(host: str, *, port: int = 0) -> Iterator[socket.socket]:
         yield listener
 
 
+def free_port() -> int:
+    """One that nobody has now, for a process that must know its address before it starts."""
+    with bound("127.0.0.1") as listener:
+        return int(listener.getsockname()[1])
+
+
 class _Server(uvicorn.Server):
     """uvicorn that says when it is up, stops when told, and leaves the signals to pytest."""
 

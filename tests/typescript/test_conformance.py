@@ -4,13 +4,13 @@ What a revision requires and the server has fails nowhere; what it lacks fails b
 """
 
 import asyncio
-import socket
 from pathlib import Path
 
 import pytest
 
+from tests.hosts.table import HOSTS
 from tests.support import cli as running
-from tests.support.serving import serving
+from tests.support.serving import free_port, serving
 from tests.typescript.conformance import Checks, checked
 from tests.typescript.env import NEWER, OLDER
 from tests.typescript.everything import everything
@@ -68,10 +68,21 @@ async def test_no_scenario_is_worse_where_we_serve_it(
     assert set(worse(with_us, than=without)) <= OF_A_PAGE
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+@pytest.mark.parametrize("revision", [OLDER, NEWER])
+async def test_no_scenario_is_worse_in_a_host_of_other_people(
+    newer_node: str, revision: str, tmp_path: Path
+) -> None:
+    named = {"SERVED": "conformance", "ELICIT_ORIGINS": "{origin}"}
+    async with serving(everything(with_verbs=False).streamable_http_app()) as plain:
+        (tmp_path / "plain").mkdir()
+        without = await checked(newer_node, f"{plain}/mcp", revision, tmp_path / "plain")
+    for number, host in enumerate(HOSTS):
+        home, found = tmp_path / f"home{number}", tmp_path / f"found{number}"
+        home.mkdir()
+        async with host.served(home, extra=named) as at, at.browser() as browser:
+            assert (await browser.get(f"{at.url}/ready")).is_success  # the suite waits for no start
+            checks = await checked(newer_node, f"{at.url}/mcp", revision, found)
+        assert worse(checks, than=without) == [], host.name
 
 
 def test_what_is_compared_is_all_that_either_has() -> None:

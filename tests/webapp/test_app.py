@@ -7,12 +7,15 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 from mcp.server.mcpserver import MCPServer
 
 from flows.crypto.vault import Ring
+from tests.support.issuer import issuing
+from tests.support.mcp_server import Page
 from tests.support.serving import transport_to
 from webapp.app import App, NotRunning, create_app, open_app
 from webapp.http.connection import Message
@@ -182,3 +185,36 @@ async def test_a_path_that_a_proxy_takes_off_is_told_to_whoever_asks_how_we_are(
         assert (await client.get("/e/token")).status_code == 404
     (said,) = (r.getMessage() for r in caplog.records if r.name == "webapp.http.guard")
     assert "ELICIT_ROOT_PATH=/tools" in said
+
+
+async def test_under_a_path_the_resource_says_where_its_metadata_is() -> None:
+    async with issuing() as issuer:
+        app = application(url=f"{URL}/tools", identity=issuer.who())
+        async with (
+            app.lifespan(),
+            httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client,
+        ):
+            refused = await client.post("/tools/mcp", json={})
+            named = f"{URL}/tools/.well-known/oauth-protected-resource/mcp"
+            assert refused.status_code == 401
+            assert f'resource_metadata="{named}"' in refused.headers["www-authenticate"]
+            for address in (named, f"{URL}/.well-known/oauth-protected-resource/tools/mcp"):
+                assert (await client.get(address)).json()["resource"] == f"{URL}/tools/mcp"
+
+
+async def test_under_a_path_people_sign_in_and_come_back_there() -> None:
+    async with issuing() as issuer:
+        app = application(url=f"{URL}/tools", identity=issuer.who())
+        async with (
+            app.lifespan(),
+            httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client,
+        ):
+            page = Page.of(await client.get("/tools/connections"))
+            fields = {"csrf": page.csrf, "back": "/connections"}
+            gone = await client.post(page.leading("/signin"), data=fields)
+            assert page.leading("/signin") == f"{URL}/tools/signin"
+            assert gone.status_code == 303
+            query = parse_qs(urlsplit(gone.headers["location"]).query)
+            assert query["redirect_uri"] == [f"{URL}/tools/signin/callback"]
+            names = {cookie.name for cookie in client.cookies.jar}
+            assert all(re.fullmatch(r"elicit_(\w+_)?8765-\w{8}(_\w+)?", name) for name in names)

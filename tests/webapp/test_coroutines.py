@@ -83,6 +83,16 @@ async def test_a_no_raises_in_the_block(here: AskingEnv) -> None:
         await block
 
 
+async def test_after_a_no_the_same_key_asks_anew(here: AskingEnv) -> None:
+    block, guest = here.begin(buy), await here.guest()
+    first = await block.link()
+    await guest.decline(first.url)
+    with pytest.raises(Declined):
+        await block
+    again = here.begin(buy)
+    assert (await again.link()).elicitation_id != first.elicitation_id
+
+
 async def test_nobody_answers_in_time(here: AskingEnv) -> None:
     block = here.begin(type_key)
     await block.link()

@@ -49,6 +49,11 @@ class Batch(Generic[PartT]):
         self._standing: list[_Standing[PartT]] = []
         self._waiters: list[Waiter] = []
 
+    @property
+    def has_nobodys(self) -> bool:
+        """The client answers by itself: what it was asked beside goes to the person as well."""
+        return any(one.way == NOBODY for one in self._standing)
+
     def join(self, waiter: Waiter) -> None:
         self._waiters.append(waiter)
 
@@ -64,7 +69,7 @@ class Batch(Generic[PartT]):
         """
         turn = asyncio.get_running_loop().create_future()
         self._standing.append(_Standing(way=way, part=part, turn=turn))
-        if is_urgent and not self.is_urgent:
+        if way == NOBODY or (is_urgent and not self.is_urgent):
             self.is_urgent = True
             for waiter in self._waiters:
                 waiter.wake(None)

@@ -18,7 +18,9 @@ SQLITE = "sqlite:///"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path, help="made; the key goes to FILE.key")
+    parser.add_argument(
+        "file", metavar="FILE", type=Path, help="the file to write; the key goes to FILE.key"
+    )
     parser.set_defaults(run=_run)
 
 

@@ -109,7 +109,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--after-leak",
         action="store_true",
         help="somebody may have the secret and a copy of the store: also make new data keys and "
-        "seal everything anew; run it twice, as it says",
+        "encrypt everything anew; run it twice, as it says",
     )
     rotating.set_defaults(run=partial(_run, rotate), now=utc_now())
     listing = commands.add_parser(

@@ -18,7 +18,7 @@ COMMANDS = {
     "stdio": "serve an MCP server on stdin and stdout, for a client that starts it",
     "demo": "call a demo tool as an MCP client, and wait for you to open its link",
     "connect": "connect the account that a tool waits for, where no browser reaches the pages",
-    "pair": "print the key and the address for a client and a browser that count as yours",
+    "pair": "print a bearer token for a client and an address for a browser that count as yours",
     "settings": "list what can be set, and what is",
     "doctor": "say what is wrong with settings, key and store",
     "backup": "copy the store and its key, while servers run",
@@ -29,7 +29,7 @@ COMMANDS = {
     "clients": "list what clients did with what they were sent, and forget it",
     "pending": "list what people are asked now",
     "servers": "list the servers, or say that one has moved",
-    "webhooks": "list what providers told, and replay it",
+    "webhooks": "list the webhooks that came, and replay one",
 }
 
 

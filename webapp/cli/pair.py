@@ -12,8 +12,9 @@ from webapp.settings.settings import DEFAULT_PORT
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Print a key that your MCP client sends, and an address that makes a browser yours, once. "
-        "They are needed only where this machine cannot tell whose programs connect (a container)."
+        "Print a bearer token for your MCP client, and an address that makes a browser yours, "
+        "once. They are needed only where this machine cannot tell whose programs connect (a "
+        "container)."
     )
     add_port(parser, default=DEFAULT_PORT)
     parser.set_defaults(run=_run)

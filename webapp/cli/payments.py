@@ -81,7 +81,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     lists(listing, list_payments, of=PaymentRow)
     showing = commands.add_parser("show", help="show one, with all that is known of it")
-    refund = commands.add_parser("refund", help="give one payment back; again does nothing more")
+    refund = commands.add_parser("refund", help="refund a payment; a second time does nothing more")
     done = commands.add_parser("done", help="take off the list what somebody has looked at")
     for command in (showing, refund, done):
         add_id(command, shown_by="payments")

@@ -37,6 +37,7 @@ from webapp.settings.settings import DEFAULT_PORT, DEFAULT_URL
 
 MAIN_TOOLS = ("list_my_repositories", "buy_report", "use_key")
 WALK_SECONDS_AT_MOST = 60
+SEEN_AFTER_SECONDS = 1.5  # what comes sooner proves to nobody that a person is there
 CALL_SECONDS_AT_MOST = 300.0
 REVISIONS = ("legacy", "2026-07-28")
 # What the walker writes into forms, and what each demo tool must then say.
@@ -81,6 +82,8 @@ class Demo:
                 messages.append(params.message)
                 tell(f"{params.message}\n\n  {params.url}\n", links=[params.url])
                 tasks.append(group.create_task(self._see_through(params.url)))
+                if not self.walks:
+                    await asyncio.sleep(SEEN_AFTER_SECONDS)
                 # It means "I will open it", never "it is done": the server waits for the end.
                 return ElicitResult(action="accept")
 

@@ -2,9 +2,9 @@
 
 A caller is known by an access token of the issuer (`bearer_auth`), or as a user of this machine
 (`local_peer`: whose socket it is, by the system). A browser is known by a session after a sign-in
-(`sign_in`, `sessions`), by a pairing where the system does not tell (`pairing`), or by nothing;
-then letters are compared in the chat (`user_codes`, RFC 8628's user code). `identity` holds the
-table.
+(`sign_in`, `sessions`), by the word of the application around ours, whose user it is (`users`), by
+a pairing where the system does not tell (`pairing`), or by nothing; then letters are compared in
+the chat (`user_codes`, RFC 8628's user code). `identity` holds the table.
 
 Promised: loopback proves nothing by itself; an e-mail address is never compared; nothing of a
 question is shown before its opener is known.

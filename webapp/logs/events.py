@@ -32,7 +32,7 @@ CAUSES_AT_MOST = 10
 # Tokens of ours, and all that comes back with a browser.
 _IN_ADDRESS = re.compile(
     r"(/(?:e|pair|callback/url)/)[^/?#\s]+"
-    r"|(/(?:return|callback|signin/callback)(?:/[\w.-]+)?)\?\S+"
+    r"|(/(?:return|callback|signin/callback)(?:/[\w.-]+)?/?)\?\S+"
     r"|()[\w-]{40,}\.[\w-]{43}(?![\w-])"
 )
 _OURS = ("webapp", "flows")

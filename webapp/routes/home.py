@@ -13,7 +13,7 @@ from webapp.http.port import proof
 from webapp.http.requests import query_of
 from webapp.pages.views_home import Home, UsersHome
 from webapp.routes.page_request import PageRequest
-from webapp.server import HostedServer, NothingServed
+from webapp.server import HostedApplication
 from webapp.service import Service
 
 _STATIC = Path(__file__).resolve().parents[1] / "pages" / "static"
@@ -28,7 +28,7 @@ _ASSETS = {
 
 @get("/")
 async def home(
-    page: NamedDependency[PageRequest], served: NamedDependency[HostedServer | NothingServed]
+    page: NamedDependency[PageRequest], served: NamedDependency[HostedApplication]
 ) -> Response[Any]:
     """What this server is and how to add it; its tools are named to those only who may call it."""
     service = page.service

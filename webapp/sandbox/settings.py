@@ -14,6 +14,7 @@ from flows.payments.gateway import MerchantAccount
 from flows.payments.mollie.gateway import MollieAccount, sandbox_mollie
 from flows.payments.paypal.gateway import PayPalAccount, sandbox_paypal
 from flows.payments.stripe.account import sandbox_stripe
+from webapp.http.address import PLAIN_PATH
 from webapp.sandbox.paypal.certificates import sandbox_scheme
 
 _SECRET_BYTES = 24
@@ -21,11 +22,12 @@ _SECRET_BYTES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """Addresses are origins without a slash at the end."""
+    """Addresses have no slash at the end; that of the served server may have a path."""
 
     url: str
     client_id: str
     client_secret: str = field(repr=False)
+    serves: str
     redirect_origins: tuple[str, ...]
     stripe_key: str = field(repr=False)
     webhook_secret: str = field(repr=False)
@@ -36,7 +38,7 @@ class Sandbox:
 
     @property
     def paypal_webhook_url(self) -> str:
-        return f"{self.redirect_origins[0]}/webhooks/paypal"
+        return f"{self.serves}/webhooks/paypal"
 
     def merchant_accounts(self) -> Mapping[str, MerchantAccount]:
         """The registrations at all of its payment providers."""
@@ -55,23 +57,28 @@ class Sandbox:
 
     def mollie(self) -> MollieAccount:
         """The registration at its Mollie, which is told with each payment where to send news."""
-        webhook_url = f"{self.redirect_origins[0]}/webhooks/mollie"
+        webhook_url = f"{self.serves}/webhooks/mollie"
         return sandbox_mollie(f"{self.url}/mollie", self.mollie_key, webhook_url=webhook_url)
 
 
 def new_sandbox(*, url: str, serves: str) -> Sandbox:
     """Make the settings of a sandbox at `url` for the server at `serves`, with random secrets.
 
-    Raises ValueError unless both are origins on loopback, like http://127.0.0.1:8766.
+    Raises ValueError unless both are on loopback, like http://127.0.0.1:8766; the one that is
+    served may be under a path.
     """
+    origin = "/".join(serves.split("/")[:3])
+    if not PLAIN_PATH.fullmatch(serves.removeprefix(origin)):
+        raise ValueError(f"The sandbox serves a server with a plain path, and not {serves!r}.")
     require_loopback(url)
-    require_loopback(serves)
+    require_loopback(origin)
     return Sandbox(
         url=url,
         # Its accounts end with it, so what an earlier one connected must not be found again.
         client_id=f"elicit-sandbox-{secrets.token_hex(4)}",
         client_secret=secrets.token_urlsafe(_SECRET_BYTES),
-        redirect_origins=(serves,),
+        serves=serves,
+        redirect_origins=(origin,),
         stripe_key=f"sk_test_sandbox_{secrets.token_hex(_SECRET_BYTES)}",
         webhook_secret=f"whsec_{secrets.token_urlsafe(_SECRET_BYTES)}",
         webhook_url=f"{serves}/webhooks/stripe",

@@ -9,7 +9,8 @@ The one path. A test says what the person will do (`person.pays()`), in the orde
 be asked, and calls a tool. The client shows the link, and the person acts on it at the pages as a
 browser without JavaScript would; then the tool goes on. A question that nobody was told to answer
 ends at once, and fails the test with the words to write (`UnexpectedQuestion`); so does what was
-told and never asked (`NeverAsked`).
+told and never asked (`NeverAsked`), and a question that a client of the test's own leaves open
+(`StillOpen`).
 
 `in_process` puts it all up, `person` has what a test says and sees, `acts` what a person does at
 the pages, `told` the words for what was asked and heard, `webhooks` the payment provider's side.
@@ -20,13 +21,21 @@ at the top) and others by import; nothing that serves imports it.
 
 from webapp.testing.in_process import elicit_person
 from webapp.testing.person import AskedPerson
-from webapp.testing.told import Heard, NeverAsked, OutsideReached, Told, UnexpectedQuestion
+from webapp.testing.told import (
+    Heard,
+    NeverAsked,
+    OutsideReached,
+    StillOpen,
+    Told,
+    UnexpectedQuestion,
+)
 
 __all__ = [
     "AskedPerson",
     "Heard",
     "NeverAsked",
     "OutsideReached",
+    "StillOpen",
     "Told",
     "UnexpectedQuestion",
     "elicit_person",

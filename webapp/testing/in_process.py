@@ -17,6 +17,7 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -35,6 +36,7 @@ from webapp.elicitations.plugins import Started
 from webapp.http.client import Outbound, Transport
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.identity.local_peer import PEER_KEY, Peer
+from webapp.limits import CallLimits
 from webapp.sandbox import new_sandbox
 from webapp.sandbox.app import SandboxApp
 from webapp.settings.settings import TABLE, Settings, read_settings
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 SANDBOX_URL = "http://127.0.0.1:8766"
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
+PATIENCE = timedelta(seconds=60)  # nothing takes as long but what hangs
 _UID = 1000  # of whom does not matter: client, browser and server are of the same
 # Nothing of the machine's own: neither its key file nor its store, nor somebody's elicit.toml.
 _SETTINGS: Mapping[str, str] = {
@@ -68,6 +71,7 @@ async def elicit_person(
     declares: Collection[str] = ("form", "url"),
     settings: Mapping[str, str] | None = None,
     outside: httpx.AsyncBaseTransport | None = None,
+    patience: timedelta = PATIENCE,
 ) -> AsyncGenerator[AskedPerson]:
     """Serve an author's server to one person, in this process.
 
@@ -75,7 +79,8 @@ async def elicit_person(
     protocol is 2026-07-28 or 2025-11-25, and `declares` the elicitation modes of the client that
     `person.call` uses. `settings` are the operator's, by their names (`ELICIT_GATE`), beside those
     of the kit: a person of a test answers at once, so ELICIT_MIN_ANSWER is 0. `outside` answers
-    what is neither the application nor the sandbox. Raises BadSettings.
+    what is neither the application nor the sandbox. A question that is open for longer than
+    `patience`, by the machine's own clock, fails the test: nobody acts on it. Raises BadSettings.
     """
     _must_be_asyncio()
     if not hasattr(server, "list_tools") and callable(server):
@@ -91,10 +96,14 @@ async def elicit_person(
         asked_of: dict[str, Told] = {}
         built: list[Service] = []
 
+        guard = await stack.enter_async_context(asyncio.TaskGroup())
+
         async def started(question: Started) -> None:
             asked = await built[0].elicitations.get(question.id)
             if asked is not None:
                 asked_of[asked.id] = Told.of(asked)
+                waiting = guard.create_task(person.is_awaited(asked.id, at_most=patience))
+                stack.callback(waiting.cancel)
 
         app = await stack.enter_async_context(
             open_app(
@@ -102,6 +111,7 @@ async def elicit_person(
                 server,
                 store=MemoryStore(),
                 clock=clock,
+                limits=CallLimits(link=timedelta()),  # nobody acts while such a call is held
                 sandbox=sandbox,
                 plugins=[_Listener(started)],
                 built=built.append,

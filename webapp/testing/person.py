@@ -4,6 +4,8 @@ What could go wrong: a test that waits for somebody who never comes. So whoever 
 been told what to do ends the question at once, and the test is told.
 """
 
+import asyncio
+import re
 from collections import deque
 from collections.abc import (
     Awaitable,
@@ -34,11 +36,12 @@ from webapp.service import Service
 from webapp.sweeper import fall_due
 from webapp.testing import acts
 from webapp.testing.acts import ACCEPT, CANCEL, VALUE, Act, Do, Errand
-from webapp.testing.told import Heard, NeverAsked, Told, UnexpectedQuestion
+from webapp.testing.told import Heard, NeverAsked, StillOpen, Told, UnexpectedQuestion
 from webapp.testing.webhooks import ProviderWebhooks
 
 T = TypeVar("T", Payment, Connection)
 URL = "http://127.0.0.1:8765"
+_LINK = re.compile(rf"{re.escape(URL)}/e/[^\s\"<>)]+")
 
 
 class AskedPerson:
@@ -188,7 +191,7 @@ class AskedPerson:
         the person follows it, and the same call is made again.
         """
         heard = Heard.of(await self.client.call_tool(tool, dict(arguments)))
-        while (link := self._link_in(heard)) is not None and await self.follows(link):
+        while await self._follow_all(heard.text):
             heard = Heard.of(await self.client.call_tool(tool, dict(arguments)))
         self._raise_failure()
         await self.catch_up()
@@ -272,11 +275,10 @@ class AskedPerson:
         if asked.id in self._done:
             return ACCEPT
         self._done.add(asked.id)
-        act = self._plan.popleft() if self._plan else None
-        page = traits_of(asked.kind).page
-        if act is None or (act.pages is not None and page not in act.pages):
-            error = UnexpectedQuestion(Told.of(asked), planned=act.says if act else None)
-            return await self._fail(asked, error)
+        act = await self._planned_for(asked)
+        if act is None:
+            planned = self._plan.popleft().says if self._plan else None
+            return await self._fail(asked, UnexpectedQuestion(Told.of(asked), planned=planned))
         errand = Errand(
             service=self._service, browser=self._browser, asked=asked, link=link, is_form=is_form
         )
@@ -284,6 +286,17 @@ class AskedPerson:
             return await act.do(errand)
         except AssertionError as error:
             return await self._fail(asked, error)
+
+    async def _planned_for(self, asked: Elicitation) -> Act | None:
+        """The next act; of questions that are open together, a client may show any first."""
+        page = traits_of(asked.kind).page
+        others = [await self._get(id) for id in self._asked_of if id not in self._done]
+        is_alone = all(other.status.is_final for other in others)
+        for act in [*self._plan][: 1 if is_alone else None]:
+            if act.pages is None or page in act.pages:
+                self._plan.remove(act)
+                return act
+        return None
 
     async def _fail(self, asked: Elicitation, error: AssertionError) -> ElicitResult:
         """The tool goes on, and hears why."""
@@ -309,13 +322,21 @@ class AskedPerson:
         found = await self._service.elicitations.store.list(kind)
         return [await rows.open(record, of) for record in found]
 
-    def _link_in(self, heard: Heard) -> str | None:
-        at = heard.text.find(f"{URL}/e/")
-        return heard.text[at:].split(maxsplit=1)[0] if at >= 0 else None
+    async def _follow_all(self, text: str) -> bool:
+        """Follow each link in it; whether the same call has something to go on with then."""
+        links = dict.fromkeys(_LINK.findall(text))
+        return any([await self.follows(link) for link in links])
 
     def _raise_failure(self) -> None:
         if self._failures:
             raise self._failures.pop(0)
+
+    async def is_awaited(self, id: str, *, at_most: timedelta) -> None:
+        """End a question that is open for so long: whoever was shown it does nothing."""
+        await asyncio.sleep(at_most.total_seconds())
+        asked = await self._get(id)
+        if not asked.status.is_final:
+            await self._fail(asked, StillOpen(Told.of(asked)))
 
     def must_be_done(self) -> None:
         """Raises what went wrong and nobody was told, or NeverAsked."""

@@ -118,6 +118,19 @@ class NeverAsked(AssertionError):
         )
 
 
+class StillOpen(AssertionError):
+    """A question that was shown to a client of the test's own, which does nothing about it."""
+
+    def __init__(self, told: Told) -> None:
+        self.told = told
+        super().__init__(
+            f"The tool {told.tool} asked {told.message!r}, and nobody acts on it. Let the client "
+            "of the test ask the person (elicitation_callback=person.elicitation_callback; of "
+            "FastMCP elicitation_handler=person.elicitation_handler), or follow the link that it "
+            "was given: await person.follows(link)."
+        )
+
+
 class OutsideReached(AssertionError):
     """A request left the test."""
 

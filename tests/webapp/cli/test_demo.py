@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.support.cli import called, ended, said_until, serving, start, waiting_demo
-from tests.support.serving import bound
+from tests.support.serving import bound, free_port
 from tests.support.serving import serving as serving_app
 from webapp.demo.client import ANSWERS, EXPECTED, MAIN_TOOLS
 from webapp.demo.waiting import DemoWaiting
@@ -31,6 +31,17 @@ async def test_the_walk_is_right_on_both_revisions_from_anywhere(tmp_path):
     assert end.out.count("GitHub is connected") == 1
     assert end.out.count("Paid 9.00 €") == 2
     assert end.out.count("200  Saved") == 2
+
+
+async def test_the_walk_is_right_under_a_path_too(tmp_path):
+    # Account, payment and secret, webhooks, returns, and pages of the author's own.
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/tools"
+    async with serving(home=tmp_path, port=port, extra={"ELICIT_URL": url}) as server:
+        assert server.url == url
+        end = await called("demo", "--no-browser", "--url", url, home=tmp_path, cwd=tmp_path)
+    assert (end.status, end.err) == (0, "")
+    assert end.out.count("right  ") == 2 * len(TOOLS)
 
 
 async def test_a_person_is_led_through_an_account_a_payment_and_a_secret(tmp_path):

@@ -130,6 +130,7 @@ def test_a_long_text_is_cut_and_no_piece_of_a_secret_is_left_at_the_cut(other: s
         ("/tools/e/a-token.of-ours/live", "/tools/e/***/live"),
         ("/pair/a-token", "/pair/***"),
         ("/callback/github?code=4711&state=4712", "/callback/github***"),
+        ("/callback/github/?code=4711&state=4712", "/callback/github/***"),
         ("/signin/callback?code=4711", "/signin/callback***"),
         ("/return?elicitation=a-token", "/return***"),
         (f"/mine?elicitation={'t' * 60}.{'s' * 43}&x=1", "/mine?elicitation=***&x=1"),

@@ -94,6 +94,27 @@ async def test_a_yes_that_is_sooner_than_a_person_is_nobodys(server, revision, t
         await is_reached_on_the_page(it, tool, told)
 
 
+async def test_of_what_is_asked_together_nothing_keeps_the_person_from_being_reached(
+    server, revision
+):
+    @server.tool()
+    async def both() -> str:
+        answers = await elicit.together(
+            elicit.confirm("Sure?"), elicit.url("Go there", "https://shop.example/")
+        )
+        return str(answers[0])
+
+    answers = [("decline", None), ("accept", None)]
+    async with here(server, revision, declares=BOTH) as it:
+        call = await it.asks("both")
+        await eventually(lambda: it.shows.asked == 2 or revision == MODERN)
+        for answer in answers:
+            await it.shows.says(*answer)
+        told = await soon(call)
+        assert code_of(told) == NOBODY
+        assert "What for: Sure?" in text_of(told)
+
+
 async def test_a_form_with_content_is_taken_however_soon(server, revision):
     async with here(server, revision, ("accept", {"response": "Ann"})) as it:
         assert await it.caller.text("name") == "hello Ann"
@@ -288,7 +309,7 @@ async def test_one_that_was_seen_to_draw_nothing_gets_the_link_in_its_first_answ
         assert is_link(await it.caller.result("sure"))
         assert it.shows.asked == sent
         it.clock.tick(hours=2)
-        await it.asks("wipe")
+        assert not (await it.asks("wipe")).done()
 
 
 async def draws_nothing(it: Here, revision: str, way: str) -> None:
@@ -342,7 +363,7 @@ async def test_one_that_is_listed_as_drawing_forms_is_held_as_long_as_any(server
 async def test_one_that_is_listed_as_answering_answers_those_kinds_at_once(server, revision):
     listed = ListedClient(name="mcp", answers=frozenset({"confirm"}))
     policies = PolicySettings(clients=(listed,))
-    answers = [("accept", {}), ("decline", None), ("accept", {})]
+    answers: list[tuple[str, Any]] = [("accept", {}), ("decline", None), ("accept", {})]
     async with here(server, revision, *answers, policies=policies) as it:
         assert await it.caller.text("sure") == "sure: True"
         assert await it.caller.text("sure") == "sure: False"

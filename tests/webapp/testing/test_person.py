@@ -1,21 +1,26 @@
 """A person of a test: what they do, what the model hears, and what is there afterwards."""
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import fastmcp
 import httpx
 import mcp
 import pytest
+from mcp_types import ElicitResult
 
 from flows import elicit
 from flows.providers import github
 from tests.support.mcp_server import new_server, text_of
-from tests.webapp.testing.conftest import DECLARES, TEA
+from tests.webapp.testing.conftest import DECLARES, TEA, Profile
 from webapp.testing import (
     AskedPerson,
     NeverAsked,
     OutsideReached,
+    StillOpen,
     UnexpectedQuestion,
     elicit_person,
 )
@@ -211,7 +216,8 @@ async def test_a_client_of_the_tests_own_asks_the_person_too(shop, library, revi
     mode = "legacy" if revision == "2025-11-25" else revision
     async with elicit_person(shop) as person:
         person.pays()
-        async with own_client(shop, person, library, mode=mode) as client:
+        asks = {"mcp": person.elicitation_callback, "fastmcp": person.elicitation_handler}
+        async with own_client(shop, library, ask=asks[library], mode=mode) as client:
             result = await client.call_tool("buy_tea", {"cups": 3})
         assert text_of(result) == "3 cups for 9.00 EUR"
 
@@ -228,14 +234,69 @@ async def test_a_client_of_the_tests_own_hears_why_nobody_answered_and_so_does_t
         await by_a_client_of_its_own()
 
 
-async def test_a_link_in_a_result_is_followed(shop):
-    async with elicit_person(shop) as person, mcp.Client(_plain(shop)) as client:
+async def test_a_plain_client_gets_a_link_that_the_person_follows(shop, library):
+    plain = mcp.Client if library == "mcp" else fastmcp.Client
+    async with elicit_person(shop) as person, plain(shop) as client:
         person.pays()
-        result = await client.call_tool("buy_tea", {"cups": 1})
-        text = text_of(result)
+        options: dict[str, Any] = {} if library == "mcp" else {"raise_on_error": False}
+        text = text_of(await client.call_tool("buy_tea", {"cups": 1}, **options))
         await person.follows(text[text.index("http") :].split()[0])
         result = await client.call_tool("buy_tea", {"cups": 1})
         assert text_of(result) == "1 cups for 9.00 EUR"
+
+
+async def test_a_plain_client_without_a_person_is_told_what_to_write(shop, library, caplog):
+    plain = mcp.Client if library == "mcp" else fastmcp.Client
+    async with plain(shop) as client:
+        with suppress(fastmcp.exceptions.ToolError):
+            await client.call_tool("buy_tea", {"cups": 1})
+    assert "async with elicit_person(server)" in caplog.text
+
+
+@pytest.mark.parametrize("declares", DECLARES)
+async def test_several_that_are_asked_together_are_done_in_their_order(shop, revision, declares):
+    @shop.tool()
+    async def everything() -> str:
+        account, receipt, profile = await elicit.together(
+            elicit.oauth(github), elicit.payment(TEA, "Tea"), elicit.form("Who?", Profile)
+        )
+        return f"{account.label} {receipt.price} {profile.name}"
+
+    options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
+    async with elicit_person(shop, **options) as person:
+        person.connects()
+        person.pays()
+        person.fills(name="Ada")
+        assert (await person.call("everything")).text == "octocat 9.00 EUR Ada"
+
+
+async def test_two_calls_at_once_are_asked_each(shop, revision):
+    async with elicit_person(shop, revision=revision) as person:
+        person.pays()
+        person.pays()
+        heard = await asyncio.gather(person.call("buy_tea", cups=1), person.call("buy_tea", cups=2))
+        assert sorted(one.text for one in heard) == ["1 cups for 9.00 EUR", "2 cups for 9.00 EUR"]
+
+
+async def test_a_client_that_shows_links_to_nobody_does_not_hang(shop, library, revision):
+    async def accept(*_: object) -> ElicitResult:
+        return ElicitResult(action="accept")
+
+    async def by_such_a_client() -> None:
+        mode = "legacy" if revision == "2025-11-25" else revision
+        client = own_client(shop, library, ask=accept, mode=mode)
+        async with elicit_person(shop, patience=timedelta()), client:
+            with suppress(fastmcp.exceptions.ToolError):
+                await client.call_tool("buy_tea", {"cups": 1})
+
+    with pytest.raises(StillOpen, match="elicitation_callback=person"):
+        await by_such_a_client()
+
+
+def test_outside_of_asyncio_it_says_so(library):
+    opening = elicit_person(new_server(library)).__aenter__()
+    with pytest.raises(RuntimeError, match="runs under asyncio"):
+        opening.send(None)
 
 
 async def test_nothing_outside_is_reached_unless_the_test_answers():
@@ -274,7 +335,7 @@ def _plain(server: Any) -> Any:
     return getattr(server, "_mcp_server", server)
 
 
-def own_client(server: Any, person: AskedPerson, library: str, *, mode: str = "auto") -> Any:
+def own_client(server: Any, library: str, *, ask: Any, mode: str = "auto") -> Any:
     if library == "mcp":
-        return mcp.Client(server, mode=mode, elicitation_callback=person.elicitation_callback)
-    return fastmcp.Client(server, mode=mode, elicitation_handler=person.elicitation_handler)
+        return mcp.Client(server, mode=mode, elicitation_callback=ask)
+    return fastmcp.Client(server, mode=mode, elicitation_handler=ask)

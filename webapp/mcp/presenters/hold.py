@@ -7,6 +7,7 @@ to the link; it never means that it is done.
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
@@ -96,8 +97,8 @@ class Hold(OnStream):
             until = self._at_most(call.now + self._progress, now=call.now)
             if silence is not None and self._client.is_out(current):
                 until = min(until, silence.at(call.now))
-            stops = asking.done if not is_answered else _never
-            current = await call.hold(current, waiter, until=until, stops=stops)
+            is_new = partial(self._stops, shown, None if is_answered else asking)
+            current = await call.hold(current, waiter, until=until, stops=is_new)
             if not call.is_waiting_for(current):
                 break
             await self._unless_draining(call, shown, is_out=True)
@@ -113,7 +114,7 @@ class Hold(OnStream):
             elif silence is not None and silence.is_over and self._client.is_out(current):
                 await self._client.drew_nothing(current, self.mode, Deed.SILENT)
                 await self._still_waiting(call, shown, asking)
-            elif self._held_until is not None and self._held_until.is_over:
+            elif shown.group.has_nobodys or self._is_held_enough:
                 await self._still_waiting(call, shown, asking)
             else:
                 step += 1
@@ -161,10 +162,6 @@ class Hold(OnStream):
         await self._context.session.report_progress(
             float(step), None, f"Waiting for the person: {current.asked.message}"
         )
-
-
-def _never() -> bool:
-    return False
 
 
 def _required(parts: Sequence[Prompt]) -> UrlElicitationRequiredError:

@@ -1,5 +1,7 @@
 """hold by a form: the call stays open while the client's own form is filled in (2025-11-25)."""
 
+from functools import partial
+
 from mcp_types import ElicitRequestFormParams
 
 from flows.elicitation.states import Elicitation, Json, Status
@@ -33,7 +35,8 @@ class HoldForm(OnStream):
             until = self._at_most(asked.expires_at, now=call.now)
             if silence is not None:
                 until = min(until, silence.at(call.now))
-            current = await call.hold(asked, waiter, until=until, stops=asking.done)
+            stops = partial(self._stops, shown, asking)
+            current = await call.hold(asked, waiter, until=until, stops=stops)
             if not call.is_waiting_for(current):
                 self._leave_to_newer(call, current, asking)
                 return current

@@ -71,6 +71,7 @@ class LinkInResult:
             parts = await shown.group.park(part, way=RESULT, is_urgent=not shown.is_again)
             call.interrupt(
                 pending_result(
+                    call,
                     parts,
                     self._client,
                     version=self._protocol_version,
@@ -82,6 +83,7 @@ class LinkInResult:
 
 
 def pending_result(
+    call: Leg,
     parts: Sequence[Prompt],
     client: AskedClient,
     *,
@@ -91,7 +93,7 @@ def pending_result(
 ) -> Result:
     """What a call is answered that waits for a person: the links, where pages can be answered."""
     with_page = [part for part in parts if client.has_page(part.shown.elicitation.kind)]
-    for part in with_page:
+    for part in with_page if not call.is_over else ():  # else the leg has another result
         client.linked(part.shown.elicitation)
     if with_page:
         return link_result(

@@ -204,10 +204,18 @@ class OnStream:
         part = Prompt(shown=shown, is_out=True, is_nobodys=True)
         await call.links.prove()
         parts = await shown.group.park(part, way=NOBODY, is_urgent=True)
-        call.interrupt(self._still(parts))
+        call.interrupt(self._still(call, parts))
 
     def _at_most(self, until: datetime, *, now: datetime) -> datetime:
         return until if self._held_until is None else min(until, self._held_until.at(now))
+
+    def _stops(self, shown: PresentedQuestion, asking: Asking | None) -> bool:
+        """Whether there is something to do before its time: `asking` is for an answer to come."""
+        return (asking is not None and asking.done()) or shown.group.has_nobodys
+
+    @property
+    def _is_held_enough(self) -> bool:
+        return self._held_until is not None and self._held_until.is_over
 
     async def _still_waiting(self, call: Leg, shown: PresentedQuestion, asking: Asking) -> NoReturn:
         """End the call before its client gives up on it; what it was asked stays open for it."""
@@ -215,11 +223,11 @@ class OnStream:
         part = Prompt(shown=shown, is_out=True)
         await call.links.prove()
         parts = await shown.group.park(part, way=RESULT, is_urgent=False)
-        call.interrupt(self._still(parts))
+        call.interrupt(self._still(call, parts))
 
-    def _still(self, parts: Sequence[Prompt]) -> Result:
+    def _still(self, call: Leg, parts: Sequence[Prompt]) -> Result:
         version = self._context.protocol_version
-        return pending_result(parts, self._client, version=version, is_error=self._is_error)
+        return pending_result(call, parts, self._client, version=version, is_error=self._is_error)
 
     async def _unless_draining(
         self, call: Leg, shown: PresentedQuestion, *, is_out: bool = False
@@ -239,7 +247,7 @@ class OnStream:
         await call.links.prove()
         parts = await shown.group.park(part, way=RESULT, is_urgent=False)
         version = self._context.protocol_version
-        call.interrupt(pending_result(parts, self._client, version=version, is_error=True))
+        call.interrupt(pending_result(call, parts, self._client, version=version, is_error=True))
 
 
 class _AnsweredByAnything:

@@ -201,7 +201,7 @@ class Retry:
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         out, current = self._out(call).get(shown.index), shown.elicitation
         if out is None or not shown.is_again:
-            if await self._goes_by_link(shown):
+            if await self._goes_by_link(call, shown):
                 is_again = self._client.has_link(current)
                 return await self._in_result.wait(call, replace(shown, is_again=is_again), waiter)
             await self._suspend(call, shown, is_shown=False)
@@ -255,15 +255,16 @@ class Retry:
             self._dismissed.add(shown.name)
         return settled
 
-    async def _goes_by_link(self, shown: PresentedQuestion) -> bool:
+    async def _goes_by_link(self, call: Leg, shown: PresentedQuestion) -> bool:
         """Whether the client is not to be sent this one: its person gets the link.
 
         One that an earlier call put out has had no next leg.
         """
         asked = shown.elicitation
+        was_out = shown.is_again and not call.run.is_continued
         mode: Mode = FORM if self._asks_in_client(asked) else LINK
         is_for_page = self._client.has_page(asked.kind)
-        return is_for_page and await self._client.needs_link(asked, mode, was_out=shown.is_again)
+        return is_for_page and await self._client.needs_link(asked, mode, was_out=was_out)
 
     async def _must_be_somebodys(
         self,
@@ -295,7 +296,7 @@ class Retry:
         """The call's result is the link."""
         await call.links.prove()
         parts = await part.shown.group.park(part, way=way, is_urgent=way == NOBODY)
-        call.interrupt(self._last(parts))
+        call.interrupt(self._last(call, parts))
 
     async def _answer(self, call: Leg, shown: PresentedQuestion) -> str | None:
         """What the client answered; an accept comes after the letters, where there are any."""
@@ -348,12 +349,15 @@ class Retry:
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds or call.is_draining:
             # A client retries at once, and nobody would be there.
-            call.interrupt(self._last(parts))
+            call.interrupt(self._last(call, parts))
         before = self._out(call)
         out = {**before, **{n: before[n]._replace(at=None) for n in self._answered if n in before}}
+        now = call.now  # one for all: the token says when for each moment, not for each question
         for part in parts:
             if not part.is_out:
-                out[part.shown.index] = self._put_out(part.shown, before, now=call.now)
+                out[part.shown.index] = self._put_out(part.shown, before, now=now)
+                if not call.is_over:  # else another group's part of a gather goes out
+                    self._client.sent(part.shown.elicitation)
         result: Result = {
             "resultType": "input_required",
             "requestState": self._state(call, shown=out, foreign=self._chain.foreign),
@@ -365,9 +369,9 @@ class Retry:
             result["inputRequests"] = requests
         call.interrupt(result)
 
-    def _last(self, parts: Sequence[Prompt]) -> Result:
+    def _last(self, call: Leg, parts: Sequence[Prompt]) -> Result:
         """What the model gets when the client affords no more rounds."""
-        return pending_result(parts, self._client, version=MODERN, is_error=self._is_error)
+        return pending_result(call, parts, self._client, version=MODERN, is_error=self._is_error)
 
     def _requests(self, call: Leg, part: Prompt) -> dict[str, Any]:
         """What the client is asked for one question, by the keys of its answers."""
@@ -395,7 +399,6 @@ class Retry:
     ) -> Out:
         """It goes out now; it may have been out before, and then the person has had that time."""
         known = before.get(shown.index) if shown.is_again else None
-        self._client.sent(shown.elicitation)
         mode = _FORM if self._asks_in_client(shown.elicitation) else _LINK
         return Out(mode, now if known is None else known.at or now)
 

@@ -1,0 +1,12 @@
+"""An author's program whose server runs itself: `python -m tests.hosts.runs PORT`."""
+
+import sys
+
+from tests.hosts.hosting import served
+from webapp import add_pages
+
+mcp = served()
+add_pages(mcp)
+
+if __name__ == "__main__":
+    mcp.run(transport="streamable-http", port=int(sys.argv[1]))

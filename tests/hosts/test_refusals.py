@@ -1,0 +1,53 @@
+"""What a host cannot do with us is refused, at its start or at the first request, in words."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.hosts.host import StartedHost
+from tests.hosts.table import GUNICORN, UVICORN
+from tests.support.mcp_server import MODERN, CutOffCaller
+
+pytestmark = pytest.mark.slow
+PLAIN = StartedHost(name="uvicorn", says="", command=UVICORN)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [(*UVICORN, "--workers", "2"), (*GUNICORN, "--workers", "2"), (*GUNICORN, "-w2")],
+    ids=lambda command: " ".join(command[:1] + command[-1:]),
+)
+async def test_two_workers_are_refused_at_the_start(command: Sequence[str], tmp_path: Path) -> None:
+    host = replace(PLAIN, name=command[0], command=command)
+    async with host.served(tmp_path) as at, asyncio.timeout(300):
+        while "2 processes are to serve" not in at.log():  # noqa: ASYNC110 - a log
+            await asyncio.sleep(0)
+
+
+async def test_a_lifespan_that_is_left_off_is_told_at_the_first_request(tmp_path: Path) -> None:
+    host = replace(PLAIN, command=(*UVICORN, "--lifespan", "off"))
+    async with host.served(tmp_path) as at, at.browser() as browser:
+        answer = await browser.get(at.url)
+        assert answer.status_code == 500
+        assert "uvicorn my_app:app, without --lifespan off" in answer.text
+        assert "without --lifespan off" in at.log()
+
+
+async def test_behind_a_socket_file_nobody_is_local(tmp_path: Path) -> None:
+    file = tmp_path / "socket"
+    host = replace(PLAIN, command=("uvicorn", "{app}", "--uds", str(file)))
+    async with host.served(tmp_path) as at, asyncio.timeout(300):
+        while "running on unix socket" not in at.log():  # noqa: ASYNC110 - a log
+            await asyncio.sleep(0)
+        way = httpx.AsyncHTTPTransport(uds=str(file))
+        async with httpx.AsyncClient(transport=way, timeout=300) as client:
+            assert (await client.get(f"{at.url}/health")).json() == {"status": "ok"}
+            caller = CutOffCaller(client, f"{at.url}/mcp", MODERN)
+            await caller.connect()
+            said = (await caller.call("order", what="tea")).text
+    assert "Nobody can be asked" in said
+    assert "a socket file" in said
