@@ -87,7 +87,7 @@ def ran(folders: Sequence[str], *, times: int, workers: str) -> Iterator[Line]:
 
 
 def seen_from_outside(*, times: int) -> Iterator[Line]:
-    logging.disable()  # the libraries' of this side
+    logging.disable(logging.WARNING)  # the libraries' of this side
     for row in ROWS:
         yield asyncio.run(_tried(row, times=times))
 
@@ -120,9 +120,14 @@ def _run_once(folders: Sequence[str], *, workers: str) -> Iterator[tuple[tuple[s
 
 async def _tried(row: Row, *, times: int) -> Line:
     tries, failures = Counter[str](), 0
-    async for case, is_right in row.reproduce(times):
-        tries[case] += 1
-        failures += not is_right
+    try:
+        async for case, is_right in row.reproduce(times):
+            tries[case] += 1
+            failures += not is_right
+    except Exception:
+        logging.getLogger(__name__).exception("soak.broken")
+        tries[BROKEN] += 1
+        failures += 1
     what = f"{OUTSIDE} {row.FINDING}"
     return Line(what=what, cases=len(tries), tries=tries.total(), failures=failures)
 
