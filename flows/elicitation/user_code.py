@@ -34,8 +34,8 @@ PAGE_WORDS = (
     "operator of this server has chosen it."
 )
 USERS_PAGE_WORDS = (
-    "Type these letters into the page where you asked for this. They tell it that it is you who has "
-    "this page open. If somebody sent you this link, close the page: give the letters to nobody, "
+    "Type these letters into the page where you asked for this. They tell it that it is you who "
+    "has this page open. If somebody sent you this link, close it: give the letters to nobody, "
     "whoever asks for them. This protects less than signing in would, and the operator of this "
     "server has chosen it."
 )
