@@ -4,6 +4,7 @@ The socket is bound and listens before a host is started, which inherits it: a r
 start, and nobody asks whether it is up by now.
 """
 
+import asyncio
 import os
 import socket
 import sys
@@ -28,7 +29,7 @@ from webapp.connecting import utc_now
 from webapp.identity.pairing import address_of, key_of
 
 SECRET = "s" * 44
-MODULE = "tests.hosts.served"
+MODULE = "tests.hosts.shop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class Host(Protocol):
     def served(
         self, folder: Path, *, extra: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[Served]:
-        """Serve `tests.hosts.served`; of further settings, {origin} is where it is reached."""
+        """Serve `tests.hosts.shop`; of further settings, {origin} is where it is reached."""
         ...
 
 
@@ -150,16 +151,14 @@ class StartedHost:
         finally:
             if process.returncode is None:
                 process.terminate()
-            await killed_late(process)
+            await _ended(process)
             written.close()
 
 
-async def killed_late(process: Process) -> None:
-    """Let it end by itself first: what it says at its end is heard."""
-    import asyncio
-
+async def _ended(process: Process) -> None:
+    """Let it end by itself: what it says at its end is heard."""
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(300):
             await process.wait()
-    except TimeoutError:
+    finally:
         await killed(process)
