@@ -116,8 +116,8 @@ async def identity(at: Served) -> Verdict:
             live = await stranger.get(f"{link}/live", headers=_FROM_AFAR)
             assert live.status_code == 403
             await _type(person, link)
-    for stranger in _STRANGERS:
-        text = await _refusal(at, stranger)
+    for headers in _STRANGERS:
+        text = await _refusal(at, headers)
         assert text is not None
         assert "Nobody can be asked" in text
     return Verdict.HOLDS
