@@ -94,7 +94,8 @@ class StartedHost:
     """One that a command starts, on a socket that it inherits.
 
     `command` has {fd} for the socket, {app} for the application and {root_path} for what a proxy
-    takes off. `proxy` is what an nginx before it does with the path: `keeps` or `takes off`.
+    takes off. `proxy` is what an nginx before it does with the path, or with `taken`, the beginning
+    of that: `keeps` or `takes off`.
     """
 
     name: str
@@ -103,6 +104,7 @@ class StartedHost:
     app: str = "app"
     path: str = ""
     proxy: str | None = None
+    taken: str | None = None
     own: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @asynccontextmanager
@@ -119,9 +121,12 @@ class StartedHost:
                 if self.proxy is None:
                     yield served
                     return
-                takes_off = self.path if self.proxy == "takes off" else ""
-                async with nginx(folder, front, port, path=self.path, takes_off=takes_off):
+                async with nginx(folder, front, port, path=self.path, takes_off=self._taken):
                     yield served
+
+    @property
+    def _taken(self) -> str:
+        return (self.taken or self.path) if self.proxy == "takes off" else ""
 
     @asynccontextmanager
     async def _started(
@@ -136,8 +141,8 @@ class StartedHost:
             **{name: value.replace("{origin}", origin) for name, value in (extra or {}).items()},
         }
         folder.chmod(0o700)  # noqa: ASYNC240 - one call
-        root_path = self.path if self.proxy == "takes off" else ""
-        words = {"fd": listener.fileno(), "app": f"{MODULE}:{self.app}", "root_path": root_path}
+        app = f"{MODULE}:{self.app}"
+        words = {"fd": listener.fileno(), "app": app, "root_path": self._taken}
         written = EARS.listen(f"the log of {self.name}")
         process = await start(
             *(word.format(**words) for word in self.command if word.format(**words)),

@@ -43,7 +43,11 @@ async def nginx(
     """Listens at `front` and hands on to `port` what is below `path`."""
     assert NGINX is not None
     text = _CONFIGURATION.format(
-        folder=folder, front=front, port=port, path=path, passed="/" if takes_off else ""
+        folder=folder,
+        front=front,
+        port=port,
+        path=path,
+        passed=f"{path.removeprefix(takes_off)}/" if takes_off else "",
     )
     (folder / "nginx.conf").write_text(text)
     process = await start(

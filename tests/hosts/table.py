@@ -72,6 +72,16 @@ HOSTS: Sequence[Host] = (
         own={**NOTED, **RELAYED, "slow senders": "nginx: `client_header_timeout`"},
     ),
     StartedHost(
+        name="FastAPI, nginx takes /apps off",
+        says='`host.mount("/tools", app)`, `--root-path /apps`, `ELICIT_URL=https://.../apps/tools`',
+        command=(*UVICORN, "--root-path", "{root_path}"),
+        app="in_fastapi",
+        path="/apps/tools",
+        proxy="takes off",
+        taken="/apps",
+        own={**NOTED, **RELAYED, "slow senders": "nginx: `client_header_timeout`"},
+    ),
+    StartedHost(
         name="uvicorn, nginx takes the path off",
         says="`uvicorn my_app:app --root-path /tools`",
         command=(*UVICORN, "--root-path", "{root_path}"),

@@ -34,7 +34,7 @@ async def test_a_lifespan_that_is_left_off_is_told_at_the_first_request(tmp_path
         answer = await browser.get(at.url)
         assert answer.status_code == 500
         assert "uvicorn my_app:app, without --lifespan off" in answer.text
-        assert "without --lifespan off" in at.log()
+        assert "app.not_running" in at.log()
 
 
 async def test_behind_a_socket_file_nobody_is_local(tmp_path: Path) -> None:
