@@ -83,9 +83,9 @@ class NoAsker(ElicitError):
         super().__init__(
             why
             or "Nobody can be asked here. In a tool, await it inside the tool of a server that "
-            "`elicit serve` serves or that `create_app` was given; in any other coroutine, within "
-            "`async with asking(owner, show=...)` (from webapp import asking); in a test, inside "
-            "`async with elicit_person(server)`."
+            "`elicit serve`, `create_app` or, after `add_pages`, its own run() serves; in any "
+            "other coroutine, within `async with asking(owner, show=...)` (from webapp import "
+            "asking), and in a test inside `async with elicit_person(server)`."
         )
 
 

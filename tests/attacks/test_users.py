@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from starlette.requests import Request
 
-from flows import elicit
+from flows import Money, elicit
 from flows.elicitation.states import Status
 from flows.providers import github
 from tests.support.asking_env import COOKIE, AskingEnv, Block, asking_env, by_cookie
@@ -19,6 +20,7 @@ from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
 from tests.support.mcp_server import Person, new_server
 from tests.support.oauth_env import decide, ends
+from webapp.demo.walker import Page as Forms
 from webapp.identity.users import Users
 from webapp.settings.identity import IdentitySettings
 
@@ -101,6 +103,23 @@ async def test_a_user_who_changes_between_continue_and_the_way_back_gets_nothing
     person.browser.cookies.set(COOKIE, "ann")  # nothing is used up
     await ends(person, await person.visit(back))
     assert await block
+
+
+async def test_a_user_who_changes_at_the_checkout_is_not_shown_what_was_paid(
+    here: AskingEnv,
+) -> None:
+    async def buy() -> str:
+        return (await elicit.payment(Money("9.00", "EUR"), SECRET_WORDS)).id
+
+    block, person = here.begin(buy), await here.browser("ann")
+    checkout = await person.browser.get(await person.go_on((await block.link()).url))
+    (form,) = (f for f in Forms(checkout.text).forms if f.action.endswith("/card"))
+    paid = await person.browser.post(urljoin(str(checkout.url), form.action), data=form.fields)
+    person.browser.cookies.set(COOKIE, "mallory")
+    page = await person.visit(paid.headers["location"])
+    assert page.status == 403
+    assert SECRET_WORDS not in page.text
+    assert await block  # it is paid all the same, and ann's
 
 
 async def test_the_same_user_in_another_browser_does_not_end_what_this_one_began(

@@ -1,5 +1,6 @@
 """A kill -9 of a web application that asks its users, and a restart on the same store."""
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,9 +47,14 @@ async def test_the_same_user_and_key_go_on_with_the_question(name: str, tmp_path
         async def asked() -> str:
             """Press the button; the link on the page."""
             await browser.post(f"{url}/report")
-            while "/e/" not in (page := (await browser.get(url)).text):
-                pass
-            return page.split('href="')[1].split('"')[0]
+            return (await seen("/e/")).split('href="')[1].split('"')[0]
+
+        async def seen(words: str) -> str:
+            """The page, once it says that."""
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while words not in (page := (await browser.get(url)).text):
+                    pass
+            return page
 
         async with _running(name, port=port, folder=tmp_path):
             await browser.post(f"{url}/login", data={"user": "ann"})
@@ -58,8 +64,7 @@ async def test_the_same_user_and_key_go_on_with_the_question(name: str, tmp_path
             page = Page.of(await browser.get(first))  # the link of before the crash
             assert page.status == 200
             await Person(browser).decline(first)
-            while "The person declined" not in (await browser.get(url)).text:
-                pass
+            await seen("The person declined")
             assert (
                 Page.of(await browser.get(second)).heading
                 == Page.of(await browser.get(first)).heading

@@ -4,6 +4,7 @@ The socket is bound and listens before a host is started, which inherits it: a r
 start, and nobody asks whether it is up by now.
 """
 
+import asyncio
 import os
 import socket
 import sys
@@ -29,7 +30,7 @@ from webapp.connecting import utc_now
 from webapp.identity.pairing import address_of, key_of
 
 SECRET = "s" * 44
-MODULE = "tests.hosts.hosting"
+MODULE = "tests.hosts.shop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ class Host(Protocol):
     def served(
         self, folder: Path, *, extra: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[Served]:
-        """Serve `tests.hosts.hosting`; of further settings, {origin} is where it is reached."""
+        """Serve `tests.hosts.shop`; of further settings, {origin} is where it is reached."""
         ...
 
 
@@ -151,7 +152,7 @@ class StartedHost:
         finally:
             if process.returncode is None:
                 process.terminate()
-            await killed_late(process)
+            await _ended(process)
             written.close()
 
 
@@ -179,12 +180,10 @@ class RunHost:
             yield Served(url=program.url, process=process, log=lambda: said + error_of(process))
 
 
-async def killed_late(process: Process) -> None:
-    """Let it end by itself first: what it says at its end is heard."""
-    import asyncio
-
+async def _ended(process: Process) -> None:
+    """Let it end by itself: what it says at its end is heard."""
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(300):
             await process.wait()
-    except TimeoutError:
+    finally:
         await killed(process)

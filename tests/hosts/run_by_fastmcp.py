@@ -2,7 +2,7 @@
 
 from fastmcp import FastMCP
 
-from tests.hosts.hosting import served
+from tests.hosts.shop import served
 from webapp import add_pages
 
 mcp = served(FastMCP("shop"))

@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.hosts.hosting import served
+from tests.hosts.shop import served
 from webapp import add_pages
 
 mcp = served()

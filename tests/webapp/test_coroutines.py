@@ -22,7 +22,7 @@ from flows.oauth.account import Account
 from flows.providers import github
 from tests.support.asking_env import APPLICATION, AskingEnv, asking_env
 from tests.support.living import living
-from tests.support.mcp_server import RING, soon
+from tests.support.mcp_server import RING, eventually, soon
 from webapp import create_app
 from webapp.coroutines import ShownLink, asking
 from webapp.settings.settings import Settings
@@ -132,6 +132,33 @@ async def test_a_newer_block_takes_over_the_wait(here: AskingEnv) -> None:
         await older
     await guest.type(link.url)
     assert await newer
+
+
+async def test_what_a_block_has_in_hand_is_its_own_until_it_ends(here: AskingEnv) -> None:
+    goes_on = asyncio.Event()
+
+    async def type_and_work() -> str:
+        key = await type_key()
+        await goes_on.wait()
+        return key
+
+    older, guest = here.begin(type_and_work), await here.guest()
+    first = await older.link()
+    await guest.type(first.url)
+    waiting = here.service.elicitations
+    await eventually(lambda: waiting.recent.has_ended(first.elicitation_id))
+    for _ in range(3):
+        here.clock.tick(seconds=20)
+        await here.service.bodies.renew()
+    newer = here.begin(type_key)
+    await eventually(lambda: len(waiting.waiters) > 0)
+    assert newer.shown == []
+    goes_on.set()
+    assert await older
+    second = await newer.link()
+    assert second.elicitation_id != first.elicitation_id
+    await newer.cancel()
+    assert (await here.begin(type_key).link()).elicitation_id == second.elicitation_id
 
 
 async def test_what_is_paid_while_nobody_waits_is_there_for_the_same_key(here: AskingEnv) -> None:
@@ -325,6 +352,36 @@ async def test_an_application_is_called_what_its_author_says(here: AskingEnv) ->
     page = await person.visit((await block.link()).url)
     assert APPLICATION in page.text
     assert "assistant" not in page.text
+
+
+async def test_a_user_sees_what_they_paid_and_nobody_else_does(here: AskingEnv) -> None:
+    async def buy_and_fail() -> None:
+        await buy()
+        raise ValueError("of the author's")
+
+    block, guest = here.begin(buy_and_fail), await here.guest()
+    await guest.pay((await block.link()).url)
+    await asyncio.gather(block.task, return_exceptions=True)
+    mine = await guest.person.visit(f"{here.url}/payments")
+    assert "Premium report" in mine.text
+    assert "Not used yet." in mine.text
+    assert "assistant" not in mine.text
+    for user in ("bob", None):
+        theirs = await (await here.browser(user)).visit(f"{here.url}/payments")
+        assert "Premium report" not in theirs.text
+
+
+async def test_an_account_is_connected_again_by_its_user_alone(here: AskingEnv) -> None:
+    block, guest = here.begin(connect), await here.guest()
+    await guest.connect((await block.link()).url)
+    await block
+    page = await guest.person.visit(f"{here.url}/connections")
+    assert "ssistants that may use it" not in page.text
+    sent = await guest.person.browser.post(page.leading("/reconnect"), data={"csrf": page.csrf})
+    link = sent.headers["location"]
+    assert (await guest.person.visit(link)).status == 200
+    for user in ("bob", None):
+        assert (await (await here.browser(user)).visit(link)).status == 403
 
 
 async def test_its_home_speaks_of_no_tools(here: AskingEnv) -> None:

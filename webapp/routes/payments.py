@@ -47,7 +47,8 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
 @post(HERE + "/{id:str}/refund", status_code=HTTPStatus.SEE_OTHER)
 async def request_refund(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Give the money back; pressed again, it is back already."""
-    owner = (await known_viewer(page, of="payments")).owner
+    viewer = await known_viewer(page, of="payments")
+    owner = viewer.owner
     payment = await page.service.kinds.payments.ledger.read(owner, owner + id)
     if payment is None:
         raise NotFoundException
@@ -57,7 +58,12 @@ async def request_refund(page: NamedDependency[PageRequest], id: FromPath[str]) 
         try:
             await refunds.refund(payment.owner, payment.id, reason=ASKED_BACK)
         except (NotPossible, Failed) as error:
-            view = NotGivenBack(server=page.answers.server, because=_because(error), receipt=id)
+            view = NotGivenBack(
+                server=page.answers.server,
+                for_user=viewer.is_user,
+                because=_because(error),
+                receipt=id,
+            )
             if view.because != "trouble":
                 return page.answers.page(view, status=HTTPStatus.CONFLICT)
             _log.warning("payment.not_refunded", extra={"id": payment.id, "why": str(error)})

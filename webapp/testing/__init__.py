@@ -27,6 +27,7 @@ from webapp.testing.told import (
     OutsideReached,
     StillOpen,
     Told,
+    UnexpectedForm,
     UnexpectedQuestion,
 )
 
@@ -37,6 +38,7 @@ __all__ = [
     "OutsideReached",
     "StillOpen",
     "Told",
+    "UnexpectedForm",
     "UnexpectedQuestion",
     "elicit_person",
 ]

@@ -39,7 +39,7 @@ from webapp.identity.local_peer import PEER_KEY, Peer
 from webapp.limits import CallLimits
 from webapp.sandbox import new_sandbox
 from webapp.sandbox.app import SandboxApp
-from webapp.settings.settings import TABLE, Settings, read_settings
+from webapp.settings.settings import Settings, read_settings
 from webapp.stores.memory import MemoryStore
 from webapp.testing.person import URL, AskedPerson
 from webapp.testing.told import OutsideReached, Told
@@ -59,6 +59,7 @@ _SETTINGS: Mapping[str, str] = {
     "ELICIT_URL": URL,
     "ELICIT_SECRET": "of-a-test-that-keeps-nothing-by-it",
     "ELICIT_STORE": "memory:",
+    "ELICIT_MIN_ANSWER": "0",  # a person of a test answers at once
 }
 _BROWSER = ("127.0.0.1", 49152)
 
@@ -195,8 +196,6 @@ def _unchanged(server: Any) -> Generator[None]:
 
 def _settings(own: Mapping[str, str]) -> Settings:
     given = {**_SETTINGS, **own}
-    if any(row.name == "ELICIT_MIN_ANSWER" for row in TABLE):
-        given.setdefault("ELICIT_MIN_ANSWER", "0")
     # A person of no account at all (the user `nobody` of a container) would be a stranger.
     return replace(read_settings(given), uid=_UID)
 

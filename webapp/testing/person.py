@@ -36,7 +36,14 @@ from webapp.service import Service
 from webapp.sweeper import fall_due
 from webapp.testing import acts
 from webapp.testing.acts import ACCEPT, CANCEL, VALUE, Act, Do, Errand
-from webapp.testing.told import Heard, NeverAsked, StillOpen, Told, UnexpectedQuestion
+from webapp.testing.told import (
+    Heard,
+    NeverAsked,
+    StillOpen,
+    Told,
+    UnexpectedForm,
+    UnexpectedQuestion,
+)
 from webapp.testing.webhooks import ProviderWebhooks
 
 T = TypeVar("T", Payment, Connection)
@@ -138,7 +145,7 @@ class AskedPerson:
         """
 
         async def do(errand: Errand) -> ElicitResult:
-            self.webhooks.arrive(hold=True)
+            self.webhooks.hold()
             await acts.pay(errand, comes_back=False)
             self._later.append(self.webhooks.release)
             return await self._let_it_expire(errand)
@@ -268,6 +275,9 @@ class AskedPerson:
             claims = self._service.links.read(token, purpose=Purpose.LINK, now=self.clock())
             return await self._act(await self._get(claims.id), link=params.url, is_form=False)
         asked = await self._asked_in_form(str(params.message))
+        if asked is None:
+            self._failures.append(UnexpectedForm(str(params.message)))
+            return CANCEL
         link = self._service.links.of(asked, now=self.clock())
         return await self._act(asked, link=link, is_form=True)
 
@@ -300,17 +310,18 @@ class AskedPerson:
 
     async def _fail(self, asked: Elicitation, error: AssertionError) -> ElicitResult:
         """The tool goes on, and hears why."""
-        self._failures.append(error)
+        if error not in self._failures:
+            self._failures.append(error)
         await self._service.elicitations.end(asked, Status.FAILED, why=str(error))
         return CANCEL
 
-    async def _asked_in_form(self, message: str) -> Elicitation:
+    async def _asked_in_form(self, message: str) -> Elicitation | None:
         for id in reversed(self._asked_of):
             asked = await self._get(id)
             is_open = id not in self._done and not asked.status.is_final
             if is_open and message.startswith(asked.asked.message):
                 return asked
-        raise AssertionError(f"The client shows a form that is none of ours: {message!r}.")
+        return None
 
     async def _get(self, id: str) -> Elicitation:
         found = await self._service.elicitations.get(id)

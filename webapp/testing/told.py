@@ -106,6 +106,17 @@ class UnexpectedQuestion(AssertionError):
         )
 
 
+class UnexpectedForm(AssertionError):
+    """A tool asked with a form of its library's (`ctx.elicit`), which is no question of ours."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            f"The tool shows a form of its own: {message!r}. The person of elicit_person answers "
+            "what is asked by elicit: write elicit.form(...) in the tool, or answer this form in a "
+            "client of the test's own."
+        )
+
+
 class NeverAsked(AssertionError):
     """The person was told to do something that no tool asked for."""
 

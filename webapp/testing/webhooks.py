@@ -6,6 +6,7 @@ They are the sandbox's own, signed as its provider signs them.
 from collections.abc import Awaitable, Callable, Mapping
 
 import httpx
+from msgspec.structs import replace
 
 from webapp.sandbox.checkout.deliveries import Deliveries, DeliveryHabits, SandboxEvent
 
@@ -31,6 +32,11 @@ class ProviderWebhooks:
             one.habits = DeliveryHabits(
                 duplicates=duplicates, hold=hold, drop=drop, reorder=reorder
             )
+
+    def hold(self) -> None:
+        """Keep those that come from now on, until they are released."""
+        for one in self._deliveries:
+            one.habits = replace(one.habits, hold=True)
 
     async def release(self) -> None:
         """Send what was held, and hold no more."""

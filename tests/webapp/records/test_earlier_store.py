@@ -60,6 +60,7 @@ async def test_what_is_found_by_what_it_is_about_has_the_id_that_it_had(
         "payment": {ids.payment(asked.id, **sold)},
         "loose end": {ids.unresolved(asked.id, owner=of, **sold) for of in (asked.owner, SERVICE)},
         "hook": {ids.webhook(asked.id, owner=of, **told) for of in (asked.owner, SERVICE)},
+        "client": {ids.client(asked.owner, name="editor", release="1.2")},
         "early news": {ids.early_event(SERVICE, seller="stripe", payment="pi_1")},
     }
     for kind, expected in found.items():

@@ -5,14 +5,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import fastmcp
 import httpx
 import mcp
 import pytest
+from mcp.server.mcpserver import Context
 from mcp_types import ElicitResult
+from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse
+from starlette.routing import Route
 
-from flows import elicit
+from flows import Link, elicit
 from flows.providers import github
 from tests.support.mcp_server import new_server, text_of
 from tests.webapp.testing.conftest import DECLARES, TEA, Profile
@@ -21,6 +28,7 @@ from webapp.testing import (
     NeverAsked,
     OutsideReached,
     StillOpen,
+    UnexpectedForm,
     UnexpectedQuestion,
     elicit_person,
 )
@@ -293,6 +301,37 @@ async def test_a_client_that_shows_links_to_nobody_does_not_hang(shop, library, 
         await by_such_a_client()
 
 
+async def test_a_form_of_the_librarys_own_is_told_from_ours():
+    server = new_server("mcp")
+
+    @server.tool()
+    async def ask(ctx: Context[Any, Any]) -> str:
+        return str((await ctx.elicit("Whose form?", Plain)).action)
+
+    with pytest.raises(UnexpectedForm, match=r"write elicit\.form"):
+        await a_test(server, tool="ask", revision="2025-11-25")
+
+
+async def test_pages_that_are_served_elsewhere_take_part():
+    server = new_server("mcp")
+
+    def terms(link: Link) -> str:
+        return f"https://kitchen.example/terms?back={quote(link.return_url, safe='')}"
+
+    @server.tool()
+    async def accept_terms() -> str:
+        await elicit.url("Please accept our terms.", terms, origins=["https://kitchen.example"])
+        return "accepted"
+
+    async def show(request: Request) -> RedirectResponse:
+        return RedirectResponse(request.query_params["back"], status_code=303)
+
+    pages: Any = Starlette(routes=[Route("/terms", show)])
+    async with elicit_person(server, outside=httpx.ASGITransport(pages)) as person:
+        person.visits()
+        assert (await person.call("accept_terms")).text == "accepted"
+
+
 def test_outside_of_asyncio_it_says_so(library):
     opening = elicit_person(new_server(library)).__aenter__()
     with pytest.raises(RuntimeError, match="runs under asyncio"):
@@ -314,6 +353,10 @@ async def test_nothing_outside_is_reached_unless_the_test_answers():
     async with elicit_person(server, outside=sunny) as person:
         person.connects()
         assert (await person.call("wander")).text == "sunny"
+
+
+class Plain(BaseModel):
+    name: str
 
 
 async def a_test(

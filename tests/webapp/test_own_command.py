@@ -1,0 +1,48 @@
+"""What a hint tells to type for `elicit`: what is true where somebody stands."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from webapp.command import own_command
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The command of an environment in the folder where somebody stands."""
+    command = tmp_path / "env/bin/elicit"
+    command.parent.mkdir(parents=True)
+    command.write_text("")
+    command.chmod(0o700)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "argv", [str(command), "serve"])
+    monkeypatch.setattr(sys, "executable", str(command.with_name("python")))
+    return command
+
+
+def test_it_is_the_word_where_that_leads_to_this_installation(installed, monkeypatch):
+    monkeypatch.setenv("PATH", str(installed.parent))
+    assert own_command() == "elicit"
+
+
+def test_it_is_the_path_from_here_where_the_word_leads_nowhere_or_elsewhere(
+    installed, tmp_path, monkeypatch
+):
+    assert own_command() == "env/bin/elicit"
+    another = tmp_path / "another/elicit"
+    another.parent.mkdir()
+    another.write_text("")
+    another.chmod(0o700)
+    monkeypatch.setenv("PATH", str(another.parent))
+    assert own_command() == "env/bin/elicit"
+    monkeypatch.chdir(another.parent)
+    assert own_command() == str(installed)
+
+
+def test_it_is_the_command_beside_python_where_that_runs_the_module(installed, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/elicit_url.py"])
+    assert own_command() == "env/bin/elicit"
+    installed.unlink()
+    assert own_command() == f"{installed.with_name('python')} -m elicit_url"
