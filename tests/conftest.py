@@ -28,7 +28,7 @@ pytest_plugins = ("tests.support.leaks",)
 # What starts processes of ours, a browser or a client of another language: `make test-slow`.
 SLOW_FOLDERS = ("browser", "crash", "oidc", "outside", "public", "typescript")
 SLOW_COMMANDS = ("backups", "commands", "demo", "keys", "mac", "serve", "servers", "stdio")
-SLOW_MODULES = ("hosts/test_hosts.py", "webapp/testing/test_plugin.py")
+SLOW_MODULES = ("hosts/test_hosts.py", "hosts/test_refusals.py", "webapp/testing/test_plugin.py")
 PAGES = Path(__file__).parent / "webapp" / "pages"  # where some ask for a browser
 NO_BROWSER = "no browser on this machine"
 BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -76,13 +76,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.is_dir() or not collection_path.name.startswith("test_"):
         return None
     is_slow = bool(slow_places() & {collection_path, *collection_path.parents})
-    may_be_slow = is_slow or collection_path.parent == PAGES or marks_slow(collection_path)
+    may_be_slow = is_slow or collection_path.parent == PAGES
     left_out = {"slow": not may_be_slow, "not slow": is_slow}
     return left_out.get(config.option.markexpr) or None
-
-
-def marks_slow(path: Path) -> bool:
-    return "mark.slow" in path.read_text("utf-8")
 
 
 def slow_places() -> set[Path]:

@@ -12,7 +12,6 @@ from tests.hosts.host import StartedHost
 from tests.hosts.table import GUNICORN, UVICORN
 from tests.support.mcp_server import MODERN, CutOffCaller
 
-pytestmark = pytest.mark.slow
 PLAIN = StartedHost(name="uvicorn", says="", command=UVICORN)
 
 

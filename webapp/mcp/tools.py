@@ -10,13 +10,14 @@ from typing import Any, TypeAlias, cast
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
+from mcp.server.lowlevel import Server as LowLevelServer
 
 from flows.kinds.gate import Gate, mark_of
 from flows.kinds.needs import Need, needs_of
 from webapp.mcp.received import validated_by
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
+Server: type[Any] = LowLevelServer  # its own type has a parameter that is of no use here
 _INSIDE_AT_MOST = 20
 _PAGES_AT_MOST = 1000
 
@@ -119,7 +120,7 @@ async def _listed(server: Any, context: Context | None) -> Sequence[Any]:
     return dedupe_with_versions(tools, lambda tool: tool.name)  # the newest, as it lists them
 
 
-async def _listed_by_handler(server: Server[Any], context: Context) -> list[types.Tool]:
+async def _listed_by_handler(server: Any, context: Context) -> list[types.Tool]:
     """What a low-level server's own handler lists for this request, page by page."""
     entry, tools = server.get_request_handler("tools/list"), list[types.Tool]()
     cursor: str | None = None

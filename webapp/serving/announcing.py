@@ -19,7 +19,7 @@ def announcement(settings: Settings, name: str, *, sandbox_url: str | None = Non
     if sandbox_url is not None:
         lines.append(f"  sandbox  {sandbox_url}")
     elif has_no_provider(settings):
-        lines.append("  sandbox  none: --sandbox (ELICIT_SANDBOX=1) plays accounts and payments")
+        lines.append("  without  accounts and payments: --sandbox (ELICIT_SANDBOX=1) plays them")
     if settings.is_local and settings.identity.issuer is None:
         if not can_tell_users():
             lines += pairing_of(settings)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import socket
@@ -118,7 +118,7 @@ class _Stop:
 
 
 @contextmanager
-def _stopped() -> Iterator[_Stop]:
+def _stopped() -> Generator[_Stop]:
     stop = _Stop()
     before = {number: signal.signal(number, stop.note) for number in _STOPS}
     try:

@@ -7,6 +7,7 @@ their place stand ours, which serve the application that the library makes as `e
 """
 
 import contextlib
+import inspect
 import os
 import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -31,6 +32,7 @@ from webapp.serving.http_server import annex_of, serve_http
 from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serve_stdio
 from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT
 
+_MCP_SERVER: type[Any] = MCPServer  # its own type has a parameter that is of no use here
 _OURS = "the pages' server has its own"
 _HOSTS = "who may send what is said by ELICIT_URL and ELICIT_ORIGINS"
 # What either library's runner takes, and we cannot do for it.
@@ -57,13 +59,16 @@ def add_pages(server: Any) -> None:
             "the pages: serve it with `elicit serve module:attribute` or `elicit stdio "
             "module:attribute`, or give it to webapp.create_app."
         )
-    if not isinstance(server, MCPServer) and not is_fastmcp(server):
+    if not isinstance(server, _MCP_SERVER) and not is_fastmcp(server):
         raise TypeError(
             f"add_pages takes an MCPServer or a FastMCP server, and this is a "
             f"{type(server).__name__}; an ASGI application is made by webapp.create_app."
         )
     must_be_named(server)
-    running = Running(server, _Maker.of(sys._getframe(1)))  # noqa: SLF001 - the line that asks
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    running = Running(server, _Maker.of(frame.f_back))
     runners = running.of_fastmcp() if is_fastmcp(server) else running.of_sdk()
     for name, runner in runners.items():
         setattr(server, name, runner)
