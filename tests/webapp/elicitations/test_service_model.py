@@ -20,6 +20,7 @@ from flows.errors import ElicitError, NotPossible, TooManyAttempts
 from tests.support.clock import NOON, Clock
 from tests.support.hand_loop import HandLoop
 from tests.support.service_env import HOLD, asked, process
+from webapp.deadline import UNSURE
 from webapp.stores import Conflict
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
@@ -82,6 +83,8 @@ class ServiceBesideModel(RuleBasedStateMachine):
         self.here: Service = self.loop.run_until_complete(
             self.stack.enter_async_context(process(self.store, self.clock))
         )
+        # A process that has just begun does not know whether a lease is out by its clock alone.
+        self.unsure_until = self.clock() + UNSURE
 
     def teardown(self) -> None:
         self.loop.run_until_complete(self.stack.aclose())
@@ -282,7 +285,8 @@ class ServiceBesideModel(RuleBasedStateMachine):
         return current
 
     def is_free(self, known: Modelled, who: str) -> bool:
-        return known.leg in {None, who} or self.clock() >= known.until
+        is_out = self.clock() >= max(known.until, self.unsure_until)
+        return known.leg in {None, who} or is_out
 
     def each(self, id: str, change) -> None:
         self.loop.run_until_complete(self.here.elicitations.each([id], change))
