@@ -26,7 +26,10 @@ settings.load_profile("house")
 pytest_plugins = ("tests.support.leaks",)
 
 # What starts processes of ours, a browser or a client of another language: `make test-slow`.
-SLOW_FOLDERS = ("browser", "crash", "oidc", "outside", "public", "typescript")
+SLOW_FOLDERS = (
+    *("browser", "crash", "oidc", "outside", "public", "typescript"),
+    "webapp/serving",
+)
 SLOW_COMMANDS = ("backups", "commands", "demo", "keys", "mac", "serve", "servers", "stdio")
 SLOW_MODULES = ("hosts/test_hosts.py", "hosts/test_refusals.py", "webapp/testing/test_plugin.py")
 PAGES = Path(__file__).parent / "webapp" / "pages"  # where some ask for a browser
