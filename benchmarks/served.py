@@ -11,6 +11,7 @@ import secrets
 import socket
 import sys
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from starlette.responses import PlainTextResponse
 from flows import complete_elicitation, elicit
 from flows.crypto.vault import Ring
 from flows.question import Link
+from webapp import Accepted
 from webapp.app import create_app
 from webapp.serving.http_server import loop_factory
+from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 
 MODERN = "2026-07-28"
@@ -91,6 +94,7 @@ def settings_here(base: str, folder: Path) -> Settings:
         ring=Ring([secrets.token_bytes(32)]),
         store=f"sqlite:///{folder / 'served.db'}",
         uid=os.getuid(),
+        policies=PolicySettings(min_answer=timedelta()),  # its clients answer at once
     )
 
 
@@ -100,7 +104,7 @@ async def serve(which: str) -> None:
         def build(base: str) -> Any:
             return by_hand(base) if which == "by_hand" else with_elicit(base, Path(folder))
 
-        await until_stdin_ends(build)
+        await until_stdin_ends(build, is_by_hand=which == "by_hand")
 
 
 def listening() -> socket.socket:
@@ -112,13 +116,19 @@ def listening() -> socket.socket:
     return listener
 
 
-async def until_stdin_ends(app: Any, at: socket.socket | None = None) -> None:
+async def until_stdin_ends(
+    app: Any, at: socket.socket | None = None, *, is_by_hand: bool = False
+) -> None:
     """Serve, and print the address; `app` may be made of that address."""
     with at or listening() as listener:
         base = f"http://127.0.0.1:{listener.getsockname()[1]}"
         built = app(base) if inspect.isfunction(app) else app
         config = uvicorn.Config(
-            built, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=2
+            built,
+            http="auto" if is_by_hand else Accepted,
+            log_level="warning",
+            proxy_headers=False,
+            timeout_graceful_shutdown=2,
         )
         server = uvicorn.Server(config)
         loop = asyncio.get_running_loop()

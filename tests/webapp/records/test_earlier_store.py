@@ -30,7 +30,7 @@ async def earlier() -> MemoryStore:
     return store
 
 
-async def test_every_kind_of_row_opens_and_would_be_sealed_from_the_same_bytes(
+async def test_every_kind_of_row_opens_and_keeps_what_it_said(
     earlier: MemoryStore,
 ) -> None:
     owners = await open_owners(store=earlier, ring=RING)
@@ -42,7 +42,11 @@ async def test_every_kind_of_row_opens_and_would_be_sealed_from_the_same_bytes(
             value = await rows.open(record, kind)  # type: ignore[type-var]  # one of KINDS
             row = Row(owner=record.owner, kind=name, id=record.id, version=record.version)
             plain = (await owners.locker(record.owner)).open(row, record.sealed)
-            assert plain == msgspec.json.encode(replace(value, version=0)), name
+            now = msgspec.json.decode(msgspec.json.encode(replace(value, version=0)))
+            before = msgspec.json.decode(plain)
+            assert {field: now[field] for field in before} == before, name
+            # A field that has come since holds nothing of a row from before it.
+            assert not any(now[field] for field in now.keys() - before.keys()), name
             await rows.write(value)  # type: ignore[arg-type]  # the same
             again = await earlier.read(record.owner, name, record.id)
             assert again is not None
