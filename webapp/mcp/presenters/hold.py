@@ -101,6 +101,7 @@ class Hold(OnStream):
             current = await call.hold(current, waiter, until=until, stops=is_new)
             if not call.is_waiting_for(current):
                 break
+            shown = replace(shown, elicitation=current)
             await self._unless_draining(call, shown, is_out=True)
             if asking.done() and not is_answered:
                 is_answered = True

@@ -235,6 +235,7 @@ class Retry:
             stops=lambda: shown.group.is_urgent,
         )
         if call.is_waiting_for(current):
+            shown = replace(shown, elicitation=current)
             if is_unread and self._client.has_page(current.kind):
                 await self._end_with(call, Prompt(shown=shown, is_out=True), way=RESULT)
             await self._suspend(call, shown, is_shown=True)
