@@ -372,11 +372,15 @@ class Middleware:
     async def _has_result_tool(
         self, context: ServerRequestContext[Any, Any], declared: Declared
     ) -> bool:
-        """Whether this client is offered our tool: not where the author has one of its name."""
-        if not declared.needs_result_tool(by_code=True):  # the cheaper look: most clients elicit
-            return False
+        """Whether this client is offered our tool: not where the author has one of its name.
+
+        Where letters go to the chat, every client is: one that shows nothing has no other way for
+        them, and none says so.
+        """
+        if declared.elicits and not self._service.identity.binds_by_code:
+            return False  # the cheaper look
         caller = self._caller(context, declared)
-        if caller.is_anonymous or not declared.needs_result_tool(by_code=caller.by_code):
+        if caller.is_anonymous or (declared.elicits and not caller.by_code):
             return False
         return not await has_tool(self._server, RESULT_TOOL, context=context)
 

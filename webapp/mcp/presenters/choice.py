@@ -143,5 +143,9 @@ class ByKind:
 
 
 def _has_page(kind: str, *, service: Service, caller: Caller) -> bool:
-    """Whether somebody can answer it on our page: else the client is all there is."""
-    return caller.refusal is None and not service.kinds.policies.is_for_client_only(kind)
+    """Whether somebody can answer it on our page: else the client is all there is.
+
+    Without a name no other call brings the letters that open the page.
+    """
+    is_found = caller.refusal is None and not caller.is_anonymous
+    return is_found and not service.kinds.policies.is_for_client_only(kind)
