@@ -38,8 +38,8 @@ from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import note_call
 from webapp.mcp.params import must_be_fit
+from webapp.mcp.presenters.chain import read_chain, with_kept
 from webapp.mcp.presenters.choice import presenter_of
-from webapp.mcp.presenters.retry import read_chain, with_kept
 from webapp.mcp.received import LARGE_LETTERS, must_fit
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
@@ -261,6 +261,7 @@ class Middleware:
                     raise cleared from (raised.__cause__ if cleared is raised else None)
                 raise
         if call.is_interrupted:
+            await presenter.heed(call)
             await call.finish()
             if isinstance(call.answer, Exception):
                 raise call.answer

@@ -17,10 +17,11 @@ from webapp.kinds.page_kind import arguments_in
 from webapp.mcp.asks import ClientAsks
 from webapp.mcp.declared import Declared
 from webapp.mcp.forms import may_be_asked
+from webapp.mcp.presenters.chain import Chain
 from webapp.mcp.presenters.hold import Hold
 from webapp.mcp.presenters.hold_form import HoldForm
 from webapp.mcp.presenters.link import LinkInResult
-from webapp.mcp.presenters.retry import Chain, Retry
+from webapp.mcp.presenters.retry import Retry
 from webapp.mcp.tools import ServedTool
 from webapp.service import Service
 
@@ -132,6 +133,9 @@ class ByKind:
 
     def carry(self, call: Leg, state: object) -> object:
         return self._forms.carry(call, state)
+
+    async def heed(self, call: Leg) -> None:
+        await self._forms.heed(call)
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation

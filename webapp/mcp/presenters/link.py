@@ -51,6 +51,9 @@ class LinkInResult:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
+    async def heed(self, call: Leg) -> None:
+        pass  # nothing comes with a call
+
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return min(now + self._held, self._held_until.at(now))
 
