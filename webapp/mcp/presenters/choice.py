@@ -76,6 +76,7 @@ def presenter_of(
                 asks=asks,
                 held_until=None if is_patient else held_until,
                 is_error=is_error,
+                unread_until=held_until,
                 progress=limits.progress,
                 user_codes=user_codes,
             )

@@ -48,7 +48,10 @@ class HoldForm(OnStream):
             answer = asking.result()
             if answer is not None:
                 await self._must_be_somebodys(call, shown, answer)
-                return await acted(call, current, answer.action, answer.content)
+                ended = await acted(call, current, answer.action, answer.content)
+                if ended is not None:
+                    await self._client.filled_in(ended, after=answer.after)
+                return ended
         if call.kinds.policies.is_for_client_only(current.kind):
             return await call.elicitations.end(current, Status.FAILED, why=NO_FORM)
         return await self._link_instead(call, shown)

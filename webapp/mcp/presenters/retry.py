@@ -153,10 +153,12 @@ class Retry:
         if action is None:
             await self._suspend(call, shown, is_shown=False)
         content = cast("Mapping[str, Any]", response).get("content")
-        await self._must_be_somebodys(call, shown, out, action=action, content=content)
+        after = await self._must_be_somebodys(call, shown, out, action=action, content=content)
         settled = await acted(call, shown.elicitation, action, content)
         if settled is None:
             self._dismissed.add(shown.name)
+        else:
+            await self._client.filled_in(settled, after=after)
         return settled
 
     async def _goes_by_link(self, call: Leg, shown: PresentedQuestion) -> bool:
