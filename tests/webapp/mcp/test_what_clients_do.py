@@ -426,3 +426,32 @@ async def test_a_bridges_mark_is_no_part_of_what_tells_a_client_from_others(serv
             assert text_of(await soon(again)) == "hello Ann"
         (asked,) = await it.env.elicitations()
         assert asked.asked.client == "editor"
+
+
+@pytest.mark.parametrize("minutes", [-2, 2])
+async def test_a_clock_that_is_set_makes_no_answer_sooner_or_later_while_its_call_is_open(
+    server, minutes
+):
+    async with here(server, LEGACY) as it:
+        for tool, seconds, code in (("name", 2, CODES["decline"]), ("surname", 0, NOBODY)):
+            call = await it.asks(tool)
+            it.clock.tick(seconds=seconds)
+            it.clock.set(minutes=minutes)
+            await it.shows.says("decline")
+            assert code_of(await soon(call)) == code
+
+
+@pytest.mark.parametrize(
+    ("minutes", "code"), [(-2, NOBODY), (2, CODES["decline"])], ids=["back", "forth"]
+)
+async def test_between_two_legs_a_clock_that_is_set_back_leaves_the_person_the_link(
+    server, minutes, code
+):
+    async with here(server, MODERN) as it:
+        call = await it.asks("name")
+        it.clock.tick(seconds=2)
+        it.clock.set(minutes=minutes)
+        await it.shows.says("decline")
+        told = await soon(call)
+        assert code_of(told) == code
+        assert ("/e/" in text_of(told)) == (code == NOBODY)
