@@ -181,7 +181,7 @@ async def test_without_forms_the_letters_come_by_a_tool_of_ours(revision):
 async def test_where_a_client_shows_nothing_the_letters_come_by_that_tool_whatever_it_declares(
     revision,
 ):
-    refuses = {"answers": ["decline"], "min_answer": timedelta(minutes=1)}
+    refuses: dict[str, Any] = {"answers": ["decline"], "min_answer": timedelta(minutes=1)}
     async with by_token(revision, **refuses) as (env, caller):
         listed = {tool.name for tool in (await caller.client.list_tools()).tools}
         assert listed == {"visit", "key", "elicitation_result"}
@@ -196,7 +196,11 @@ async def test_where_a_client_shows_nothing_the_letters_come_by_that_tool_whatev
 
 
 async def test_no_link_is_given_where_its_letters_have_no_way(revision):
-    refuses = {"typed": None, "answers": ["decline"], "min_answer": timedelta(minutes=1)}
+    refuses: dict[str, Any] = {
+        "typed": None,
+        "answers": ["decline"],
+        "min_answer": timedelta(minutes=1),
+    }
     async with nameless(revision, **refuses) as (_, caller, __):
         told = await caller.result("visit")
         assert "[ELICITATION_NOBODY_ASKED]" in text_of(told)
