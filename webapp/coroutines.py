@@ -266,6 +266,9 @@ class _ByAuthor:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
+    async def heed(self, call: Leg) -> None:
+        pass  # nobody answers but on the page
+
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return now + timeout
 

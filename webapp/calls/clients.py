@@ -35,6 +35,8 @@ from webapp.stores import Record
 REMEMBERED: Final = timedelta(days=1)
 MOST_ALLOW: Final = timedelta(seconds=60)
 KEPT, FORGOTTEN = "kept", "forgotten"
+# Why a question ended, where what was filled in for it did not fit.
+DOES_NOT_FIT: Final = "the client's answer did not fit"
 # How a question is put to a client: in a form of its own, or as a link that it opens.
 FORM: Final = "form"
 LINK: Final = "url"
@@ -280,6 +282,11 @@ class AskedClient:
         self._put(asked, _Put.ANSWERED)
         if not self.is_too_soon(after):
             await self._note(mode, Deed.ANSWERED)
+
+    async def filled_in(self, ended: Elicitation, *, after: float) -> None:
+        """Its form's answer did not fit. If nobody can have typed it, the client draws no forms."""
+        if ended.why == DOES_NOT_FIT and self.is_too_soon(after):
+            await self._note(FORM, Deed.AT_ONCE)
 
     async def drew_nothing(self, asked: Elicitation, mode: Mode, deed: Deed) -> None:
         self._put(asked, _Put.OUT)

@@ -38,12 +38,16 @@ class PresentedQuestion:
     @property
     def name(self) -> str:
         """What the client's answer to it is called: by no other question at its place."""
-        return f"{self.index}-{self.elicitation.id[-NAME_CHARACTERS:]}"
+        return name_at(self.index, self.elicitation.id)
 
     @property
     def url(self) -> str:
         """The link, made when it is first wanted: not every leg shows it."""
         return self.link()
+
+
+def name_at(index: int, elicitation_id: str) -> str:
+    return f"{index}-{elicitation_id[-NAME_CHARACTERS:]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,8 @@ class Leg(Protocol):
     def run(self) -> CurrentRun: ...
     @property
     def is_draining(self) -> bool: ...
+    @property
+    def is_interrupted(self) -> bool: ...
 
     def is_waiting_for(self, current: Elicitation) -> bool: ...
 
@@ -119,6 +125,10 @@ class Presenter(Protocol):
 
     def carry(self, call: Leg, state: object) -> object:
         """A tool's own requestState, with what this presenter needs beside it."""
+        ...
+
+    async def heed(self, call: Leg) -> None:
+        """One question has ended the leg: what the client answered to others is not lost."""
         ...
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:

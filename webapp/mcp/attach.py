@@ -38,8 +38,8 @@ from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import note_call
 from webapp.mcp.params import must_be_fit
+from webapp.mcp.presenters.chain import read_chain, with_kept
 from webapp.mcp.presenters.choice import presenter_of
-from webapp.mcp.presenters.retry import read_chain, with_kept
 from webapp.mcp.received import LARGE_LETTERS, must_fit
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
@@ -261,6 +261,7 @@ class Middleware:
                     raise cleared from (raised.__cause__ if cleared is raised else None)
                 raise
         if call.is_interrupted:
+            await presenter.heed(call)
             await call.finish()
             if isinstance(call.answer, Exception):
                 raise call.answer
@@ -372,11 +373,15 @@ class Middleware:
     async def _has_result_tool(
         self, context: ServerRequestContext[Any, Any], declared: Declared
     ) -> bool:
-        """Whether this client is offered our tool: not where the author has one of its name."""
-        if not declared.needs_result_tool(by_code=True):  # the cheaper look: most clients elicit
-            return False
+        """Whether this client is offered our tool: not where the author has one of its name.
+
+        Where letters go to the chat, every client is: one that shows nothing has no other way for
+        them, and none says so.
+        """
+        if declared.elicits and not self._service.identity.binds_by_code:
+            return False  # the cheaper look
         caller = self._caller(context, declared)
-        if caller.is_anonymous or not declared.needs_result_tool(by_code=caller.by_code):
+        if caller.is_anonymous or (declared.elicits and not caller.by_code):
             return False
         return not await has_tool(self._server, RESULT_TOOL, context=context)
 

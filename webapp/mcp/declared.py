@@ -42,12 +42,10 @@ class Declared:
         """Whether it shows links; with letters it must ask for them in the same call."""
         return "url" in self.modes and (self.asks or not by_code)
 
-    def needs_result_tool(self, *, by_code: bool) -> bool:
-        """Whether a question may have to wait for another call of the model's.
-
-        Letters come by a form of the client's, or else by a tool.
-        """
-        return not (self.shows(by_code=by_code) if by_code else "url" in self.modes or self.asks)
+    @property
+    def elicits(self) -> bool:
+        """Whether it says that it shows or asks anything itself."""
+        return "url" in self.modes or self.asks
 
 
 def declared_by(

@@ -12,12 +12,12 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.kinds.form import on_the_wire
 from flows.schema.schema import Fault, check, without_blanks
+from webapp.calls.clients import DOES_NOT_FIT
 from webapp.calls.presenter import Leg
 from webapp.elicitations.complete import complete_elicitation
 from webapp.kinds.page_kind import PageKind, arguments_in
 from webapp.pages.builder_forms import arguments_of
 
-DOES_NOT_FIT = "the client's answer did not fit"
 # What a client's form shows whole, as far as anybody knows.
 _ARGUMENTS_AT_MOST = 20
 _LINE_AT_MOST = 300

@@ -89,18 +89,18 @@ def _link_text(shown: PresentedQuestion) -> str:
 
 
 def form_result(part: Prompt, *, protocol_version: str, is_error: bool) -> Result:
-    """What the model gets when the client's form has no answer, and there is no page."""
+    """What the model gets when the client has no answer, and nothing else can bring one."""
     asked, nobody = part.shown.elicitation, _nobody_asked([part])
-    opening = "Nobody has answered yet what this tool asks in a form of the client's."
+    opening = "Nobody has answered yet what this tool asks in the client."
     if nobody is not None:
         opening = (
-            f"{nobody} [{nobody.name}]\nOnly a form of the client's can ask it here: tell the "
-            "person that their client answers by itself, and that whoever runs this server can "
-            "name it in ELICIT_CLIENTS."
+            f"{nobody} [{nobody.name}]\nOnly the client can ask it here: tell the person that "
+            "their client answers by itself, and that whoever runs this server can name it in "
+            "ELICIT_CLIENTS."
         )
     return text_result(
         f"{opening} What for: {asked.asked.message}\nCall this tool again with the same arguments "
-        f"until {asked.expires_at:%H:%M} UTC: the form is shown again. "
+        f"until {asked.expires_at:%H:%M} UTC: it is asked again. "
         "You cannot answer for the person.",
         protocol_version=protocol_version,
         is_error=is_error or nobody is not None,

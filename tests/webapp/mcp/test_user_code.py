@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -177,10 +178,35 @@ async def test_without_forms_the_letters_come_by_a_tool_of_ours(revision):
         assert await caller.text("visit") == "done"
 
 
-async def test_the_tool_of_ours_is_listed_for_those_only_who_need_it(revision):
-    async with by_token(revision) as (_, caller):
+async def test_where_a_client_shows_nothing_the_letters_come_by_that_tool_whatever_it_declares(
+    revision,
+):
+    refuses: dict[str, Any] = {"answers": ["decline"], "min_answer": timedelta(minutes=1)}
+    async with by_token(revision, **refuses) as (env, caller):
         listed = {tool.name for tool in (await caller.client.list_tools()).tools}
-        assert listed == {"visit", "key"}
+        assert listed == {"visit", "key", "elicitation_result"}
+        link = link_in(await caller.result("visit"))
+        person = await env.person()
+        letters = await letters_for(person, link)
+        told = await caller.result("elicitation_result", code=letters, elicitId=env.id_of(link))
+        assert not told.is_error
+        assert await person.go_on(link) == "https://shop.example/terms"
+        await env.complete(link)
+        assert await caller.text("visit") == "done"
+
+
+async def test_no_link_is_given_where_its_letters_have_no_way(revision):
+    refuses: dict[str, Any] = {
+        "typed": None,
+        "answers": ["decline"],
+        "min_answer": timedelta(minutes=1),
+    }
+    async with nameless(revision, **refuses) as (_, caller, __):
+        told = await caller.result("visit")
+        assert "[ELICITATION_NOBODY_ASKED]" in text_of(told)
+        assert "ELICIT_CLIENTS" in text_of(told)
+        assert "/e/" not in text_of(told)
+        assert "elicitation_result" not in text_of(told)
 
 
 @pytest.mark.parametrize("tries", [{"elicitId": 3, "code": "x"}, {"elicitId": "no", "code": "x"}])

@@ -120,6 +120,26 @@ async def test_a_form_with_content_is_taken_however_soon(server, revision):
         assert await it.caller.text("name") == "hello Ann"
 
 
+async def test_one_that_fills_forms_at_once_with_what_does_not_fit_gets_the_link_by_its_next_call(
+    server, revision
+):
+    async with here(server, revision, ("accept", {"response": 5})) as it:
+        assert code_of(await it.caller.result("name")) == "INVALID_INPUT"
+        assert is_link(await it.caller.result("name"))
+        assert it.shows.asked == 1
+
+
+async def test_whoever_types_what_does_not_fit_is_asked_again_in_the_client(server, revision):
+    async with here(server, revision) as it:
+        call = await it.asks("name")
+        it.clock.tick(seconds=2)
+        await it.shows.says("accept", {"response": 5})
+        assert code_of(await soon(call)) == "INVALID_INPUT"
+        again = await it.asks("name")
+        await it.shows.says("accept", {"response": "Ann"})
+        assert text_of(await soon(again)) == DONE["name"]
+
+
 async def test_a_form_that_is_sent_back_empty_at_once_is_nobodys(server, revision):
     async with here(server, revision, ("accept", None)) as it:
         told = await it.caller.result("name")
@@ -199,6 +219,19 @@ async def test_a_link_that_a_client_does_not_open_is_in_the_result_after_twenty_
         told = await soon(call)
         assert is_link(told)
         await is_reached_on_the_page(it, "visit", told)
+
+
+async def test_a_link_that_is_accepted_unread_is_in_the_result_of_the_most_patient_client_too(
+    server,
+):
+    patient = PolicySettings(patient_clients=frozenset({"mcp"}))
+    async with here(server, LEGACY, ("accept", None), declares=URL, policies=patient) as it:
+        call = await it.asks("visit")
+        (asked,) = await it.env.elicitations()
+        clients = it.env.service.clients
+        await eventually(lambda: clients.puts[asked.id].name == "ANSWERED")
+        await it.pass_time(seconds=50)
+        assert is_link(await soon(call))
 
 
 @pytest.mark.parametrize("seconds", [0, 50])
@@ -393,3 +426,32 @@ async def test_a_bridges_mark_is_no_part_of_what_tells_a_client_from_others(serv
             assert text_of(await soon(again)) == "hello Ann"
         (asked,) = await it.env.elicitations()
         assert asked.asked.client == "editor"
+
+
+@pytest.mark.parametrize("minutes", [-2, 2])
+async def test_a_clock_that_is_set_makes_no_answer_sooner_or_later_while_its_call_is_open(
+    server, minutes
+):
+    async with here(server, LEGACY) as it:
+        for tool, seconds, code in (("name", 2, CODES["decline"]), ("surname", 0, NOBODY)):
+            call = await it.asks(tool)
+            it.clock.tick(seconds=seconds)
+            it.clock.set(minutes=minutes)
+            await it.shows.says("decline")
+            assert code_of(await soon(call)) == code
+
+
+@pytest.mark.parametrize(
+    ("minutes", "code"), [(-2, NOBODY), (2, CODES["decline"])], ids=["back", "forth"]
+)
+async def test_between_two_legs_a_clock_that_is_set_back_leaves_the_person_the_link(
+    server, minutes, code
+):
+    async with here(server, MODERN) as it:
+        call = await it.asks("name")
+        it.clock.tick(seconds=2)
+        it.clock.set(minutes=minutes)
+        await it.shows.says("decline")
+        told = await soon(call)
+        assert code_of(told) == code
+        assert ("/e/" in text_of(told)) == (code == NOBODY)

@@ -392,6 +392,20 @@ async def test_a_transfer_on_its_way_is_told_to_the_model_and_the_operator(
         assert await show_payment(shop.service, row.id) == row
 
 
+async def test_a_call_that_is_held_when_the_transfer_begins_tells_of_it_too(shop: Shop) -> None:
+    async with shop.env.caller(LEGACY) as caller:
+        call = caller.call("report")
+        link = await caller.link()
+        person = await shop.person()
+        await person.press_there(await person.go_on(link), "bank")
+        await shop.tell_all()
+        shop.clock.tick(minutes=1)
+        shop.service.elicitations.waiters.wake_all()
+        told = text_of(await soon(call))
+        assert "not to pay again" in told
+        assert link not in told
+
+
 def test_one_record_that_cannot_be_read_hides_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,10 +17,11 @@ from webapp.kinds.page_kind import arguments_in
 from webapp.mcp.asks import ClientAsks
 from webapp.mcp.declared import Declared
 from webapp.mcp.forms import may_be_asked
+from webapp.mcp.presenters.chain import Chain
 from webapp.mcp.presenters.hold import Hold
 from webapp.mcp.presenters.hold_form import HoldForm
 from webapp.mcp.presenters.link import LinkInResult
-from webapp.mcp.presenters.retry import Chain, Retry
+from webapp.mcp.presenters.retry import Retry
 from webapp.mcp.tools import ServedTool
 from webapp.service import Service
 
@@ -75,6 +76,7 @@ def presenter_of(
                 asks=asks,
                 held_until=None if is_patient else held_until,
                 is_error=is_error,
+                unread_until=held_until,
                 progress=limits.progress,
                 user_codes=user_codes,
             )
@@ -133,6 +135,9 @@ class ByKind:
     def carry(self, call: Leg, state: object) -> object:
         return self._forms.carry(call, state)
 
+    async def heed(self, call: Leg) -> None:
+        await self._forms.heed(call)
+
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
         in_client = self.asks_in_client(asked.kind, arguments_in(asked))
@@ -143,5 +148,9 @@ class ByKind:
 
 
 def _has_page(kind: str, *, service: Service, caller: Caller) -> bool:
-    """Whether somebody can answer it on our page: else the client is all there is."""
-    return caller.refusal is None and not service.kinds.policies.is_for_client_only(kind)
+    """Whether somebody can answer it on our page: else the client is all there is.
+
+    Without a name no other call brings the letters that open the page.
+    """
+    is_found = caller.refusal is None and not caller.is_anonymous
+    return is_found and not service.kinds.policies.is_for_client_only(kind)

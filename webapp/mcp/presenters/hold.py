@@ -46,9 +46,11 @@ class Hold(OnStream):
         asks: ClientAsks,
         held_until: Deadline | None,
         is_error: bool,
+        unread_until: Deadline,
         progress: timedelta,
         user_codes: UserCodes,
     ) -> None:
+        """`unread_until` is for a link that was agreed to sooner than anybody can have read it."""
         super().__init__(
             context,
             modes=modes,
@@ -60,6 +62,7 @@ class Hold(OnStream):
         )
         self._user_codes = user_codes
         self._progress = progress
+        self._unread_until = unread_until
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         if not self._context.session.can_send_request:
@@ -91,16 +94,19 @@ class Hold(OnStream):
         silence: Deadline | None,
     ) -> Elicitation | None:
         current = shown.elicitation
-        is_answered = False
+        is_answered = is_unread = False
         step = 0
         while call.is_waiting_for(current):
             until = self._at_most(call.now + self._progress, now=call.now)
             if silence is not None and self._client.is_out(current):
                 until = min(until, silence.at(call.now))
+            if is_unread:
+                until = min(until, self._unread_until.at(call.now))
             is_new = partial(self._stops, shown, None if is_answered else asking)
             current = await call.hold(current, waiter, until=until, stops=is_new)
             if not call.is_waiting_for(current):
                 break
+            shown = replace(shown, elicitation=current)
             await self._unless_draining(call, shown, is_out=True)
             if asking.done() and not is_answered:
                 is_answered = True
@@ -110,11 +116,16 @@ class Hold(OnStream):
                 await self._must_be_somebodys(call, shown, answer)
                 if answer.action == "cancel":
                     return None
+                is_unread = silence is not None and self._client.is_too_soon(answer.after)
                 current = await self._acted(call, current, answer)
             elif silence is not None and silence.is_over and self._client.is_out(current):
                 await self._client.drew_nothing(current, self.mode, Deed.SILENT)
                 await self._still_waiting(call, shown, asking)
-            elif shown.group.has_nobodys or self._is_held_enough:
+            elif (
+                shown.group.has_nobodys
+                or self._is_held_enough
+                or (is_unread and self._unread_until.is_over)
+            ):
                 await self._still_waiting(call, shown, asking)
             else:
                 step += 1

@@ -46,9 +46,12 @@ class HoldForm(OnStream):
                     await self._client.drew_nothing(asked, self.mode, Deed.SILENT)
                 await self._still_waiting(call, shown, asking)
             answer = asking.result()
-        if answer is not None:
-            await self._must_be_somebodys(call, shown, answer)
-            return await acted(call, current, answer.action, answer.content)
+            if answer is not None:
+                await self._must_be_somebodys(call, shown, answer)
+                ended = await acted(call, current, answer.action, answer.content)
+                if ended is not None:
+                    await self._client.filled_in(ended, after=answer.after)
+                return ended
         if call.kinds.policies.is_for_client_only(current.kind):
             return await call.elicitations.end(current, Status.FAILED, why=NO_FORM)
         return await self._link_instead(call, shown)

@@ -15,6 +15,7 @@ from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.mcp.results import Result, busy_text, form_result, link_result, text_result
+from webapp.payments.verification import ON_ITS_WAY
 
 
 class LinkInResult:
@@ -49,6 +50,9 @@ class LinkInResult:
 
     def carry(self, call: Leg, state: object) -> object:
         return state
+
+    async def heed(self, call: Leg) -> None:
+        pass  # nothing comes with a call
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return min(now + self._held, self._held_until.at(now))
@@ -92,7 +96,10 @@ def pending_result(
     has_result_tool: bool = False,
 ) -> Result:
     """What a call is answered that waits for a person: the links, where pages can be answered."""
-    with_page = [part for part in parts if client.has_page(part.shown.elicitation.kind)]
+    asked = [(part, part.shown.elicitation) for part in parts]
+    with_page = [
+        part for part, one in asked if client.has_page(one.kind) or one.progress == ON_ITS_WAY
+    ]
     for part in with_page if not call.is_over else ():  # else the leg has another result
         client.linked(part.shown.elicitation)
     if with_page:

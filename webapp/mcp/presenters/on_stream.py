@@ -92,6 +92,9 @@ class OnStream:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
+    async def heed(self, call: Leg) -> None:
+        pass  # each request was left open, and hears of its answer itself
+
     async def _send(
         self, call: Leg, params: ElicitRequestFormParams | ElicitRequestURLParams
     ) -> ClientAnswer:
@@ -136,7 +139,8 @@ class OnStream:
     ) -> "AsyncGenerator[Asking]":
         """The request on its way; its answer wakes the waiter, and None is an error's.
 
-        It stays out where the client gives the call up: whoever sees it may still answer.
+        It stays out where the client gives the call up, or another question ends it: whoever sees
+        it may still answer, or just has.
         """
 
         def wake(_: object) -> None:
@@ -149,8 +153,9 @@ class OnStream:
         try:
             yield asking
         except asyncio.CancelledError:
-            if self._is_given_up and not asking.done():
+            if self._is_given_up or call.is_interrupted:
                 self._leave(call, asked, asking)
+            if self._is_given_up and not asking.done():
                 await self._client.drew_nothing(asked, self.mode, Deed.GAVE_UP)
             raise
         finally:
@@ -173,8 +178,9 @@ class OnStream:
         self._asks.leave(asked.id, asking, life=asked.expires_at - call.now, late=late)
 
     def _leave_to_newer(self, call: Leg, current: Elicitation, asking: Asking) -> None:
-        """Where a newer same call took the wait over: a person may be answering here."""
-        if not (current.status.is_final or call.is_over or asking.done()):
+        """Where a newer same call took the wait over, or another question ended this call."""
+        is_the_bodys_end = call.is_over and not call.is_interrupted
+        if not (current.status.is_final or is_the_bodys_end):
             self._leave(call, current, asking)
 
     async def _came_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer | None) -> None:

@@ -14,140 +14,43 @@ have opened a browser, or nothing: its leg ends with the link in the result.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, NoReturn, cast
+from datetime import datetime, timedelta
+from typing import Any, NoReturn, cast
 
 from msgspec.json import encode
 
-from flows.crypto.tokens import Purpose
 from flows.elicitation.run import keep_responses
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.user_code import CHAT_WORDS
-from flows.errors import InvalidAnswer, InvalidToken
+from flows.errors import InvalidAnswer
 from webapp.calls.batch import NOBODY, RESULT, RETRY
 from webapp.calls.clients import FORM, LINK, AskedClient, Deed, Mode
-from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
+from webapp.calls.presenter import Leg, PresentedQuestion, Prompt, name_at
 from webapp.deadline import Deadline
 from webapp.elicitations.links import LINK_OUTLIVES, Links
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.user_codes import UserCodes
 from webapp.kinds.page_kind import arguments_in
 from webapp.limits import CallLimits
-from webapp.mcp.forms import acted, agreed, fits, message_of, schema_of
+from webapp.mcp.forms import acted, acted_late, agreed, fits, message_of, schema_of
+from webapp.mcp.presenters.chain import (
+    BY_FORM,
+    BY_LINK,
+    KEY,
+    MARK,
+    Chain,
+    Out,
+    with_kept,
+    write_shown,
+)
 from webapp.mcp.presenters.link import LinkInResult, pending_result
 from webapp.mcp.results import MODERN, Result, busy_text, text_result
 from webapp.mcp.user_code import LETTERS_SCHEMA, user_code_in
 
-_MARK = "elicit-url:"
-_KEY = "elicit-url-"
 _LETTERS = "-code"
 _ACCOUNTS_AT_MOST = 8  # that a token carries
 _RESPONSES_BYTES_AT_MOST = 40 * 1024  # as they are sealed: JSON text inside JSON
-_LINK, _FORM = _MODES = "uf"  # how a question was shown
-_AT = "@"  # when those that follow were put out
 _SECOND = timedelta(seconds=1)
-_MILLISECOND = timedelta(milliseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Out(NamedTuple):
-    """How a question was put to the client, and when first, as long as it has no answer."""
-
-    mode: str
-    at: datetime | None = None
-
-
-class Chain:
-    """What a leg brings: run, rounds used, and the client's answers.
-
-    Of the run's questions it says which are out, by their index, in which mode and since when: what
-    an answer means is decided by what was shown, whatever this leg declares. It says which the
-    client dismissed in earlier legs, by their names: what was said of one is said of no other at
-    its place. The accounts are those that the body got, by the digests of its questions; `run_key`
-    is of the call that got them, whose run may stand nowhere yet.
-    """
-
-    __slots__ = (
-        "accounts",
-        "answers",
-        "dismissed",
-        "foreign",
-        "responses",
-        "rounds",
-        "run_id",
-        "run_key",
-        "shown",
-    )
-
-    def __init__(
-        self,
-        *,
-        responses: Mapping[str, Any],
-        foreign: str | None,
-        run_id: str | None = None,
-        rounds: int = 0,
-        shown: Mapping[int, Out] | None = None,
-        dismissed: frozenset[str] = frozenset(),
-        accounts: Mapping[str, str] | None = None,
-        run_key: str | None = None,
-    ) -> None:
-        self.answers = {k: v for k, v in responses.items() if k.startswith(_KEY)}
-        self.responses = {k: v for k, v in responses.items() if k not in self.answers}
-        self.run_id = run_id
-        self.rounds = rounds
-        self.shown = shown or {}
-        self.dismissed = dismissed
-        self.accounts = accounts or {}
-        self.run_key = run_key
-        self.foreign = foreign  # the tool's own requestState
-
-
-def read_chain(
-    state: str | None, responses: Mapping[str, Any], *, links: Links, now: datetime
-) -> Chain:
-    """Take our token off requestState; a state without one is the tool's own, whatever it says."""
-    if state is None or not state.startswith(_MARK):
-        return Chain(responses=responses, foreign=state)
-    token, _, foreign = state.removeprefix(_MARK).partition(":")
-    try:
-        claims = links.read(token, purpose=Purpose.RUN, now=now)
-    except InvalidToken:
-        return Chain(responses=responses, foreign=state)
-    rounds, shown, dismissed, accounts, key = [*claims.rest.split(";"), "", "", "", ""][:5]
-    return Chain(
-        responses=responses,
-        foreign=foreign or None,
-        run_id=claims.id,
-        rounds=int(rounds),
-        shown=_read_shown(_listed(shown)),
-        dismissed=frozenset(_listed(dismissed)),
-        accounts=dict(each.split(":", 1) for each in _listed(accounts)),
-        run_key=key or None,
-    )
-
-
-def with_kept(kept: str | None, responses: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The client's answers to the tool's own requests, those of earlier legs too."""
-    return {**(json.loads(kept) if kept else {}), **responses} or None
-
-
-def _read_shown(listed: Sequence[str]) -> dict[int, Out]:
-    shown, at = dict[int, Out](), None
-    for each in listed:
-        if each.startswith(_AT):
-            at = _EPOCH + int(each[1:], 16) * _MILLISECOND
-        elif each[-1] in _MODES:  # or it was sealed by a version without modes: it is shown again
-            shown[int(each[:-1])] = Out(each[-1], at)
-    return shown
-
-
-def _write_shown(shown: Mapping[int, Out]) -> list[str]:
-    """By the moments, as most were put out together."""
-    written = [f"{n}{out.mode}" for n, out in sorted(shown.items()) if out.at is None]
-    for at in sorted({out.at for out in shown.values() if out.at is not None}):
-        written.append(f"{_AT}{(at - _EPOCH) // _MILLISECOND:x}")
-        written += [f"{n}{out.mode}" for n, out in sorted(shown.items()) if out.at == at]
-    return written
 
 
 class Retry:
@@ -207,7 +110,7 @@ class Retry:
             await self._suspend(call, shown, is_shown=False)
         if shown.name in self._chain.dismissed:
             return None
-        if out.mode == _FORM:
+        if out.mode == BY_FORM:
             return await self._form_answer(call, shown, out)
         action = await self._answer(call, shown)
         is_unread = False
@@ -235,6 +138,7 @@ class Retry:
             stops=lambda: shown.group.is_urgent,
         )
         if call.is_waiting_for(current):
+            shown = replace(shown, elicitation=current)
             if is_unread and self._client.has_page(current.kind):
                 await self._end_with(call, Prompt(shown=shown, is_out=True), way=RESULT)
             await self._suspend(call, shown, is_shown=True)
@@ -249,10 +153,12 @@ class Retry:
         if action is None:
             await self._suspend(call, shown, is_shown=False)
         content = cast("Mapping[str, Any]", response).get("content")
-        await self._must_be_somebodys(call, shown, out, action=action, content=content)
+        after = await self._must_be_somebodys(call, shown, out, action=action, content=content)
         settled = await acted(call, shown.elicitation, action, content)
         if settled is None:
             self._dismissed.add(shown.name)
+        else:
+            await self._client.filled_in(settled, after=after)
         return settled
 
     async def _goes_by_link(self, call: Leg, shown: PresentedQuestion) -> bool:
@@ -279,11 +185,8 @@ class Retry:
 
         It ends the call where no person can have done it.
         """
-        asked = shown.elicitation
-        mode: Mode = FORM if out.mode == _FORM else LINK
-        # A token of before this question stood at its place says nothing of it.
-        put_out_at = max(out.at or asked.created_at, asked.created_at)
-        after = (call.now - put_out_at) / _SECOND
+        asked, mode = shown.elicitation, _mode(out)
+        after = _seconds_since(out, asked, now=call.now)
         if self._client.is_nobodys(asked, mode, action, content, after=after):
             await self._client.drew_nothing(asked, mode, Deed.AT_ONCE)
             part = Prompt(shown=shown, is_out=True, is_nobodys=True)
@@ -315,6 +218,30 @@ class Retry:
         if words is not None:
             await self._suspend(call, shown, is_shown=True, user_code=words)
         return action
+
+    async def heed(self, call: Leg) -> None:
+        """What came with this leg comes with no other: what counts of it settles its question."""
+        if not (self._chain.answers and call.run.is_continued):
+            return
+        for index, asking in enumerate(call.run.value.asked):
+            name = name_at(index, asking.elicitation_id)
+            response, out = self._chain.answers.get(_key(name)), self._chain.shown.get(index)
+            action = None if name in self._chain.dismissed else _action(response)
+            if out is not None and action is not None:
+                asked = await call.elicitations.get(asking.elicitation_id)
+                if asked is not None and not asked.status.is_final:
+                    content = cast("Mapping[str, Any]", response).get("content")
+                    await self._heed(call, asked, out, action, content)
+
+    async def _heed(
+        self, call: Leg, asked: Elicitation, out: Out, action: str, content: object
+    ) -> None:
+        mode, after = _mode(out), _seconds_since(out, asked, now=call.now)
+        if self._client.is_nobodys(asked, mode, action, content, after=after):
+            return
+        await self._client.answered(asked, mode, after=after)
+        if mode == FORM or action == "decline":
+            await acted_late(call, asked, action, content)
 
     def carry(self, call: Leg, state: object) -> object:
         """A tool's own requestState together with our token."""
@@ -399,14 +326,14 @@ class Retry:
     ) -> Out:
         """It goes out now; it may have been out before, and then the person has had that time."""
         known = before.get(shown.index) if shown.is_again else None
-        mode = _FORM if self._asks_in_client(shown.elicitation) else _LINK
+        mode = BY_FORM if self._asks_in_client(shown.elicitation) else BY_LINK
         return Out(mode, now if known is None else known.at or now)
 
     def _state(self, call: Leg, *, shown: Mapping[int, Out], foreign: str | None) -> str:
         run = call.run.value
         got = [f"{digest}:{id}" for digest, id in call.used.accounts.items()]
         lists = [
-            _write_shown(shown),
+            write_shown(shown),
             sorted(self._dismissed),
             got[:_ACCOUNTS_AT_MOST],
             [run.key] if got else [],
@@ -418,15 +345,20 @@ class Retry:
             expires_at=run.open_until + LINK_OUTLIVES,
             now=call.now,
         )
-        return f"{_MARK}{token}" + (f":{foreign}" if foreign is not None else "")
-
-
-def _listed(text: str) -> list[str]:
-    return text.split(",") if text else []
+        return f"{MARK}{token}" + (f":{foreign}" if foreign is not None else "")
 
 
 def _key(name: str) -> str:
-    return f"{_KEY}{name}"
+    return f"{KEY}{name}"
+
+
+def _mode(out: Out) -> Mode:
+    return FORM if out.mode == BY_FORM else LINK
+
+
+def _seconds_since(out: Out, asked: Elicitation, *, now: datetime) -> float:
+    """A token of before this question stood at its place says nothing of it."""
+    return (now - max(out.at or asked.created_at, asked.created_at)) / _SECOND
 
 
 def _asks_for(**params: Any) -> dict[str, Any]:
