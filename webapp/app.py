@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -100,7 +99,7 @@ async def open_app(
         await must_name_tools(settings.gate, server)
     async with AsyncExitStack() as stack:
         if store is None:
-            must_be_one_process(os.environ, sys.argv)
+            must_be_one_process(sys.argv, caller=sys._getframe())  # noqa: SLF001 - who runs it
             store = await open_noted(settings)
             stack.push_async_callback(store.aclose)
         await must_open_all(store, settings.ring)
