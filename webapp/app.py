@@ -361,10 +361,10 @@ def create_app(
     which of your users sends it: an id as blocks `asking` name their owner, or None. It may be
     async, and has five seconds. `sign_in_url` is where they sign in. Without a server, `name` is
     what the pages call your application, and what is kept for its users goes by it; left out, it is
-    the host of ELICIT_URL. With `sandbox`, which is for a server on this machine, what is not
-    configured is played beside it: accounts and payments to try. `plugins` are told what happens to
-    questions: see webapp.elicitations.plugins. Raises ValueError for a server without a name of its
-    own, for another name beside it, and for a `sign_in_url` that is none.
+    the host of ELICIT_URL. With `sandbox` (or ELICIT_SANDBOX), which is for a server on this
+    machine, what is not configured is played beside it: accounts and payments to try. `plugins` are
+    told what happens to questions: see webapp.elicitations.plugins. Raises ValueError for a server
+    without a name of its own, for another name beside it, and for a `sign_in_url` that is none.
     """
     if server is not None:
         must_be_named(server)
@@ -376,7 +376,8 @@ def create_app(
         must_be_sign_in_url(sign_in_url)
     application = name or _name_of(settings, server)
     users = Users(application=application, who=who, sign_in_url=sign_in_url)
-    return App(settings, server, plugins, users=users, has_sandbox=sandbox)
+    has_sandbox = sandbox or settings.has_sandbox
+    return App(settings, server, plugins, users=users, has_sandbox=has_sandbox)
 
 
 def _name_of(settings: Settings, server: Any) -> str:
