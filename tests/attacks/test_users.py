@@ -299,7 +299,9 @@ async def test_a_who_sees_the_request_as_it_came_and_not_its_body() -> None:
 
     async with asking_env(who=who) as here:
         block, guest = here.begin(ask), await here.guest()
-        await guest.type((await block.link()).url)
+        link = await block.link()
+        await guest.type(link.url)
         assert await block
         assert {request.method for request in seen} == {"GET", "POST"}
         assert not any("litestar_app" in request.scope for request in seen)
+        assert str(seen[0].url) == link.url
