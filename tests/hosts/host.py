@@ -10,7 +10,7 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +18,7 @@ import httpx
 
 from flows.crypto.tokens import Tokens
 from flows.crypto.vault import Ring
-from tests.hosts.nginx import nginx
+from tests.hosts.nginx import log_of, nginx
 from tests.support.cli import HOUSE, environment_of
 from tests.support.leaks import EARS
 from tests.support.mcp_server import Person, ServerEnv, new_browser
@@ -39,6 +39,7 @@ class Served:
     url: str
     process: Process
     log: Callable[[], str]  # what the host wrote until now
+    proxy_log: Callable[[], str] = str  # and a proxy before it
 
     @property
     def key(self) -> dict[str, str]:
@@ -120,7 +121,7 @@ class StartedHost:
                     return
                 takes_off = self.path if self.proxy == "takes off" else ""
                 async with nginx(folder, front, port, path=self.path, takes_off=takes_off):
-                    yield served
+                    yield replace(served, proxy_log=lambda: log_of(folder))
 
     @asynccontextmanager
     async def _started(
