@@ -49,7 +49,7 @@ from webapp.records.owners import must_open_all
 from webapp.routes.answers import Answers
 from webapp.routes.router import is_ours, routes
 from webapp.sandbox.settings import Sandbox
-from webapp.server import HostedApplication, HostedServer
+from webapp.server import MCP_PATH, HostedApplication, HostedServer
 from webapp.service import Service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.sandboxed import with_sandbox
@@ -181,6 +181,10 @@ class Switch:
             with asking(self._service.completing):
                 await self._served(scope, receive, send)
             return
+        if scope["path"] == f"{MCP_PATH}/" and scope["type"] == "http":  # as the libraries do
+            to = {"location": MCP_PATH}
+            await send_answer(under(self._root_path, send), HTTPStatus.TEMPORARY_REDIRECT, b"", to)
+            return
         if not is_own and (why := self._why_unknown(scope["path"])) is not None:
             if not self._is_told:
                 self._is_told = True
@@ -196,8 +200,8 @@ class Switch:
 
     def _why_unknown(self, path: str) -> str | None:
         """For the operator: what a path says that would be ours without what it begins with."""
-        prefix, slash, rest = path[1:].partition("/")
-        if not (slash and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
+        prefix, _, rest = path[1:].partition("/")
+        if not (rest and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
             return None
         url = self._service.public_url
         return (

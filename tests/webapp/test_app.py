@@ -174,6 +174,21 @@ async def test_a_path_that_a_proxy_keeps_is_told_to_the_operator_once(
     assert f"set ELICIT_URL to {URL}/tools, or have" in said
 
 
+@pytest.mark.parametrize("root_path", ["", "/tools"])
+async def test_a_slash_too_many_leads_a_client_to_the_endpoint(
+    root_path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = application(url=f"{URL}{root_path}")
+    async with (
+        app.lifespan(),
+        httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client,
+    ):
+        answer = await client.post(f"{root_path}/mcp/", json={})
+        assert (answer.status_code, answer.headers["location"]) == (307, f"{root_path}/mcp")
+        assert (await client.get(f"{root_path}/blog/")).status_code == 404
+    assert not [record for record in caplog.records if "path.unknown" in record.getMessage()]
+
+
 async def test_a_path_that_a_proxy_takes_off_is_told_to_whoever_asks_how_we_are(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
