@@ -84,8 +84,8 @@ class NoAsker(ElicitError):
             why
             or "Nobody can be asked here. In a tool, await it inside the tool of a server that "
             "`elicit serve` serves or that `create_app` was given; in any other coroutine, within "
-            "`async with asking(owner, show=...)` (from webapp import asking); in a test, inside "
-            "`async with elicit_person(server)`."
+            "`async with asking(owner, show=...)` (from webapp import asking), or to complete a "
+            "question `with completing()`; in a test, inside `async with elicit_person(server)`."
         )
 
 

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from starlette.requests import Request
 
-from flows import elicit
+from flows import Link, NotAllowed, complete_elicitation, elicit
 from flows.elicitation.states import Status
 from flows.providers import github
 from tests.support.asking_env import COOKIE, AskingEnv, Block, asking_env, by_cookie
@@ -19,6 +20,7 @@ from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
 from tests.support.mcp_server import Person, new_server
 from tests.support.oauth_env import decide, ends
+from webapp.coroutines import completing
 from webapp.identity.users import Users
 from webapp.settings.identity import IdentitySettings
 
@@ -248,6 +250,33 @@ async def test_what_is_a_users_is_shown_to_that_user_alone(here: AskingEnv) -> N
         pressed = await other.browser.post(disconnect, data={"csrf": mine.csrf or ""})
         assert pressed.status_code in (403, 404)
     assert (await here.connections())[0] == connection
+
+
+async def test_a_route_of_the_applications_own_completes_for_that_user_in_that_browser_alone(
+    here: AskingEnv,
+) -> None:
+    def page(link: Link) -> str:
+        return f"{here.url}/menu?elicitation={link.return_token}"
+
+    async def choose() -> object:
+        return (await elicit.url("Choose.", page, origins=[here.url]))["dish"]
+
+    block, ann = here.begin(choose), await here.browser("ann")
+    query = urlsplit(await ann.go_on((await block.link()).url)).query
+
+    def request(user: str, person: Person) -> Request:
+        cookies = {**person.browser.cookies, COOKIE: user}
+        cookie = "; ".join(f"{name}={value}" for name, value in cookies.items())
+        headers = [(b"cookie", cookie.encode())]
+        return Request({"type": "http", "query_string": query.encode(), "headers": headers})
+
+    dish = {"dish": "soup"}
+    with completing(app=here.app):
+        for user, person in (("mallory", ann), ("ann", await here.browser("ann"))):
+            with pytest.raises(NotAllowed):
+                await complete_elicitation(request(user, person), dish)
+        assert await complete_elicitation(request("ann", ann), dish) == "accepted"
+    assert await block == "soup"
 
 
 async def test_where_the_code_binds_only_the_letters_of_that_browser_open() -> None:
