@@ -115,6 +115,11 @@ class LocalPeers:
         self._address = PublicAddress.parse(public_url)
         self._hosts = frozenset({self._address.authority, *self._address.aliases})
 
+    @property
+    def are_only(self) -> bool:
+        """Whether nobody else can reach us at our public address, which is on this machine."""
+        return self._address.is_on_loopback
+
     def is_local(self, scope: Mapping[str, Any]) -> bool:
         """Tell whether the request comes from a program of our own user on this machine."""
         return self.why_not(scope) is None
