@@ -85,7 +85,8 @@ class NoAsker(ElicitError):
             or "Nobody can be asked here. In a tool, await it inside the tool of a server that "
             "`elicit serve`, `create_app` or, after `add_pages`, its own run() serves; in any "
             "other coroutine, within `async with asking(owner, show=...)` (from webapp import "
-            "asking), and in a test inside `async with elicit_person(server)`."
+            "asking), or to complete a question `with completing()`; in a test, inside `async with "
+            "elicit_person(server)`."
         )
 
 

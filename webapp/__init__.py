@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from webapp.app import create_app
     from webapp.connecting import connect
-    from webapp.coroutines import ShownLink, asking
+    from webapp.coroutines import ShownLink, asking, completing
     from webapp.identity.accepting import Accepted
     from webapp.serving.running import add_pages
     from webapp.settings.settings import read_settings
@@ -24,6 +24,7 @@ __all__ = [
     "Store",
     "add_pages",
     "asking",
+    "completing",
     "connect",
     "create_app",
     "read_settings",
@@ -34,6 +35,7 @@ _ROOMS = {
     "Store": "webapp.stores",
     "add_pages": "webapp.serving.running",
     "asking": "webapp.coroutines",
+    "completing": "webapp.coroutines",
     "connect": "webapp.connecting",
     "create_app": "webapp.app",
     "read_settings": "webapp.settings.settings",

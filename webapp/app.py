@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -50,7 +49,7 @@ from webapp.records.owners import must_open_all
 from webapp.routes.answers import Answers
 from webapp.routes.router import is_ours, routes
 from webapp.sandbox.settings import Sandbox
-from webapp.server import HostedApplication, HostedServer
+from webapp.server import MCP_PATH, HostedApplication, HostedServer
 from webapp.service import Service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.sandboxed import with_sandbox
@@ -100,7 +99,7 @@ async def open_app(
         await must_name_tools(settings.gate, server)
     async with AsyncExitStack() as stack:
         if store is None:
-            must_be_one_process(os.environ, sys.argv)
+            must_be_one_process(sys.argv, caller=sys._getframe())  # noqa: SLF001 - who runs it
             store = await open_noted(settings)
             stack.push_async_callback(store.aclose)
         await must_open_all(store, settings.ring)
@@ -182,6 +181,10 @@ class Switch:
             with asking(self._service.completing):
                 await self._served(scope, receive, send)
             return
+        if scope["path"] == f"{MCP_PATH}/" and scope["type"] == "http":  # as the libraries do
+            to = {"location": MCP_PATH}
+            await send_answer(under(self._root_path, send), HTTPStatus.TEMPORARY_REDIRECT, b"", to)
+            return
         if not is_own and (why := self._why_unknown(scope["path"])) is not None:
             if not self._is_told:
                 self._is_told = True
@@ -197,8 +200,8 @@ class Switch:
 
     def _why_unknown(self, path: str) -> str | None:
         """For the operator: what a path says that would be ours without what it begins with."""
-        prefix, slash, rest = path[1:].partition("/")
-        if not (slash and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
+        prefix, _, rest = path[1:].partition("/")
+        if not (rest and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
             return None
         url = self._service.public_url
         return (
@@ -362,10 +365,10 @@ def create_app(
     which of your users sends it: an id as blocks `asking` name their owner, or None. It may be
     async, and has five seconds. `sign_in_url` is where they sign in. Without a server, `name` is
     what the pages call your application, and what is kept for its users goes by it; left out, it is
-    the host of ELICIT_URL. With `sandbox`, which is for a server on this machine, what is not
-    configured is played beside it: accounts and payments to try. `plugins` are told what happens to
-    questions: see webapp.elicitations.plugins. Raises ValueError for a server without a name of its
-    own, for another name beside it, and for a `sign_in_url` that is none.
+    the host of ELICIT_URL. With `sandbox` (or ELICIT_SANDBOX), which is for a server on this
+    machine, what is not configured is played beside it: accounts and payments to try. `plugins` are
+    told what happens to questions: see webapp.elicitations.plugins. Raises ValueError for a server
+    without a name of its own, for another name beside it, and for a `sign_in_url` that is none.
     """
     if server is not None:
         must_be_named(server)
@@ -377,7 +380,8 @@ def create_app(
         must_be_sign_in_url(sign_in_url)
     application = name or _name_of(settings, server)
     users = Users(application=application, who=who, sign_in_url=sign_in_url)
-    return App(settings, server, plugins, users=users, has_sandbox=sandbox)
+    has_sandbox = sandbox or settings.has_sandbox
+    return App(settings, server, plugins, users=users, has_sandbox=has_sandbox)
 
 
 def _name_of(settings: Settings, server: Any) -> str:

@@ -127,6 +127,16 @@ async def asking(
         await service.elicitations.whole(call.end())
 
 
+@contextmanager
+def completing(*, app: object | None = None) -> Generator[None]:
+    """Within it `complete_elicitation` works in code of your application's own, as in a route.
+
+    `app` is what create_app gave, where several run. Raises NoAsker.
+    """
+    with questions.asking(_service_of(app).completing):
+        yield
+
+
 @asynccontextmanager
 async def asked_in(service: Service, *, app: object | None) -> AsyncGenerator[None]:
     """While it is served, blocks `asking` find it; at the end they are told."""

@@ -369,3 +369,12 @@ async def test_two_callers_without_a_name_have_no_owner_in_common():
         caller = here.identity.caller(given, subject=None, client="c")
         assert caller.owner is None
         assert caller.by_code
+
+
+async def test_a_call_from_inside_the_process_is_our_own_users_only_where_no_others_come() -> None:
+    here = (await world()).identity
+    assert here.caller(None, subject=None, client="c").owner == here.local_owner
+    reached = (await world(url="https://tools.example.com")).identity
+    inside = reached.caller(None, subject=None, client="c")
+    assert inside.is_anonymous
+    assert "from inside the process" in (inside.refusal or "")

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 from starlette.requests import Request
 
-from flows import Money, elicit
+from flows import Link, Money, NotAllowed, complete_elicitation, elicit
 from flows.elicitation.states import Status
 from flows.providers import github
 from tests.support.asking_env import COOKIE, AskingEnv, Block, asking_env, by_cookie
@@ -20,6 +20,7 @@ from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
 from tests.support.mcp_server import Person, new_server
 from tests.support.oauth_env import decide, ends
+from webapp.coroutines import completing
 from webapp.demo.walker import Page as Forms
 from webapp.identity.users import Users
 from webapp.settings.identity import IdentitySettings
@@ -269,6 +270,33 @@ async def test_what_is_a_users_is_shown_to_that_user_alone(here: AskingEnv) -> N
     assert (await here.connections())[0] == connection
 
 
+async def test_a_route_of_the_applications_own_completes_for_that_user_in_that_browser_alone(
+    here: AskingEnv,
+) -> None:
+    def page(link: Link) -> str:
+        return f"{here.url}/menu?elicitation={link.return_token}"
+
+    async def choose() -> object:
+        return (await elicit.url("Choose.", page, origins=[here.url]))["dish"]
+
+    block, ann = here.begin(choose), await here.browser("ann")
+    query = urlsplit(await ann.go_on((await block.link()).url)).query
+
+    def request(user: str, person: Person) -> Request:
+        cookies = {**person.browser.cookies, COOKIE: user}
+        cookie = "; ".join(f"{name}={value}" for name, value in cookies.items())
+        headers = [(b"cookie", cookie.encode())]
+        return Request({"type": "http", "query_string": query.encode(), "headers": headers})
+
+    dish = {"dish": "soup"}
+    with completing(app=here.app):
+        for user, person in (("mallory", ann), ("ann", await here.browser("ann"))):
+            with pytest.raises(NotAllowed):
+                await complete_elicitation(request(user, person), dish)
+        assert await complete_elicitation(request("ann", ann), dish) == "accepted"
+    assert await block == "soup"
+
+
 async def test_where_the_code_binds_only_the_letters_of_that_browser_open() -> None:
     async with asking_env(who=None, identity=BY_CODE) as here:
         block = here.begin(ask)
@@ -318,7 +346,9 @@ async def test_a_who_sees_the_request_as_it_came_and_not_its_body() -> None:
 
     async with asking_env(who=who) as here:
         block, guest = here.begin(ask), await here.guest()
-        await guest.type((await block.link()).url)
+        link = await block.link()
+        await guest.type(link.url)
         assert await block
         assert {request.method for request in seen} == {"GET", "POST"}
         assert not any("litestar_app" in request.scope for request in seen)
+        assert str(seen[0].url) == link.url

@@ -11,7 +11,7 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ import httpx
 
 from flows.crypto.tokens import Tokens
 from flows.crypto.vault import Ring
-from tests.hosts.nginx import nginx
+from tests.hosts.nginx import log_of, nginx
 from tests.support.cli import HOUSE, environment_of
 from tests.support.leaks import EARS
 from tests.support.mcp_server import Person, ServerEnv, new_browser
@@ -40,6 +40,7 @@ class Served:
     url: str
     process: Process
     log: Callable[[], str]  # what the host wrote until now
+    proxy_log: Callable[[], str] = str  # and a proxy before it
 
     @property
     def key(self) -> dict[str, str]:
@@ -122,7 +123,7 @@ class StartedHost:
                     yield served
                     return
                 async with nginx(folder, front, port, path=self.path, takes_off=self._taken):
-                    yield served
+                    yield replace(served, proxy_log=lambda: log_of(folder))
 
     @property
     def _taken(self) -> str:

@@ -1,4 +1,4 @@
-"""nginx before a host: it keeps the path, or takes it off."""
+"""nginx before a host: it keeps the path, or takes it off, and writes its usual log."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ _CONFIGURATION = """\
 daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;
 events {{ worker_connections 512; }}
 http {{
-  access_log off;
+  access_log {folder}/access.log;
   client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
   fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
   server {{
@@ -34,6 +34,11 @@ http {{
   }}
 }}
 """
+
+
+def log_of(folder: Path) -> str:
+    """What it wrote of the requests that were over before the last one of a connection."""
+    return (folder / "access.log").read_text()
 
 
 @asynccontextmanager

@@ -14,7 +14,11 @@ GUNICORN = ("gunicorn", "-k", "uvicorn_worker.UvicornWorker", "--bind", "fd://{f
 SLOW = "no limit for heads: have a proxy before it that has one"
 PAIRED = "nobody is local: `elicit pair`, or `http=webapp.Accepted`"
 NOTED = {"local": PAIRED, "slow senders": SLOW}
-RELAYED = {"local": "a proxy is no program of yours: `elicit pair`, or ELICIT_ISSUER"}
+RELAYED = {
+    "local": "a proxy is no program of yours: `elicit pair`, or ELICIT_ISSUER",
+    "slow senders": "nginx: `client_header_timeout`",
+    "logs": "nginx writes every link into its own: `access_log off`",
+}
 
 HOSTS: Sequence[Host] = (
     StartedHost(
@@ -69,7 +73,7 @@ HOSTS: Sequence[Host] = (
         app="in_fastapi",
         path="/tools",
         proxy="keeps",
-        own={**NOTED, **RELAYED, "slow senders": "nginx: `client_header_timeout`"},
+        own={**NOTED, **RELAYED},
     ),
     StartedHost(
         name="FastAPI, nginx takes /apps off",
@@ -87,7 +91,7 @@ HOSTS: Sequence[Host] = (
         command=(*UVICORN, "--root-path", "{root_path}"),
         path="/tools",
         proxy="takes off",
-        own={**NOTED, **RELAYED, "slow senders": "nginx: `client_header_timeout`"},
+        own={**NOTED, **RELAYED},
     ),
     StartedHost(
         name="Litestar",

@@ -1,30 +1,16 @@
 """What a host cannot do with us is refused, at its start or at the first request, in words."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.hosts.host import StartedHost
-from tests.hosts.table import GUNICORN, UVICORN
+from tests.hosts.table import UVICORN
 from tests.support.mcp_server import MODERN, CutOffCaller
 
 PLAIN = StartedHost(name="uvicorn", says="", command=UVICORN)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [(*UVICORN, "--workers", "2"), (*GUNICORN, "--workers", "2"), (*GUNICORN, "-w2")],
-    ids=lambda command: " ".join(command[:1] + command[-1:]),
-)
-async def test_two_workers_are_refused_at_the_start(command: Sequence[str], tmp_path: Path) -> None:
-    host = replace(PLAIN, name=command[0], command=command)
-    async with host.served(tmp_path) as at, asyncio.timeout(300):
-        while "2 processes are to serve" not in at.log():  # noqa: ASYNC110 - a log
-            await asyncio.sleep(0)
 
 
 async def test_a_lifespan_that_is_left_off_is_told_at_the_first_request(tmp_path: Path) -> None:

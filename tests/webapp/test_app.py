@@ -12,12 +12,16 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 from mcp.server.mcpserver import MCPServer
+from starlette.requests import Request
 
+from flows import elicit
 from flows.crypto.vault import Ring
+from flows.providers import github
 from tests.support.issuer import issuing
 from tests.support.mcp_server import Page
 from tests.support.serving import transport_to
 from webapp.app import App, NotRunning, create_app, open_app
+from webapp.coroutines import ShownLink, asking
 from webapp.http.connection import Message
 from webapp.settings.settings import Settings
 
@@ -170,6 +174,21 @@ async def test_a_path_that_a_proxy_keeps_is_told_to_the_operator_once(
     assert f"set ELICIT_URL to {URL}/tools, or have" in said
 
 
+@pytest.mark.parametrize("root_path", ["", "/tools"])
+async def test_a_slash_too_many_leads_a_client_to_the_endpoint(
+    root_path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = application(url=f"{URL}{root_path}")
+    async with (
+        app.lifespan(),
+        httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client,
+    ):
+        answer = await client.post(f"{root_path}/mcp/", json={})
+        assert (answer.status_code, answer.headers["location"]) == (307, f"{root_path}/mcp")
+        assert (await client.get(f"{root_path}/blog/")).status_code == 404
+    assert not [record for record in caplog.records if "path.unknown" in record.getMessage()]
+
+
 async def test_a_path_that_a_proxy_takes_off_is_told_to_whoever_asks_how_we_are(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -185,6 +204,35 @@ async def test_a_path_that_a_proxy_takes_off_is_told_to_whoever_asks_how_we_are(
         assert (await client.get("/e/token")).status_code == 404
     (said,) = (r.getMessage() for r in caplog.records if r.name == "webapp.http.guard")
     assert "ELICIT_ROOT_PATH=/tools" in said
+
+
+async def test_under_a_path_the_request_that_who_is_given_has_the_whole_address() -> None:
+    seen = list[str]()
+
+    def who(request: Request) -> None:
+        seen.append(str(request.url))
+
+    settings = Settings(url=f"{URL}/tools", ring=Ring([b"k" * 32]), store="memory:", uid=0)
+    app = create_app(settings, name="Corner shop", who=who)
+    async with (
+        app.lifespan(),
+        httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client,
+    ):
+        await client.get("/tools/connections?a=b")
+    assert set(seen) == {f"{URL}/tools/connections?a=b"}
+
+
+async def test_a_sandbox_that_the_settings_ask_for_plays_what_is_not_set_up() -> None:
+    settings = Settings(url=URL, ring=Ring([b"k" * 32]), store="memory:", uid=0, has_sandbox=True)
+
+    def show(link: ShownLink) -> None:
+        raise LookupError(link.kind)
+
+    app = create_app(settings, name="Corner shop", who=lambda _: None)
+    async with app.lifespan():
+        with pytest.raises(LookupError, match="oauth"):
+            async with asking("ann", show=show, app=app):
+                await elicit.oauth(github)
 
 
 async def test_under_a_path_the_resource_says_where_its_metadata_is() -> None:

@@ -24,7 +24,7 @@ from tests.support.asking_env import APPLICATION, AskingEnv, asking_env
 from tests.support.living import living
 from tests.support.mcp_server import RING, eventually, soon
 from webapp import create_app
-from webapp.coroutines import ShownLink, asking
+from webapp.coroutines import ShownLink, asking, completing
 from webapp.settings.settings import Settings
 
 NINE = Money("9.00", "EUR")
@@ -99,6 +99,25 @@ async def test_nobody_answers_in_time(here: AskingEnv) -> None:
     await here.pass_time(minutes=6)
     with pytest.raises(Expired):
         await block
+
+
+async def test_trusted_code_completes_a_visit_by_its_id(here: AskingEnv) -> None:
+    async def choose() -> object:
+        return (await elicit.url("Choose.", "https://shop.example/menu"))["dish"]
+
+    block = here.begin(choose)
+    link = await block.link()
+    with pytest.raises(NoAsker, match=r"with completing\(\)"):
+        await elicit.complete_elicitation(link.elicitation_id)
+    with completing(app=here.app):
+        done = await elicit.complete_elicitation(link.elicitation_id, {"dish": "soup"})
+    assert done == "accepted"
+    assert await block == "soup"
+
+
+async def test_completing_needs_an_application_that_runs() -> None:
+    with pytest.raises(NoAsker, match="no application of create_app runs"), completing():
+        pass
 
 
 async def test_a_cancel_ends_the_wait_and_the_same_key_goes_on(here: AskingEnv) -> None:

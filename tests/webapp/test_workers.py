@@ -18,49 +18,71 @@ from webapp.app import create_app
 from webapp.settings.settings import read_settings
 app = create_app(read_settings(os.environ), MCPServer("several"))
 """
-SEVERAL = [
-    ({}, ["/venv/bin/uvicorn", "shop:app", "--workers", "4"]),
-    ({}, ["/venv/bin/uvicorn", "shop:app", "--workers=2"]),
-    ({}, ["/lib/uvicorn/__main__.py", "--workers", "3", "shop:app"]),
-    ({}, ["/usr/bin/gunicorn", "-w", "2", "shop:app"]),
-    ({}, ["/usr/bin/gunicorn", "-w2", "shop:app"]),
-    ({}, ["/usr/bin/hypercorn", "-w", "2", "shop:app"]),
-    ({"WEB_CONCURRENCY": "2"}, ["/usr/bin/gunicorn", "shop:app"]),
-    ({"GUNICORN_CMD_ARGS": "--workers 3"}, ["/usr/bin/gunicorn", "shop:app"]),
-    ({}, ["/usr/bin/fastapi", "run", "shop.py", "--workers", "2"]),
-]
-ONE = [
-    ({}, []),
-    ({}, ["/venv/bin/uvicorn", "shop:app"]),
-    ({"WEB_CONCURRENCY": "4"}, ["/venv/bin/uvicorn", "shop:app", "--workers", "1"]),
-    ({"WEB_CONCURRENCY": "4"}, ["/usr/bin/hypercorn", "shop:app"]),
-    ({"GUNICORN_CMD_ARGS": "-w 3"}, ["/usr/bin/gunicorn", "-w", "1", "shop:app"]),
-    ({"WEB_CONCURRENCY": "many"}, ["/venv/bin/uvicorn", "shop:app"]),
-    ({"WEB_CONCURRENCY": "4"}, ["/venv/bin/elicit", "serve"]),
-    ({}, ["/usr/bin/pytest", "-w", "4"]),
-]
+CONFIGURED = "workers = 2"
+RUN_BY_A_PROGRAM = """
+import uvicorn
+if __name__ == "__main__":
+    uvicorn.run("several:app", port=0, workers=2)
+"""
+UVICORN = ("-m", "uvicorn", "several:app", "--port", "0", "--lifespan", "on")
+GUNICORN = (
+    *("-m", "gunicorn", "several:app", "--bind", "127.0.0.1:0"),
+    *("--worker-class", "uvicorn_worker.UvicornWorker"),
+)
+STARTS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "uvicorn, by an option": ((*UVICORN, "--workers", "2"), {}),
+    "uvicorn, by a variable": (UVICORN, {"WEB_CONCURRENCY": "2"}),
+    "uvicorn, by a program": (("program.py",), {}),
+    "gunicorn, by an option": ((*GUNICORN, "-w2"), {}),
+    "gunicorn, by a file": (GUNICORN, {}),
+}
 
 
-@pytest.mark.parametrize(("environment", "arguments"), SEVERAL)
-def test_several_processes_are_refused(environment: dict[str, str], arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["/usr/bin/hypercorn", "-w", "2", "shop:app"],
+        ["/usr/bin/hypercorn", "-w2", "shop:app"],
+        ["/venv/bin/granian", "shop:app", "--workers", "4"],
+        ["/venv/bin/granian", "shop:app", "--workers=2"],
+        ["/lib/granian/__main__.py", "--workers", "3", "shop:app"],
+    ],
+)
+def test_several_processes_are_refused(arguments: list[str]) -> None:
     with pytest.raises(StoreUnavailable, match=r"[2-4] processes .* --workers 1"):
-        must_be_one_process(environment, arguments)
+        must_be_one_process(arguments)
 
 
-@pytest.mark.parametrize(("environment", "arguments"), ONE)
-def test_one_process_is_fine(environment: dict[str, str], arguments: list[str]) -> None:
-    must_be_one_process(environment, arguments)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["/usr/bin/hypercorn", "shop:app"],
+        ["/venv/bin/granian", "shop:app", "--workers", "many"],
+        ["/venv/bin/granian", "shop:app", "--workers", "1"],
+        ["/usr/bin/pytest", "-w", "4"],
+    ],
+)
+def test_one_process_is_fine(arguments: list[str]) -> None:
+    must_be_one_process(arguments, caller=sys._getframe())
 
 
-async def test_uvicorn_with_two_workers_is_refused_at_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", STARTS)
+async def test_two_workers_are_refused_at_the_start_wherever_that_was_said(
+    how: str, tmp_path: Path
+) -> None:
     (tmp_path / "several.py").write_text(MODULE)
+    (tmp_path / "program.py").write_text(RUN_BY_A_PROGRAM)
+    if how == "gunicorn, by a file":
+        (tmp_path / "gunicorn.conf.py").write_text(CONFIGURED)
+    words, more = STARTS[how]
     environment = {
         **os.environ,
+        **more,
         "ELICIT_STORE": "memory:",
         "ELICIT_SECRET": "s" * 44,
         "PYTHONPATH": f"{tmp_path}:{Path.cwd()}",
     }
-    words = ["-m", "uvicorn", "several:app", "--workers", "2", "--port", "0", "--lifespan", "on"]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *words,
@@ -73,7 +95,7 @@ async def test_uvicorn_with_two_workers_is_refused_at_the_start(tmp_path: Path) 
     try:
         async with asyncio.timeout(300):
             async for line in process.stdout:
-                EARS.hear("uvicorn", line.decode())
+                EARS.hear(how, line.decode())
                 if b"2 processes are to serve this application" in line:
                     break
             else:
@@ -81,4 +103,4 @@ async def test_uvicorn_with_two_workers_is_refused_at_the_start(tmp_path: Path) 
     finally:
         process.terminate()
         rest, _ = await process.communicate()
-        EARS.hear("uvicorn", rest.decode())
+        EARS.hear(how, rest.decode())

@@ -27,7 +27,8 @@ def told_of_the_end(tell: Callable[[], object]) -> Generator[None]:
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def handle(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(tell)
+        if not loop.is_closed():  # else another's handler, put over this one, has kept it
+            loop.call_soon_threadsafe(tell)
         former = before[signal.Signals(number)]
         assert callable(former)
         former(number, frame)

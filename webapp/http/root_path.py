@@ -5,7 +5,8 @@ root_path, Litestar takes the mount off and adds a slash. So it is read from `ra
 
 What could go wrong: two readings of one path. A proxy that keeps strangers from /tools/mcp must not
 be passed by /tools/tools/mcp. So whether something was taken off is never guessed from a path: the
-host tells it (root_path), or ELICIT_ROOT_PATH does, and the whole must begin as ELICIT_URL does.
+host tells it (root_path, with which its paths begin then, as ASGI has it), or ELICIT_ROOT_PATH
+does, and the whole must begin as ELICIT_URL does.
 """
 
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ _OF_HOSTS = frozenset(
         "_ls_connection_state",
     }
 )
+_UNTOLD = "If a proxy takes that off, say so with ELICIT_ROOT_PATH="
 # The scope as an application of an author's has it, which stands at the root path.
 _ROOT_KEY = "elicit.root_path"
 
@@ -57,8 +59,10 @@ def placed(scope: Scope, *, url: str, root_path: str, taken: str) -> Scope:
     """
     written = written_path(scope)
     told: str = scope.get("app_root_path", scope.get("root_path", "")).rstrip("/")
-    before = taken or ("" if is_below(written, told) else told)
-    whole = before + written
+    if not (taken or is_below(written, told)):
+        why = f"The server says root_path {told}, and its paths begin otherwise. {_UNTOLD}{told}."
+        raise Misplaced(why, is_mounted=False)
+    whole = taken + written
     if whole == root_path:
         path = "/"
     elif is_below(whole, root_path):

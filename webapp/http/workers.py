@@ -1,51 +1,63 @@
 """How many processes are asked to serve one application, by what each of them can see.
 
-It is in the arguments (`--workers`, for some `-w`), which each process that is started has as well,
-or, for two of the programs, in WEB_CONCURRENCY, or for one in GUNICORN_CMD_ARGS.
+uvicorn and gunicorn may be told by an option, a variable, a file or a program, and what they made
+of it stands in their own code, which runs this one. Of the others it is in the arguments
+(`--workers`, for some `-w`), which each process that is started has as well.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
+from types import FrameType
 
 from flows.errors import StoreUnavailable
 
-_BY_VARIABLE = frozenset({"uvicorn", "gunicorn"})
-_STARTERS = _BY_VARIABLE | {"hypercorn", "granian", "fastapi"}
+# The module that runs, and where its object keeps what it was told.
+_SERVERS = {"uvicorn.server": "config", "gunicorn.arbiter": "cfg"}
+_STARTERS = frozenset({"hypercorn", "granian"})
 _OPTION = re.compile(r"(?:--workers|-w)(?:=?(?P<number>\d+))?")
 
 
-def must_be_one_process(environment: Mapping[str, str], arguments: Sequence[str]) -> None:
+def must_be_one_process(arguments: Sequence[str], *, caller: FrameType | None = None) -> None:
     """Raises StoreUnavailable where several processes were asked for.
 
     A client's session and its streams are in one of them (MCP 2025-11-25), and an answer would come
     to another.
     """
-    number = _workers(environment, arguments)
+    number = max(_of_starter(arguments), _of_server(caller))
     if number > 1:
         raise StoreUnavailable(
             f"{number} processes are to serve this application, and a call that waits in one does "
             "not hear of an answer that comes to another. Start it with one worker: --workers 1 "
-            "(and no other number in WEB_CONCURRENCY or GUNICORN_CMD_ARGS). It serves many people "
-            "at once all the same."
+            "(and no other number in WEB_CONCURRENCY, GUNICORN_CMD_ARGS, gunicorn.conf.py or "
+            "uvicorn.run(workers=)). It serves many people at once all the same."
         )
 
 
-def _workers(environment: Mapping[str, str], arguments: Sequence[str]) -> int:
-    starter = _starter(PurePath(arguments[0])) if arguments else ""
-    if starter not in _STARTERS:
+def _of_server(frame: FrameType | None) -> int:
+    """What a server was told that runs the code of this frame."""
+    number = 1
+    while frame is not None:
+        kept = _SERVERS.get(frame.f_globals.get("__name__", ""))
+        if kept is not None:
+            told = getattr(frame.f_locals.get("self"), kept, None)
+            number = max(number, getattr(told, "workers", None) or 1)
+        frame = frame.f_back
+    return number
+
+
+def _of_starter(arguments: Sequence[str]) -> int:
+    if not arguments or _starter(PurePath(arguments[0])) not in _STARTERS:
         return 1
-    if starter == "gunicorn":
-        arguments = [*arguments, *environment.get("GUNICORN_CMD_ARGS", "").split()]
     for at, word in enumerate(arguments):
         found = _OPTION.fullmatch(word)
         if found is not None:
             return _number(found["number"] or "".join(arguments[at + 1 : at + 2]))
-    return _number(environment.get("WEB_CONCURRENCY", "")) if starter in _BY_VARIABLE else 1
+    return 1
 
 
 def _starter(program: PurePath) -> str:
-    """`/venv/bin/uvicorn`, or `.../uvicorn/__main__.py` where it was started by `python -m`."""
+    """`/venv/bin/granian`, or `.../granian/__main__.py` where it was started by `python -m`."""
     return program.parent.name if program.name == "__main__.py" else program.name
 
 

@@ -123,7 +123,7 @@ class Accepted(Arriving, HTTPProtocol):
 def peer_of(transport: asyncio.BaseTransport) -> Peer | None:
     """Whose connection it is; None for one that does not come from this machine."""
     connection = _connection_of(transport)
-    return None if connection is None else _believed(uid_of_peer(connection), transport)
+    return None if connection is None else _believed(uid_of_peer(connection), connection, transport)
 
 
 async def _searched(transport: asyncio.BaseTransport) -> Peer | None:
@@ -132,7 +132,7 @@ async def _searched(transport: asyncio.BaseTransport) -> Peer | None:
     if connection is None:
         return None
     uid = await asyncio.get_running_loop().run_in_executor(None, uid_of_peer, connection)
-    return _believed(uid, transport)
+    return _believed(uid, connection, transport)
 
 
 def _connection_of(transport: asyncio.BaseTransport) -> PeerConnection | None:
@@ -145,8 +145,11 @@ def _connection_of(transport: asyncio.BaseTransport) -> PeerConnection | None:
     return loopback_of(ends)
 
 
-def _believed(uid: int | None, transport: asyncio.BaseTransport) -> Peer:
-    return Peer(uid=uid) if _still_stands(transport) else Peer(uid=None, is_gone=True)
+def _believed(
+    uid: int | None, connection: PeerConnection, transport: asyncio.BaseTransport
+) -> Peer:
+    is_gone = not _still_stands(transport)
+    return Peer(uid=None if is_gone else uid, is_gone=is_gone, connection=connection)
 
 
 def _still_stands(transport: asyncio.BaseTransport) -> bool:

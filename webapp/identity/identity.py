@@ -25,6 +25,12 @@ from webapp.records.owners import Owners
 
 _WHO_OR_CODE = "who= of create_app (or else ELICIT_BIND=code, for letters that its users type)"
 
+_FROM_INSIDE = (
+    "Nobody can be asked: this call comes from inside the process of a server that others reach, "
+    "and does not say for whom. Code of the application's own asks within `async with "
+    "asking(owner, show=...)`; a client in it calls over HTTP with the user's access token."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
@@ -189,7 +195,9 @@ class Identity:
             known = self._known(replace(subject, client_id=subject.client_id or client))
             return replace(known, is_client_verified=bool(subject.client_id))
         if scope is None:
-            return Caller(owner=self.local_owner, client=client)
+            if self._locality.are_only:
+                return Caller(owner=self.local_owner, client=client)
+            return self._anonymous(client, _FROM_INSIDE)
         why_not = self._locality.why_not(scope)
         if why_not is None or self._has_key(scope):
             return Caller(owner=self.local_owner, client=client)

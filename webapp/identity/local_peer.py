@@ -21,7 +21,7 @@ import re
 import socket
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
@@ -60,10 +60,14 @@ class PeerConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Whose connection it is; `is_gone` if it ended before that could be known."""
+    """Whose connection it is; `is_gone` if it ended before that could be known.
+
+    `connection` is the one that was looked at, where that was a socket.
+    """
 
     uid: int | None
     is_gone: bool = False
+    connection: PeerConnection | None = field(default=None, compare=False)
 
 
 def uid_of_peer(connection: PeerConnection) -> int | None:
@@ -110,6 +114,11 @@ class LocalPeers:
         self._uid = uid
         self._address = PublicAddress.parse(public_url)
         self._hosts = frozenset({self._address.authority, *self._address.aliases})
+
+    @property
+    def are_only(self) -> bool:
+        """Whether nobody else can reach us at our public address, which is on this machine."""
+        return self._address.is_on_loopback
 
     def is_local(self, scope: Mapping[str, Any]) -> bool:
         """Tell whether the request comes from a program of our own user on this machine."""
@@ -168,11 +177,14 @@ class LocalPeers:
             return "The request comes from another machine."
         if self._uid == _NOBODY:
             return "This server runs as the user nobody, whose name others share."
-        if not isinstance(scope.get(PEER_KEY), Peer):
+        peer = scope.get(PEER_KEY)
+        if not isinstance(peer, Peer):
             return (
                 "The server that runs this application does not say who made a connection: `elicit "
                 "serve` does, and uvicorn.run(app, http=webapp.Accepted)."
             )
+        if peer.connection not in (None, connection):
+            return "Something before this application wrote another address into the request."
         uid = self.uid(scope)
         if uid is None:
             return "This machine does not tell which user made the connection."

@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 import anyio.to_thread
 from starlette.requests import Request
 
+from webapp.http.root_path import rooted
+
 USER_ID_CHARACTERS = 256
 ANSWERS_WITHIN = timedelta(seconds=5)
 # The request as it came to us: a framework of ours writes into it what its own routes need.
@@ -48,7 +50,7 @@ def must_be_sign_in_url(url: str) -> None:
 
 def note_request(scope: MutableMapping[str, Any]) -> None:
     """Keep it as the author's own application has handed it on."""
-    scope[_AS_IT_CAME] = dict(scope)
+    scope[_AS_IT_CAME] = dict(rooted(scope))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # Of the libraries, which log what a tool raised.
 TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
-ACCESS_LOGGERS = ("uvicorn.access", "hypercorn.access")  # gunicorn's worker writes uvicorn's
+# gunicorn's worker writes uvicorn's.
+ACCESS_LOGGERS = ("uvicorn.access", "hypercorn.access", "granian.access")
 LETTERS_AT_MOST = 2000  # of one text in the log
 TRACE_LETTERS_AT_MOST = 8000
 MASKED_LETTERS_AT_MOST = 64 * 1024  # of a record that others write, where something is hidden
@@ -31,8 +32,8 @@ PLACES_AT_MOST = 6
 CAUSES_AT_MOST = 10
 # Tokens of ours, and all that comes back with a browser.
 _IN_ADDRESS = re.compile(
-    r"(/(?:e|pair|callback/url)/)[^/?#\s]+"
-    r"|(/(?:return|callback|signin/callback)(?:/[\w.-]+)?/?)\?\S+"
+    r"(/(?:e|pair|callback/url)/)[^/?#\s\"]+"
+    r"|(/(?:return|callback|signin/callback)(?:/[\w.-]+)?/?)\?[^\s\"]+"
     r"|()[\w-]{40,}\.[\w-]{43}(?![\w-])"
 )
 _OURS = ("webapp", "flows")
@@ -182,6 +183,8 @@ def mask_addresses(record: logging.LogRecord) -> bool:
             _IN_ADDRESS.sub(_without_token, each) if isinstance(each, str) else each
             for each in record.args
         )
+    else:  # by name, and some are only made when they are written
+        record.msg, record.args = _IN_ADDRESS.sub(_without_token, record.getMessage()), ()
     return True
 
 

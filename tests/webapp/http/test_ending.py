@@ -42,6 +42,24 @@ async def test_afterwards_the_hosts_handler_stands_alone() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_handler_that_another_one_has_kept_is_no_harm_afterwards() -> None:
+    async def first(begun: asyncio.Event) -> None:
+        with told_of_the_end(lambda: None):
+            begun.set()
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        begun = asyncio.Event()
+        one = asyncio.create_task(first(begun))
+        await begun.wait()
+        with told_of_the_end(lambda: None):
+            await one
+
+    asyncio.run(both())
+    signal.raise_signal(signal.SIGTERM)
+    assert heard == ["host"]
+
+
 async def test_a_handler_that_came_after_ours_stays() -> None:
     with told_of_the_end(lambda: None):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

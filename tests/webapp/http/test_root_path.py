@@ -38,15 +38,28 @@ def test_a_proxy_that_keeps_the_path_needs_no_word() -> None:
 
 
 def test_what_a_proxy_takes_off_is_told_by_the_host_or_the_setting() -> None:
-    # uvicorn writes its --root-path before what came; others leave the path as it came.
+    # uvicorn writes its --root-path before what came.
     assert inside(scope("/tools/mcp", root_path="/tools")) == "/mcp"
-    assert inside(scope("/mcp", root_path="/tools")) == "/mcp"
     assert inside(scope("/mcp"), taken="/tools") == "/mcp"
+    assert inside(scope("/mcp", root_path="/tools"), taken="/tools") == "/mcp"
     # A part of it: the proxy takes /a off, and the mount stands at /b.
     assert inside(scope("/b/mcp"), root_path="/a/b", taken="/a") == "/mcp"
     told = {"app_root_path": "/a", "root_path": "/a/b"}
     assert inside(scope("/a/b/mcp", **told), root_path="/a/b") == "/mcp"
-    assert inside(scope("/b/mcp", **told), root_path="/a/b") == "/mcp"
+    assert inside(scope("/b/mcp", **told), root_path="/a/b", taken="/a") == "/mcp"
+
+
+def test_a_server_that_leaves_paths_as_they_came_has_to_be_told_of_by_the_setting() -> None:
+    # hypercorn and granian: beside /mcp, /tools/mcp would name the same, of a proxy's /tools/tools.
+    told = {"app_root_path": "/a", "root_path": "/a/b"}
+    for given, root_path, setting in (
+        (scope("/mcp", root_path="/tools"), "/tools", "ELICIT_ROOT_PATH=/tools"),
+        (scope("/b/mcp", **told), "/a/b", "ELICIT_ROOT_PATH=/a"),
+    ):
+        with pytest.raises(Misplaced, match=rf"{setting}\."):
+            inside(given, root_path=root_path)
+    given = scope("/tools/mcp", root_path="/tools")
+    assert inside(given, taken="/tools") == "/tools/mcp"
 
 
 def test_a_path_that_was_taken_off_without_a_word_names_nothing() -> None:

@@ -49,7 +49,11 @@ def test_a_connection_that_stands_is_its_users() -> None:
     with bound("127.0.0.1") as listener:
         listener.listen()
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
-            assert peer_of(transport(accepted)) == Peer(uid=ME)
+            peer = peer_of(transport(accepted))
+            assert peer == Peer(uid=ME)
+            assert peer.connection == PeerConnection(
+                client=accepted.getpeername(), server=accepted.getsockname()
+            )
 
 
 @ON_LINUX

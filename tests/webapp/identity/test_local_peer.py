@@ -65,6 +65,19 @@ def why_not(
     return LocalPeers(uid=uid, public_url=public_url).why_not({PEER_KEY: Peer(uid=peer), **seen})
 
 
+def test_an_address_that_was_rewritten_is_nobodys_also_on_loopback() -> None:
+    ends = PeerConnection(client=("127.0.0.1", 50000), server=("127.0.0.1", 8765))
+    here = LocalPeers(uid=1000, public_url=HERE)
+    for client, is_local in (("127.0.0.1", 50000), True), (("127.0.0.1", 0), False):
+        noted = {PEER_KEY: Peer(uid=1000, connection=ends)}
+        assert here.is_local({**scope(client=client), **noted}) is is_local
+    mapped = scope(client=("::ffff:127.0.0.1", 50000), server=("::ffff:127.0.0.1", 8765))
+    assert here.is_local({**mapped, PEER_KEY: Peer(uid=1000, connection=ends)})
+    relayed = scope(client=("127.0.0.9", 50000))
+    why = here.why_not({**relayed, PEER_KEY: Peer(uid=1000, connection=ends)})
+    assert why == "Something before this application wrote another address into the request."
+
+
 def test_our_own_user_on_loopback_is_local() -> None:
     assert why_not(scope()) is None
     assert why_not(scope(http_version="2")) is None

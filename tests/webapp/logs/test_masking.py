@@ -143,3 +143,10 @@ def test_a_hosts_log_of_requests_has_no_token_in_it(address: str, written: str) 
     record = logging.LogRecord("uvicorn.access", logging.INFO, "", 1, "%s %s %s %s %d", args, None)
     assert mask_addresses(record)
     assert record.args == ("127.0.0.1:1", "GET", written, "1.1", 200)
+    # hypercorn and granian name what they write, each in its own way.
+    named = {"m": "GET", "U": address, "s": 200}
+    record = logging.LogRecord(
+        "granian.access", logging.INFO, "", 1, '"%(m)s %(U)s" %(s)d', (named,), None
+    )
+    assert mask_addresses(record)
+    assert record.getMessage() == f'"GET {written}" 200'
