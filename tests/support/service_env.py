@@ -100,6 +100,9 @@ class Holding:
     def busy(self) -> object:
         return "busy"
 
+    async def heed(self, call: Leg) -> None:
+        """Nobody answered it anything."""
+
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         self.shown = shown
         self.holds = shown.elicitation.id
