@@ -65,9 +65,11 @@ async def test_every_id_that_a_list_shows_is_one_that_a_command_takes(shop: Shop
         assert (await shop.tell(stranger)).status_code == 200
     (row,) = await listed(shop)
     assert row.id == shown
-    for id in (shown, payment.id, "-" + shown[1:], "-" + payment.id[1:]):
-        assert taken(["payments", "refund", id]) == id[-24:]
-        assert taken(["payments", "refund", id[:9]]) == id[:9]
+    for start in ("ab", "-a", "--"):
+        for id in (start + shown[2:], start + payment.id[2:]):
+            assert taken(["payments", "refund", id]) == id[-24:]
+            if start != "--":  # which is shown whole
+                assert taken(["payments", "refund", id[:9]]) == id[:9]
     hooks = [row.id for row in (await list_hooks(shop.service)).rows if row.id]
     assert hooks
     for id in hooks:
