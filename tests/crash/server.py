@@ -24,6 +24,7 @@ from flows import elicit
 from flows.crypto.vault import Ring
 from flows.elicitation.states import Json
 from tests.support.serving import serving, transport_to
+from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.deadline import UNSURE
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
@@ -100,6 +101,7 @@ def settings_of(*, public_port: int, folder: str) -> Settings:
         ring=Ring([SECRET]),
         store=f"sqlite:///{Path(folder) / 'elicit.db'}",
         uid=os.getuid(),
+        policies=AT_ONCE,
     )
 
 
