@@ -123,6 +123,7 @@ async def test_every_setting_is_listed_with_its_default_and_whether_it_is_set(tm
         "ELICIT_GITHUB_CLIENT_SECRET": "hunter2",
         "ELICIT_ISSUER_CLIENT_SECRET": " ",
         "ELICIT_GRACE": "wrong hunter2",
+        "ELICIT_MIN_ANSWER": "0",
     }
     end = await called("settings", home=tmp_path, extra=given)
     assert (end.status, end.err) == (0, "")
@@ -132,6 +133,7 @@ async def test_every_setting_is_listed_with_its_default_and_whether_it_is_set(tm
     assert [row[0] for row in told if row[1] == "yes"] == [
         "ELICIT_SECRET",
         "ELICIT_{NAME}_CLIENT_SECRET",
+        "ELICIT_MIN_ANSWER",
         "ELICIT_GRACE",
     ]
     assert ["ELICIT_PENDING_PER_OWNER", "no", "50"] in [row[:3] for row in told]
