@@ -1,6 +1,7 @@
 """The application: every part is built here, once, in sight."""
 
 import asyncio
+import inspect
 import logging
 import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
@@ -99,7 +100,7 @@ async def open_app(
         await must_name_tools(settings.gate, server)
     async with AsyncExitStack() as stack:
         if store is None:
-            must_be_one_process(sys.argv, caller=sys._getframe())  # noqa: SLF001 - who runs it
+            must_be_one_process(sys.argv, caller=inspect.currentframe())
             store = await open_noted(settings)
             stack.push_async_callback(store.aclose)
         await must_open_all(store, settings.ring)

@@ -41,11 +41,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    wanted = "" if options.name is None else options.name.upper()
+    name: str = options.name or ""
+    wanted = name.upper()
     rows = [row for row in _rows() if wanted in row.name]
     if not rows:
         raise CommandRefused(
-            f"No setting has {printed(options.name)} in its name: elicit settings lists them."
+            f"No setting has {printed(name)} in its name: elicit settings lists them."
         )
     if options.name is None or options.as_json:
         table = Table(rows=rows, columns=COLUMNS, nothing="")

@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -174,9 +174,10 @@ def _whole(value: Any) -> str:
         case datetime():
             return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
         case Mapping():
-            return ", ".join(f"{name} {each}" for name, each in value.items())
+            pairs = cast("Mapping[str, object]", value)
+            return ", ".join(f"{name} {each}" for name, each in pairs.items())
         case list() | tuple():
-            return ", ".join(map(str, value))
+            return ", ".join(map(str, cast("Sequence[object]", value)))
         case _:
             return str(value)
 
