@@ -513,6 +513,7 @@ MAY_START = {
         "subprocess.run": "git, and nothing of ours",
         "stdio_client": "with a standard error that is heard",
     },
+    "public/test_their_own_tests.py": {"subprocess.run": "a run of an author's tests"},
     "oidc/private_network.py": {"subprocess.run": "makes a network"},
     "oidc/env.py": {"subprocess.run": "installs the provider"},
     "support/processes.py": {
