@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 TIMES ?= 100
-.PHONY: help run test test-slow soak check docs bench clean pins pythons lowest
+.PHONY: help run test test-slow soak check ruff mypy pyright docs bench clean pins pythons lowest
 
 help:
 	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
@@ -37,10 +37,16 @@ test-slow: $(VENV)/dev.stamp
 soak: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.soak --times $(TIMES) --workers $(WORKERS)
 
-check: $(VENV)/dev.stamp
+check: ruff mypy pyright
+
+ruff: $(VENV)/dev.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+mypy: $(VENV)/dev.stamp
 	$(BIN)/mypy
+
+pyright: $(VENV)/dev.stamp
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
 # The tests that need neither a browser nor a client of another language: three minutes.
