@@ -28,7 +28,10 @@ DOCUMENT = HOUSE / "docs" / "soak.md"
 POINTS, OUTSIDE = "tests/crash", "tests/outside"
 ONCE = tuple(
     f"tests/{folder}"
-    for folder in ("browser", "oidc", "public", "typescript", "webapp/cli", "webapp/pages")
+    for folder in (
+        *("browser", "hosts", "oidc", "public", "typescript"),
+        *("webapp/cli", "webapp/pages", "webapp/serving", "webapp/testing"),
+    )
 )
 BROKEN = "(the run itself)"
 HEAD = (
