@@ -1,24 +1,54 @@
 """From the address in the settings to an open store.
 
-An address may hold a password one day, so a refusal names its scheme and nothing more of it.
+An address may hold a password, so a refusal names its scheme and nothing more of it.
 """
 
+import asyncio
 import sqlite3
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
+from typing import Protocol, cast
 
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.store import Store
 
-_POSSIBLE = "sqlite:///relative.db, sqlite:////absolute.db or memory:"
+_SQLITE = "sqlite:///"
+_POSSIBLE = (
+    "sqlite:///relative.db, sqlite:////absolute.db, postgresql://, redis://, rediss://, "
+    "valkey://, valkeys:// or memory:"
+)
+# What several machines share: the module, which is loaded where it is asked for, and its extra.
+_SHARED = {
+    "postgresql": ("webapp.stores.postgres", "postgres"),
+    "redis": ("webapp.stores.valkey", "redis"),
+    "rediss": ("webapp.stores.valkey", "redis"),
+    "valkey": ("webapp.stores.valkey", "redis"),
+    "valkeys": ("webapp.stores.valkey", "redis"),
+}
+
+
+class _Module(Protocol):
+    """What a module of a shared store has."""
+
+    async def open_store(self, url: str) -> Store: ...
+    async def holds_something(self, url: str) -> bool: ...
+
+
+def is_shared(url: str) -> bool:
+    """Whether processes of several machines can have the store at the address open."""
+    return _scheme_of(url) in _SHARED
 
 
 def holds_something(url: str) -> bool:
-    """Whether records are kept at the address; also if that cannot be seen. Blocks on the disk."""
-    path = Path(url.removeprefix("sqlite:///"))
+    """Whether records are kept at the address; also if that cannot be seen. Blocks."""
+    if is_shared(url):
+        return _in_a_thread(url)
+    path = Path(url.removeprefix(_SQLITE))
     try:
-        if not url.startswith("sqlite:///") or path.stat().st_size == 0:
+        if not url.startswith(_SQLITE) or path.stat().st_size == 0:
             return False
         address = f"{path.absolute().as_uri()}?mode=rw"  # not ro: its log may be all there is
         with closing(sqlite3.connect(address, uri=True)) as connection:
@@ -34,8 +64,10 @@ def holds_something(url: str) -> bool:
 
 def is_gone(address: str) -> bool:
     """Whether a store that had this address is there no more. Raises OSError if nobody may look."""
+    if is_shared(address):
+        return False  # a server that does not answer may be back
     try:
-        Path(address.removeprefix("sqlite:///")).stat()
+        Path(address.removeprefix(_SQLITE)).stat()
     except (FileNotFoundError, NotADirectoryError):
         return True
     return False
@@ -45,12 +77,39 @@ async def open_store(url: str) -> Store:
     """Open the store at the address; ValueError says which addresses are possible."""
     if url == "memory:":
         return MemoryStore()
-    scheme, colon, _ = url.partition(":")
-    if scheme != "sqlite" or not colon:
+    if is_shared(url):
+        return await _module_of(url).open_store(url)
+    if _scheme_of(url) != "sqlite":
+        scheme = url.partition(":")[0]
         raise ValueError(f"no store is reached by {scheme!r}; possible are {_POSSIBLE}")
-    path = url.removeprefix("sqlite:///")
+    path = url.removeprefix(_SQLITE)
     if path in (url, "", "/", ":memory:"):
         raise ValueError(f"this address names no file; possible are {_POSSIBLE}")
     if "?" in path:
         raise ValueError("the store sets SQLite's options itself: no '?' in its address")
     return await SqliteStore.open(Path(path))
+
+
+def _scheme_of(url: str) -> str:
+    scheme, colon, _ = url.partition(":")
+    return scheme if colon else ""
+
+
+def _module_of(url: str) -> _Module:
+    module, extra = _SHARED[_scheme_of(url)]
+    try:
+        return cast("_Module", import_module(module))
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"a store at {_scheme_of(url)}:// needs more to be installed: "
+            f"pip install 'elicit-url[{extra}]'"
+        ) from error
+
+
+def _in_a_thread(url: str) -> bool:
+    """Asked while settings are read, where a loop may run already."""
+    found: list[bool] = []
+    look = Thread(target=lambda: found.append(asyncio.run(_module_of(url).holds_something(url))))
+    look.start()
+    look.join()
+    return found != [False]
