@@ -82,7 +82,7 @@ async def serve(orders: AccountOrders, line: socket.socket) -> None:
                 say("serving")
                 await reader.read()
         return
-    settings = settings_of(public_port=orders.public_port, folder=orders.folder)
+    settings = settings_of(public_port=orders.public_port, folder=orders.folder, store=orders.store)
     may_sweep = asyncio.Event()
     if not orders.waits_to_sweep:
         may_sweep.set()
@@ -154,6 +154,17 @@ def tools(orders: AccountOrders) -> MCPServer:
         key = await elicit.secret("The key of the tea room", name="tea-room")
         have(key)
         return f"tea for {len(key)} letters under {await elicit.once('work', work)}"
+
+    @server.tool()
+    async def order(number: int) -> str:
+        receipt = await elicit.payment(
+            Money("9.00", "EUR"), f"Tea {number}", timeout=timedelta(hours=3)
+        )
+
+        async def brew(key: str) -> Json:
+            return await work(f"{number} {receipt.id} {key}")
+
+        return f"tea {number} for {await elicit.once('brew', brew)}"
 
     _add_spoiler(server, Path(orders.folder))
     return server
