@@ -8,7 +8,7 @@ process that waited for it.
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -155,6 +155,12 @@ def tools(orders: AccountOrders) -> MCPServer:
         have(key)
         return f"tea for {len(key)} letters under {await elicit.once('work', work)}"
 
+    _add_order(server, work)
+    _add_spoiler(server, Path(orders.folder))
+    return server
+
+
+def _add_order(server: MCPServer, work: Callable[[str], Awaitable[Json]]) -> None:
     @server.tool()
     async def order(number: int) -> str:
         receipt = await elicit.payment(
@@ -165,9 +171,6 @@ def tools(orders: AccountOrders) -> MCPServer:
             return await work(f"{number} {receipt.id} {key}")
 
         return f"tea {number} for {await elicit.once('brew', brew)}"
-
-    _add_spoiler(server, Path(orders.folder))
-    return server
 
 
 def _add_spoiler(server: MCPServer, folder: Path) -> None:

@@ -79,7 +79,7 @@ class Lives:
                 writes = self._random.randint(*WRITES_A_LIFE)
                 if not await self._has_written(server, writes, done):
                     return
-                if self._random.random() < 0.5:  # noqa: PLR2004 - one as often as the other
+                if self._random.random() < 0.5:
                     await self._database.kill_and_start()
                     self.killed += not isinstance(self._database, NoDatabase)
                     if not await self._has_written(server, writes, done):
@@ -114,9 +114,9 @@ async def survives(
     modes: Sequence[str],
     seed: int,
 ) -> int:
-    """Have orders paid and brewed, so many at a time, until all was killed so often; how many it were.
+    """Have orders paid for and brewed, one a caller at a time, until the kills are over.
 
-    Raises AssertionError if anything is lost or doubled.
+    Returns how many. Raises AssertionError if anything is lost or doubled.
     """
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
