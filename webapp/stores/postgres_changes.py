@@ -17,7 +17,7 @@ from msgspec.json import decode, encode
 
 from flows.errors import StoreUnavailable
 from webapp.stores.lanes import Lanes, first
-from webapp.stores.postgres_driver import ERRORS, Connection
+from webapp.stores.postgres_driver import ERRORS, PostgresConnection
 from webapp.stores.postgres_rows import record_of
 from webapp.stores.postgres_server import Server, listening, unavailable
 from webapp.stores.store import Record
@@ -40,7 +40,9 @@ _Name = tuple[str, str, str]
 class PostgresChanges:
     """Sends the names of what this opening wrote, and hears those of others."""
 
-    def __init__(self, server: Server, connection: Connection, *, url: str, name: str) -> None:
+    def __init__(
+        self, server: Server, connection: PostgresConnection, *, url: str, name: str
+    ) -> None:
         """`connection` is the first one that listens; `name` is the setting of its address."""
         self._server = server
         self._url = url
@@ -119,7 +121,7 @@ class PostgresChanges:
         for name in names:
             self._reading.put(name)
 
-    async def _listen(self, connection: Connection) -> None:
+    async def _listen(self, connection: PostgresConnection) -> None:
         """Until it is cancelled: on one connection, and when that is lost on the next."""
         wait = _FIRST_WAIT_SECONDS
         is_first = True
@@ -136,7 +138,7 @@ class PostgresChanges:
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LAST_WAIT_SECONDS)
 
-    async def _stay(self, connection: Connection) -> None:
+    async def _stay(self, connection: PostgresConnection) -> None:
         """Raises StoreUnavailable when the connection is lost."""
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())

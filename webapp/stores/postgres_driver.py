@@ -11,7 +11,7 @@ _library: Any = asyncpg
 Row = Sequence[Any]
 
 
-class Connection(Protocol):
+class PostgresConnection(Protocol):
     """One connection; every call takes a statement at a time."""
 
     async def fetch(self, statement: str, *values: object) -> Sequence[Row]: ...
@@ -31,21 +31,21 @@ class Connection(Protocol):
     def terminate(self) -> None: ...
 
 
-class Pool(Protocol):
+class PostgresPool(Protocol):
     """Several of them."""
 
-    def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[Connection]: ...
+    def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[PostgresConnection]: ...
     async def close(self) -> None: ...
     def terminate(self) -> None: ...
 
 
-async def connect(url: str, **options: Any) -> Connection:
-    connection: Connection = await _library.connect(url, **options)
+async def connect(url: str, **options: Any) -> PostgresConnection:
+    connection: PostgresConnection = await _library.connect(url, **options)
     return connection
 
 
-async def create_pool(url: str, **options: Any) -> Pool:
-    pool: Pool = await _library.create_pool(url, **options)
+async def create_pool(url: str, **options: Any) -> PostgresPool:
+    pool: PostgresPool = await _library.create_pool(url, **options)
     return pool
 
 

@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
 from typing import Any, NoReturn
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from flows.errors import StoreUnavailable
 from webapp.stores import postgres_driver as driver
-from webapp.stores.postgres_driver import ERRORS, TO_REPEAT, Connection, Pool, Row
+from webapp.stores.opening import without_password
+from webapp.stores.postgres_driver import ERRORS, TO_REPEAT, PostgresConnection, PostgresPool, Row
 
 SECONDS = 10.0
 _LAYOUT_SECONDS = 60.0
@@ -24,7 +24,6 @@ _CONNECTIONS_AT_MOST = 4  # and one that listens
 _IDLE_SECONDS = 300.0
 _LAYOUT = 1
 _OLDEST_SERVER = 14
-_SECRETS = ("password", "sslpassword")
 _FENCED = "EL001"
 _LIKE = "postgresql://user:password@host:5432/database"
 
@@ -37,22 +36,10 @@ def statements() -> Mapping[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def without_password(url: str) -> str:
-    """The address as it may be shown and noted."""
-    parts = urlsplit(url)
-    user, at, hosts = parts.netloc.rpartition("@")
-    query = [(name, value) for name, value in parse_qsl(parts.query) if name not in _SECRETS]
-    return urlunsplit(
-        parts._replace(
-            netloc=f"{user.partition(':')[0]}{at}{hosts}", query=urlencode(query, safe="/:")
-        )
-    )
-
-
 class Server:
     """Connections to one address, given out for a statement or a transaction."""
 
-    def __init__(self, pool: Pool, *, address: str) -> None:
+    def __init__(self, pool: PostgresPool, *, address: str) -> None:
         self.address = address
         self.round_trips = 0
         self._pool = pool
@@ -132,7 +119,7 @@ class Server:
             raise unavailable(error, url=self.address, name="ELICIT_STORE") from error
 
     @asynccontextmanager
-    async def connection(self) -> AsyncGenerator[Connection]:
+    async def connection(self) -> AsyncGenerator[PostgresConnection]:
         """One for a while; its errors are raised as StoreUnavailable."""
         self.round_trips += 1
         try:
@@ -148,7 +135,7 @@ class Server:
             raise unavailable(error, url=self.address, name="ELICIT_STORE") from error
 
     @asynccontextmanager
-    async def snapshot(self) -> AsyncGenerator[Connection]:
+    async def snapshot(self) -> AsyncGenerator[PostgresConnection]:
         """A connection that sees everything as of one moment."""
         async with (
             self.connection() as connection,
@@ -191,7 +178,7 @@ async def _keep(_connection: object) -> None:
     """We change no session: to reset it would be a round trip for each statement."""
 
 
-async def connect(url: str, *, name: str) -> Connection:
+async def connect(url: str, *, name: str) -> PostgresConnection:
     """One connection of its own; `name` is the setting that has the address."""
     try:
         return await driver.connect(
@@ -202,7 +189,7 @@ async def connect(url: str, *, name: str) -> Connection:
         raise unavailable(error, url=url, name=name) from None
 
 
-async def listening(url: str, *, name: str) -> Connection:
+async def listening(url: str, *, name: str) -> PostgresConnection:
     """A connection that hears notifications; refused through a pooler, where it would hear none."""
     connection = await connect(url, name=name)
     try:
@@ -311,7 +298,7 @@ def _must_be_ours(row: Mapping[str, Any]) -> None:
         )
 
 
-async def _lay_out(connection: Connection) -> None:
+async def _lay_out(connection: PostgresConnection) -> None:
     """Make the tables if there are none; of several that begin at once, one does."""
     if not await connection.fetchval(statements()["is_laid_out"]):
         async with connection.transaction():
