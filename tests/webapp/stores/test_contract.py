@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
-from webapp.stores import Conflict, Record, Store
+from tests.support.postgres_server import fresh_database
+from webapp.stores import Conflict, Record, Store, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 
@@ -589,3 +590,13 @@ class TestSqlite(StoreContract):
         yield store, other
         await store.aclose()
         await other.aclose()
+
+
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        async with fresh_database() as url:
+            store, other = await open_store(url), await open_store(url)
+            yield store, other
+            await store.aclose()
+            await other.aclose()
