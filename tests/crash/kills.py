@@ -123,15 +123,15 @@ async def survives(
         open_market(pool, folder, address=database.address) as env,
     ):
         lives, done = Lives(env, database=database, kills=kills, seed=seed), asyncio.Event()
-        living = asyncio.create_task(lives.go_on(done))
         results: list[str] = []
-        async with asyncio.TaskGroup() as group:
-            numbers = count()
-            for place in range(callers):
-                mode = modes[place % len(modes)]
-                group.create_task(_order_on(lives, numbers, results, mode=mode))
-        done.set()
-        await living
+        async with asyncio.TaskGroup() as living:
+            living.create_task(lives.go_on(done))
+            async with asyncio.TaskGroup() as calls:
+                numbers = count()
+                for place in range(callers):
+                    mode = modes[place % len(modes)]
+                    calls.create_task(_order_on(lives, numbers, results, mode=mode))
+            done.set()
         await _all_agree(env, results)
         return len(results)
 
