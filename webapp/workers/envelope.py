@@ -54,7 +54,7 @@ class Envelope(Struct, array_like=True):
     """One request without its body."""
 
     key: bytes
-    plain: dict[str, str | bytes | None]
+    plain: dict[str, Any]
     headers: list[tuple[bytes, bytes]]
     client: _End
     server: _End

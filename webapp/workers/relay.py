@@ -241,10 +241,13 @@ class Relay:
             async with asyncio.timeout(_GREETING_SECONDS):
                 sealed = await _read(reader, at_most=_ENVELOPE_BYTES_AT_MOST)
             envelope = Envelope.open(sealed, self._ring, to=self._name, challenge=challenge)
-        except (Refused, OSError, EOFError, TimeoutError) as error:
-            if not (isinstance(error, asyncio.IncompleteReadError) and not error.partial):
-                _log.warning("relay.refused", extra={"why": str(error) or "nothing came"})
-            return  # it only looked whether somebody listens
+        except (Refused, TimeoutError) as error:
+            _log.warning("relay.refused", extra={"why": str(error) or "no envelope came"})
+            return
+        except (OSError, EOFError) as error:
+            if getattr(error, "partial", b""):  # else it only looked whether somebody listens
+                _log.warning("relay.refused", extra={"why": "no envelope came"})
+            return
         channel = _Channel(reader, writer, key=envelope.key, is_answer=True)
         exchange = _Exchange(channel)
         reading = asyncio.create_task(exchange.listen())
