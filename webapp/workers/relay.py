@@ -314,6 +314,16 @@ async def _send_body(receive: Receive, channel: _Channel) -> None:
     channel.close()
 
 
+def make_private(folder: Path) -> None:
+    """Make it, if it is not there. Raises OSError where it is not this user's alone."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_ours or status.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not this user's alone")
+
+
 def _write(writer: asyncio.StreamWriter, piece: bytes) -> None:
     writer.write(_LENGTH.pack(len(piece)) + piece)
 
@@ -332,13 +342,8 @@ def _pairs(headers: object) -> list[tuple[bytes, bytes]]:
 
 def _listener_at(path: Path) -> socket.socket:
     """A socket that listens by the time it has its name. Raises OSError."""
-    for folder in (path.parent.parent, path.parent):
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        status = folder.lstat()
-        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-        if not is_ours or status.st_mode & 0o077:
-            raise PermissionError(f"{folder} is not this user's alone")
+    make_private(path.parent.parent)
+    make_private(path.parent)
     _sweep(path.parent)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     unnamed = path.with_name(f".{path.name}")
