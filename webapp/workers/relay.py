@@ -90,6 +90,8 @@ class _Channel:
 
     async def send(self, frame: _Frame) -> None:
         """Raises _Gone."""
+        if self._writer.is_closing():  # a loop of another make would raise an error of its own
+            raise _Gone
         _write(self._writer, self._sealing.seal(encode(frame), is_answer=self._is_answer))
         try:
             await self._writer.drain()
@@ -264,7 +266,8 @@ class _Exchange:
     def __init__(self, channel: _Channel) -> None:
         self._channel = channel
         self._came = asyncio.Queue[Message]()
-        self._taken = asyncio.Queue[bool]()
+        self._taken = asyncio.Queue[None]()
+        self._is_lost = False
 
     async def listen(self) -> None:
         """Take what comes, until the other end closes."""
@@ -275,10 +278,15 @@ class _Exchange:
                     body: Message = {"type": "http.request", "body": frame.body}
                     self._came.put_nowait({**body, "more_body": frame.has_more})
                 elif isinstance(frame, _Taken):
-                    self._taken.put_nowait(not frame.is_lost)
+                    if frame.is_lost:
+                        return
+                    self._taken.put_nowait(None)
         except _Gone:
-            self._came.put_nowait({"type": "http.disconnect"})
-            self._taken.put_nowait(False)
+            pass
+        finally:
+            self._is_lost = True
+            self._came.put_nowait({"type": "http.disconnect"})  # heard before `send` goes on
+            self._taken.put_nowait(None)
 
     async def receive(self) -> Message:
         message = await self._came.get()
@@ -287,7 +295,9 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Raises OSError where the client is gone (ASGI 2.4)."""
+        """Return when it was handed on, or the client is gone: as uvicorn, which says nothing."""
+        if self._is_lost:
+            return
         frame = (
             _Start(status=message["status"], headers=_pairs(message.get("headers", ())))
             if message["type"] == "http.response.start"
@@ -295,13 +305,9 @@ class _Exchange:
                 body=bytes(message.get("body", b"")), has_more=message.get("more_body", False)
             )
         )
-        try:
+        with suppress(_Gone):  # which `listen` hears as well
             await self._channel.send(frame)
-        except _Gone as error:
-            raise ConnectionResetError("the client is gone") from error
-        if not await self._taken.get():
-            self._taken.put_nowait(False)
-            raise ConnectionResetError("the client is gone")
+        await self._taken.get()
 
 
 async def _send_body(receive: Receive, channel: _Channel) -> None:

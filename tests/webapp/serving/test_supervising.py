@@ -147,11 +147,14 @@ async def test_they_are_started_anew_one_by_one_and_answer_all_the_while(home):
         (home / "tools.py").write_text(TOOLS.replace("kept", "new code kept"))
         server.process.send_signal(signal.SIGHUP)
         said = asyncio.create_task(said_until("all workers are new", server.process))
-        answers = list[str]()
+        answers = set[str]()
         while not said.done():
             async with client_of(server.url, "2026-07-28") as (client, _):
-                answers.append(text_of(await client.call_tool("keep", {})))
-        assert {answer.removeprefix("new code ") for answer in answers} == {"kept 4 letters"}
+                text = text_of(await client.call_tool("keep", {}))
+                while "call this tool again" in text:  # it is told by one that ends
+                    text = text_of(await client.call_tool("keep", {}))
+                answers.add(text.removeprefix("new code "))
+        assert answers == {"kept 4 letters"}
         assert not before & await pids_of(server, are=are_two)
         async with client_of(server.url, "legacy") as (client, _):
             assert text_of(await client.call_tool("keep", {})) == "new code kept 4 letters"
