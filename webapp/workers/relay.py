@@ -218,9 +218,12 @@ class Relay:
                         "more_body": frame.has_more,
                     }
                 )
-            await channel.send(_Taken(is_lost=wire is not None and wire.is_broken))
+            taken = _Taken(is_lost=wire is not None and wire.is_broken)
             if isinstance(frame, _Body) and not frame.has_more:
+                with suppress(_Gone):
+                    await channel.send(taken)
                 return
+            await channel.send(taken)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
