@@ -275,8 +275,7 @@ async def _refusal(at: Served, headers: dict[str, str]) -> str | None:
             return None
         shown.cancel()
         text = text_of(await call)
-    # Whoever left a link unanswered before is given it in words.
-    return None if "/e/" in text else text
+        return None if _LINK.search(text) else text  # a client that did not answer before
 
 
 async def _shown(at: Served, caller: Caller, call: "asyncio.Task[Any]") -> str:
