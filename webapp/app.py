@@ -40,7 +40,7 @@ from webapp.mcp.messages import BoundedMessages
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
 from webapp.pages.renderer import Renderer, template_folder
-from webapp.records.owners import must_open_all
+from webapp.records.owners import must_be_servable
 from webapp.routes.answers import Answers
 from webapp.routes.switch import Switch
 from webapp.sandbox.settings import Sandbox
@@ -100,7 +100,7 @@ async def open_app(
             store, number = await _own_store(
                 stack, settings, clock=clock, has_sandbox=sandbox is not None
             )
-        await must_open_all(store, settings.ring)
+        await must_be_servable(store, settings.ring)
         outbound = outbound or await outbound_of(stack, settings)
         issuer = None
         if settings.identity.client is not None:

@@ -15,7 +15,7 @@ from webapp.command import (
     under_another_secret,
 )
 from webapp.printing import tell
-from webapp.records.owners import must_open_all, open_owners
+from webapp.records.owners import must_be_servable, open_owners
 from webapp.settings.settings import Settings
 
 
@@ -42,7 +42,7 @@ async def _examine_store(settings: Settings) -> None:
     async with opened_store(settings) as store:
         tell(f"ok  opened    {settings.store}: this user's alone, each page readable")
         try:
-            await must_open_all(store, settings.ring)
+            await must_be_servable(store, settings.ring)
             await open_owners(store=store, ring=settings.ring)
             tell("ok  secrets   open what is kept")
             await store.check()

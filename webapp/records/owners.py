@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.crypto.vault import Ring, wrapped_under
-from flows.errors import Unreadable
+from flows.errors import StoreUnavailable, Unreadable
 from webapp.records.ids import Pepper
 from webapp.records.seal import Locker, Randomness
 from webapp.stores import Conflict, Record, Store
@@ -173,8 +173,13 @@ async def count_wrapped(store: Store) -> Counter[bytes]:
     return counted
 
 
-async def must_open_all(store: Store, ring: Ring) -> None:
-    """Raises Unreadable if a secret that was taken out of the ring still wraps somebody's key."""
+async def must_be_servable(store: Store, ring: Ring) -> None:
+    """Raises Unreadable if a secret that was taken out of the ring still wraps somebody's key.
+
+    Raises StoreUnavailable if nobody may write, as it has moved elsewhere.
+    """
+    if (why := await store.fenced()) is not None:
+        raise StoreUnavailable(why)
     for fingerprint in set(await count_wrapped(store)) - set(ring.fingerprints):
         if await was_served(store, fingerprint):  # else it is damage, which no secret mends
             raise Unreadable

@@ -5,10 +5,10 @@ An address may hold a password, so a refusal names its scheme and nothing more o
 
 import asyncio
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import Protocol, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -132,8 +132,6 @@ def _module_of(url: str) -> _Module:
 
 def _in_a_thread(url: str) -> bool:
     """Asked while settings are read, where a loop may run already."""
-    found: list[bool] = []
-    look = Thread(target=lambda: found.append(asyncio.run(_module_of(url).holds_something(url))))
-    look.start()
-    look.join()
-    return found != [False]
+    with ThreadPoolExecutor(1) as thread:
+        look = thread.submit(lambda: asyncio.run(_module_of(url).holds_something(url)))
+        return look.exception() is not None or look.result()
