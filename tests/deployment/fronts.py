@@ -31,10 +31,10 @@ SERVE = ("python", "-P", "-m", "elicit_url", "serve", "{app}", "--fd", "{fd}")
 @cache
 def certificate() -> Holder:
     """Of localhost, and trusted by the clients of this process."""
-    times = {"since": datetime(2020, 1, 1, tzinfo=UTC), "until": datetime(2120, 1, 1, tzinfo=UTC)}
-    root = issued("Front", is_authority=True, **times)
+    since, until = (datetime(year, 1, 1, tzinfo=UTC) for year in (2020, 2120))
+    root = issued("Front", is_authority=True, since=since, until=until)
     TLS.load_verify_locations(cadata=root.pem.decode())
-    return issued("localhost", by=root, **times)
+    return issued("localhost", by=root, since=since, until=until)
 
 
 def keep_certificate(folder: Path) -> tuple[Path, Path]:
