@@ -509,6 +509,7 @@ MAY_START = {
         "stdio_client": "the same",
     },
     "support/pinned.py": {"subprocess.run": "installs packages"},
+    "deployment/versions.py": {"subprocess.run": "git, and nothing of ours"},
     "public/test_public_servers.py": {
         "subprocess.run": "git, and nothing of ours",
         "stdio_client": "with a standard error that is heard",
