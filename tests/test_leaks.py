@@ -509,7 +509,8 @@ MAY_START = {
         "create_subprocess_exec": "a client, which ends by itself",
         "stdio_client": "the same",
     },
-    "public/servers.py": {"subprocess.run": "installs the servers"},
+    "support/pinned.py": {"subprocess.run": "installs packages"},
+    "deployment/versions.py": {"subprocess.run": "git, and nothing of ours"},
     "public/test_public_servers.py": {
         "subprocess.run": "git, and nothing of ours",
         "stdio_client": "with a standard error that is heard",
