@@ -12,6 +12,7 @@ from flows.errors import StoreUnavailable
 from webapp.stores import Conflict, Record, Store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
+from webapp.stores.valkey.store import ValkeyStore
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
 HOLD = timedelta(seconds=30)
@@ -437,6 +438,27 @@ class TestSqlite(StoreContract):
     async def pair(self, tmp_path: Path) -> AsyncIterator[tuple[Store, Store]]:
         store = await SqliteStore.open(tmp_path / "store.db")
         other = await SqliteStore.open(tmp_path / "store.db")
+        yield store, other
+        await store.aclose()
+        await other.aclose()
+
+
+class TestValkey(StoreContract):
+    @pytest.fixture
+    async def pair(self, valkey) -> AsyncIterator[tuple[Store, Store]]:
+        store = await ValkeyStore.open(valkey.url)
+        other = await ValkeyStore.open(valkey.url)
+        yield store, other
+        await store.aclose()
+        await other.aclose()
+
+
+class TestValkeyCluster(StoreContract):
+    @pytest.fixture
+    async def pair(self, valkey_cluster) -> AsyncIterator[tuple[Store, Store]]:
+        one, another, _ = valkey_cluster
+        store = await ValkeyStore.open(one.url)
+        other = await ValkeyStore.open(another.url)
         yield store, other
         await store.aclose()
         await other.aclose()
