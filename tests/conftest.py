@@ -23,7 +23,7 @@ from hypothesis import settings
 settings.register_profile("house", deadline=None, database=None, print_blob=True)
 settings.load_profile("house")
 
-pytest_plugins = ("tests.support.leaks", "tests.support.valkey_server")
+pytest_plugins = ("tests.support.leaks",)
 
 # What starts processes of ours, a browser or a client of another language: `make test-slow`.
 SLOW_FOLDERS = (

@@ -1,4 +1,4 @@
-"""Processes that contend for one SQLite file."""
+"""Processes that contend for one store."""
 
 import asyncio
 import sys

@@ -4,24 +4,28 @@ One, and a cluster of three, are started for a worker of pytest by the first tes
 test gets them empty. A test that kills one, or sets it up wrongly, starts its own.
 """
 
+import atexit
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import DEVNULL
-from typing import Any
+from typing import Any, TypeVar
 
-import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError, RedisError
 
 from tests.support.processes import close, open_process
 
 DEADLINE_SECONDS = 300.0
 _SAFE = {"appendonly": "yes", "appendfsync": "always", "save": ""}
 _SLOTS = 16384
+_Opened = TypeVar("_Opened")
 
 
 def binary() -> str:
@@ -85,8 +89,6 @@ class OwnValkey:
     @contextmanager
     def client(self, **options: Any) -> Iterator[Any]:
         """One that blocks, for what a test does to the server itself."""
-        from redis import Redis
-
         client = Redis(unix_socket_path=str(self.socket), protocol=2, **options)
         try:
             yield client
@@ -98,8 +100,6 @@ class OwnValkey:
             client.flushall()
 
     def _answers(self) -> bool:
-        from redis.exceptions import AuthenticationError, RedisError
-
         try:
             with self.client() as client:
                 return bool(client.ping())
@@ -169,28 +169,32 @@ def _wait_until_all_know_all(nodes: list[OwnValkey]) -> None:
                 assert time.monotonic() < deadline, info
 
 
-@pytest.fixture(scope="session")
-def valkey_of_all() -> Iterator[OwnValkey]:
-    with own_valkey() as server:
-        yield server
+@cache
+def _shared() -> OwnValkey:
+    return _stays(own_valkey())
 
 
-@pytest.fixture
-def valkey(valkey_of_all: OwnValkey) -> OwnValkey:
-    """One that holds nothing."""
-    valkey_of_all.empty()
-    return valkey_of_all
+@cache
+def _shared_cluster() -> list[OwnValkey]:
+    return _stays(own_cluster())
 
 
-@pytest.fixture(scope="session")
-def valkey_cluster_of_all() -> Iterator[list[OwnValkey]]:
-    with own_cluster() as nodes:
-        yield nodes
+def _stays(opened: AbstractContextManager[_Opened]) -> _Opened:
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(opened)
 
 
-@pytest.fixture
-def valkey_cluster(valkey_cluster_of_all: list[OwnValkey]) -> list[OwnValkey]:
-    """One that holds nothing."""
-    for node in valkey_cluster_of_all:
+def fresh_valkey() -> OwnValkey:
+    """The worker's, which holds nothing now; no test stops it."""
+    server = _shared()
+    server.empty()
+    return server
+
+
+def fresh_cluster() -> list[OwnValkey]:
+    """The worker's, as one server is."""
+    nodes = _shared_cluster()
+    for node in nodes:
         node.empty()
-    return valkey_cluster_of_all
+    return nodes

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
+from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import Conflict, Record, Store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
@@ -594,7 +595,8 @@ class TestSqlite(StoreContract):
 
 class TestValkey(StoreContract):
     @pytest.fixture
-    async def pair(self, valkey) -> AsyncIterator[tuple[Store, Store]]:
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        valkey = fresh_valkey()
         store = await ValkeyStore.open(valkey.url)
         other = await ValkeyStore.open(valkey.url)
         yield store, other
@@ -604,8 +606,8 @@ class TestValkey(StoreContract):
 
 class TestValkeyCluster(StoreContract):
     @pytest.fixture
-    async def pair(self, valkey_cluster) -> AsyncIterator[tuple[Store, Store]]:
-        one, another, _ = valkey_cluster
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        one, another, _ = fresh_cluster()
         store = await ValkeyStore.open(one.url)
         other = await ValkeyStore.open(another.url)
         yield store, other

@@ -8,6 +8,7 @@ message between its nodes.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any
 from weakref import WeakSet
 
 from msgspec import DecodeError, msgpack
@@ -102,7 +103,7 @@ class ValkeyChanges:
         """Pass on what is published. Raises when the server is gone."""
         is_asked = False
         while True:
-            answer = await connection.read_response(timeout=_SILENCE_SECONDS)
+            answer: Any = await connection.read_response(timeout=_SILENCE_SECONDS)
             if answer is None:
                 if is_asked:
                     raise LostConnection("the server is silent")

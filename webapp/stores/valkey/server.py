@@ -63,7 +63,7 @@ class ValkeyServer:
         cls, address: ValkeyAddress, *, answer_seconds: float = ANSWER_SECONDS
     ) -> "ValkeyServer":
         """Connect, and see whether it is one of a cluster. Raises what the library raises."""
-        options = {
+        options: dict[str, Any] = {
             **address.options,
             "protocol": 2,  # what is newer brings us nothing, and not every server has it
             "socket_timeout": answer_seconds,
@@ -72,7 +72,8 @@ class ValkeyServer:
         client = Redis(db=address.database, retry=Retry(NoBackoff(), 0), **options)
         server = cls(address, client, answer_seconds=answer_seconds)
         try:
-            if (await client.info("cluster")).get("cluster_enabled"):
+            (info,) = await server.ask_each("INFO", "cluster")
+            if info.get("cluster_enabled"):
                 await server.aclose()
                 cluster = RedisCluster(retry=Retry(NoBackoff(), 0), **options)
                 server = cls(address, cluster, answer_seconds=answer_seconds)
@@ -159,7 +160,7 @@ class ValkeyServer:
                 _ = cluster.execute_command(*wait, target_nodes=node)
             answers = await cluster.execute(raise_on_error=False, allow_redirections=is_redirected)
         else:
-            alone = client.pipeline(transaction=False)
+            alone: Any = client.pipeline(transaction=False)
             for command in commands if not durable else (*commands, wait):
                 alone.execute_command(*command)
             answers = await alone.execute(raise_on_error=False)

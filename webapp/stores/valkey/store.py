@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec import msgpack
@@ -21,6 +21,7 @@ from webapp.stores.store import (
     Conflict,
     Record,
     as_written,
+    check_copies,
     check_erasure,
     check_limit,
     check_records,
@@ -268,18 +269,13 @@ class ValkeyStore:
 
     async def load(self, *records: Record) -> None:
         """See Store."""
-        if len(records) > RECORDS_AT_MOST:
-            raise ValueError(
-                f"{len(records)} records are loaded at once, {RECORDS_AT_MOST} at most"
-            )
-        for record in records:
-            check_records((record,))
+        check_copies(records)
         check_texts(records)
         self._refuse_if_closed()
         of_shard: dict[int, list[Record]] = defaultdict(list)
         for record in records:
             of_shard[self._shard(record.owner)].append(record)
-        commands = []
+        commands: list[Command] = []
         for shard, group in of_shard.items():
             entries = [entry_of(record, expected=None) for record in group]
             values = [
@@ -305,6 +301,15 @@ class ValkeyStore:
         fences: list[Command] = [("GET", key(n, "fence")) for n in range(self._shards)]
         found = await asyncio.gather(*map(self._reads.put, fences))
         return next((why.decode() for why in found if why is not None), None)
+
+    async def clock(self) -> datetime:
+        """What the server's clock says; of a cluster, that of one of its servers."""
+        self._refuse_if_closed()
+        try:
+            (seconds, microsecond), *_ = await self._server.ask_each("TIME")
+        except FAILED as error:
+            raise self._server.unavailable(error) from error
+        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microsecond)
 
     async def aclose(self) -> None:
         """See Store."""
@@ -357,7 +362,7 @@ class ValkeyStore:
             size = sum(map(len, values))
             of_script, so_far = open_scripts.get(shard, ([], _BYTES_A_SCRIPT))
             if so_far + size > _BYTES_A_SCRIPT:
-                of_script, so_far = [], 0
+                of_script, so_far = list[int](), 0
                 places.append((shard, of_script))
             of_script.append(place)
             open_scripts[shard] = (of_script, so_far + size)
