@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
 from tests.support.postgres_server import fresh_database
+from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import Conflict, Record, Store, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
+from webapp.stores.valkey.store import ValkeyStore
 
 WHY = "it's moved to postgresql://elsewhere/elicit"
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
@@ -600,3 +602,25 @@ class TestPostgres(StoreContract):
             yield store, other
             await store.aclose()
             await other.aclose()
+
+
+class TestValkey(StoreContract):
+    @pytest.fixture
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        valkey = fresh_valkey()
+        store = await ValkeyStore.open(valkey.url)
+        other = await ValkeyStore.open(valkey.url)
+        yield store, other
+        await store.aclose()
+        await other.aclose()
+
+
+class TestValkeyCluster(StoreContract):
+    @pytest.fixture
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        one, another, _ = fresh_cluster()
+        store = await ValkeyStore.open(one.url)
+        other = await ValkeyStore.open(another.url)
+        yield store, other
+        await store.aclose()
+        await other.aclose()

@@ -1,4 +1,4 @@
-"""Several processes on one store: a race, and a kill."""
+"""Several processes on one store: a race, a kill, a fence."""
 
 import json
 from collections.abc import AsyncIterator
@@ -8,16 +8,22 @@ import pytest
 from tests.support.contender import record
 from tests.support.contenders import contender, heard, told
 from tests.support.postgres_server import fresh_database
+from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import open_store
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "valkey", "valkey cluster"])
 async def address(request, tmp_path) -> AsyncIterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/store.db"
-    else:
-        async with fresh_database() as url:
-            yield url
+    match request.param:
+        case "postgres":
+            async with fresh_database() as url:
+                yield url
+        case "valkey":
+            yield fresh_valkey().url
+        case "valkey cluster":
+            yield fresh_cluster()[0].url
+        case _:
+            yield f"sqlite:///{tmp_path / 'store.db'}"
 
 
 async def test_two_processes_race_and_each_record_has_one_winner_that_both_know(address):

@@ -1,4 +1,4 @@
-"""Other processes on one SQLite file: a full disk, a file that is not ours."""
+"""Another process on one SQLite file: a full disk, a file that is not ours, code of older days."""
 
 import os
 import sqlite3
