@@ -76,7 +76,7 @@ async def lifecycles(
             if writes is None:
                 await writer.write(new_id(), bytes(log_bytes))  # the log that is not measured
                 baseline = partial(_stored_lifecycles, elicitations, owner, times)
-            ours = partial(_our_lifecycles, elicitations, owner, times)
+            ours = partial(our_lifecycles, elicitations, owner, times)
             while not _is_grown(folder, log_bytes):
                 await alternate(0, baseline, ours)
             rounds: list[Round] = [
@@ -152,7 +152,7 @@ async def _stored_lifecycles(elicitations: Elicitations, owner: str, times: int)
     return await _rate(one, times)
 
 
-async def _our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> float:
+async def our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> float:
     async def tool() -> None:
         question = fresh(owner, now=utc_now(), id=elicitations.new_id(owner))
         with elicitations.waiters.waiter(question.id, leg="leg", run="run", taker=TAKER) as waiter:

@@ -91,7 +91,7 @@ async def nginx(folder: Path, front: int, back: int) -> AsyncIterator[Log]:
         return "".join(each.read_text() for each in logs if each.exists()) + error_of(process)
 
     try:
-        await _listens(front, log)
+        await listens(front, log)
         yield log
     finally:
         process.send_signal(signal.SIGQUIT if process.returncode is None else 0)
@@ -118,7 +118,7 @@ async def caddy(folder: Path, front: int, back: int) -> AsyncIterator[Log]:
         env={"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)},
     )
     try:
-        await _listens(front, lambda: error_of(process))
+        await listens(front, lambda: error_of(process))
         yield lambda: error_of(process)
     finally:
         if process.returncode is None:
@@ -154,7 +154,7 @@ FRONTS = tuple(
 )
 
 
-async def _listens(port: int, log: Log) -> None:
+async def listens(port: int, log: Log) -> None:
     async with asyncio.timeout(300):
         while True:
             try:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.deployment.files import CHOSEN, MANIFESTS, health_check, manifest, manifests, pods
-from tests.deployment.tools import DEPLOY, found, packages, run, run_packaged
+from tests.deployment.tools import DEPLOY, packages, run, run_packaged
 from tests.support.cli import serving
 from tests.support.serving import free_port
 
@@ -121,21 +120,3 @@ def test_pods_are_asked_by_the_public_name() -> None:
         assert get["httpHeaders"] == [{"name": "Host", "value": host}]
     rules = manifest("Ingress")["spec"]["rules"]
     assert [rule["host"] for rule in rules] == [host]
-
-
-async def test_the_front_of_the_pods_is_a_configuration_of_nginx(tmp_path: Path) -> None:
-    for name, text in manifest("ConfigMap", "elicit-front")["data"].items():
-        own = text.replace("/etc/nginx/conf.d", str(tmp_path))
-        resolved = re.sub(r"resolver \S+", "resolver 127.0.0.1", own)
-        # What stands behind one name is looked up at the start; here nobody answers.
-        (tmp_path / name).write_text(
-            re.sub(r"http://elicit\.default\S+:", "http://127.0.0.1:", resolved)
-        )
-    (tmp_path / "nginx.conf").write_text(
-        f"pid {tmp_path}/pid; events {{}} http {{ include {tmp_path}/elicit.conf; }}\n"
-    )
-    tested = await run(
-        *(found("nginx"), "-t", "-q", "-e", str(tmp_path / "errors")),
-        *("-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")),
-    )
-    assert (tested.status, tested.err) == (0, "")

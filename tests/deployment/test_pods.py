@@ -1,0 +1,166 @@
+"""The front of the pods, as nginx serves it: a session goes to the pod that has it.
+
+The pods are played, each by its name and nothing more, at addresses of this machine, and so is what
+knows their names. What a pod answers for a session that it does not have is seen where there are
+several workers (tests/webapp/workers).
+"""
+
+import asyncio
+import re
+import socket
+import struct
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import httpx
+import pytest
+
+from tests.deployment.files import manifest
+from tests.deployment.fronts import changed, listens
+from tests.deployment.tools import found
+from tests.support.processes import ended, error_of, start
+from tests.support.serving import free_port
+
+NAMES = "svc.cluster.local"
+ANY = f"elicit.default.{NAMES}"
+ADDRESSES = {"elicit-0": "127.0.0.2", "elicit-1": "127.0.0.3"}
+ID = "0123456789abcdef"
+
+
+class Resolver(asyncio.DatagramProtocol):
+    """Tells the addresses of names, by IPv4, and of no other that there is none (RFC 1035)."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
+        labels, at = list[bytes](), 12
+        while size := data[at]:
+            labels.append(data[at + 1 : at + 1 + size])
+            at += 1 + size
+        question = data[12 : at + 5]
+        told = self._names.get(b".".join(labels).decode())
+        flags, answers = (0x8180, 1) if told else (0x8183, 0)
+        reply = data[:2] + struct.pack(">5H", flags, 1, answers, 0, 0) + question
+        if told:
+            reply += b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 1, 4) + socket.inet_aton(told)
+        self._transport.sendto(reply, address)
+
+
+@dataclass(slots=True, kw_only=True)
+class Pod:
+    """Answers with its name; `breaks`: it reads a request and ends without an answer."""
+
+    name: str
+    breaks: bool = False
+    asked: list[str] = field(default_factory=list[str])
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = re.search(r"(?i)\r\ncontent-length: (\d+)", head)
+        body = (await reader.readexactly(int(length[1]) if length else 0)).decode()
+        self.asked.append(f"{head}{body}")
+        if not self.breaks:
+            name = self.name.encode()
+            writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n")
+            writer.write(b"content-length: %d\r\n\r\n%s" % (len(name), name))
+        writer.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The front and the pods behind it; of no pod is at once what is in `gone`."""
+
+    front: httpx.AsyncClient
+    pods: Mapping[str, Pod]
+
+    async def post(self, session: str | None) -> httpx.Response:
+        headers = {"mcp-session-id": session} if session else {}
+        return await self.front.post("/mcp", content=b"a call", headers=headers)
+
+
+@asynccontextmanager
+async def cluster(folder: Path, *, gone: frozenset[str] = frozenset()) -> AsyncIterator[Cluster]:
+    """Any pod is the first."""
+    pods = {name: Pod(name=name) for name in ADDRESSES if name not in gone}
+    names = {f"{name}.elicit-pods.default.{NAMES}": ADDRESSES[name] for name in pods}
+    names[ANY] = ADDRESSES[next(iter(pods))]
+    port, front = free_port(), free_port()
+    async with AsyncExitStack() as stack:
+        loop = asyncio.get_running_loop()
+        resolver, _ = await loop.create_datagram_endpoint(
+            lambda: Resolver(names), local_addr=("127.0.0.1", 0)
+        )
+        stack.callback(resolver.close)
+        for name, pod in pods.items():
+            server = await asyncio.start_server(pod.answer, ADDRESSES[name], port)
+            stack.callback(server.close)
+        at = resolver.get_extra_info("sockname")[1]
+        await stack.enter_async_context(_nginx(folder, front=front, pods=port, resolver=at))
+        client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{front}", timeout=300)
+        yield Cluster(front=await stack.enter_async_context(client), pods=pods)
+
+
+@asynccontextmanager
+async def _nginx(folder: Path, *, front: int, pods: int, resolver: int) -> AsyncIterator[None]:
+    own = {"/etc/nginx/conf.d": f"{folder}", ":8765;": f":{pods};"}
+    own |= {"listen 8080;": f"listen 127.0.0.1:{front};", f"http://{ANY}": "http://$elicit_any"}
+    own["kube-dns.kube-system.svc.cluster.local"] = f"127.0.0.1:{resolver}"
+    files = manifest("ConfigMap", "elicit-front")["data"]
+    site = changed(files["elicit.conf"], own)
+    # A name that stands there is looked up by the system, which does not know ours.
+    site = f"map $host $elicit_any {{ default {ANY}; }}\n{site}"
+    (folder / "elicit.conf").write_text(site)
+    (folder / "elicit.pass").write_text(files["elicit.pass"])
+    (folder / "nginx.conf").write_text(
+        f"daemon off; pid {folder}/nginx.pid; user root; error_log {folder}/main.log;\n"
+        "events { worker_connections 64; }\n"
+        f"http {{ client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;\n"
+        f"fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;\n"
+        f"include {folder}/elicit.conf; }}\n"
+    )
+    command = (found("nginx"), "-p", str(folder), "-c", str(folder / "nginx.conf"))
+    process = await start(*command, name="nginx", cwd=folder)
+    try:
+        await listens(front, lambda: error_of(process))
+        yield
+    finally:
+        process.terminate()
+        await ended(process)
+
+
+async def test_a_session_goes_to_the_pod_that_has_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as here:
+        for name in (*here.pods, *here.pods):
+            assert (await here.post(f"s.{name}-{ID}")).text == name
+        assert all("a call" in each for pod in here.pods.values() for each in pod.asked)
+
+
+@pytest.mark.parametrize(
+    "session", [None, "s", f"s.{ID}", f"s.elicit-1-{ID}.", f"s.elicit-1.evil.example-{ID}"]
+)
+async def test_what_names_no_pod_goes_to_any(tmp_path: Path, session: str | None) -> None:
+    async with cluster(tmp_path) as here:
+        assert (await here.post(session)).text == "elicit-0"
+
+
+@pytest.mark.parametrize("name", ["elicit-0", "elicit-7"])
+async def test_the_session_of_a_pod_that_is_gone_is_told_so_by_another(
+    tmp_path: Path, name: str
+) -> None:
+    async with cluster(tmp_path, gone=frozenset({"elicit-0"})) as here:
+        assert (await here.post(f"s.{name}-{ID}")).text == "elicit-1"
+        assert here.pods["elicit-1"].asked[0].endswith("a call")
+
+
+async def test_a_request_without_a_session_is_not_made_twice(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as here:
+        here.pods["elicit-0"].breaks = True
+        assert (await here.post(None)).status_code == 502
+        assert [len(pod.asked) for pod in here.pods.values()] == [1, 0]
