@@ -30,7 +30,7 @@ from webapp.stores import Conflict, Record, Store
 SERVICE = "~"  # owner of what belongs to nobody in particular: the pepper, aliases
 CACHED_AT_MOST = 10_000
 DATA_KEY = "data key"
-_PEPPER, _SERVED = "pepper", "served secret"
+_PEPPER, _SERVED, _BACKUP = "pepper", "served secret", "backup"
 _DATA_KEY_BYTES = 32
 _PAGE = 100
 
@@ -193,6 +193,30 @@ async def was_served(store: Store, fingerprint: bytes) -> bool:
         or wrapped_under(pepper.sealed) == fingerprint
         or await store.read(SERVICE, _SERVED, fingerprint.hex()) is not None
     )
+
+
+async def note_backup(store: Store, now: datetime) -> None:
+    """Keep when all that was there then was copied."""
+    found = await store.read(SERVICE, _BACKUP, SERVICE)
+    made = Record(
+        owner=SERVICE,
+        kind=_BACKUP,
+        id=SERVICE,
+        status="made",
+        key=None,
+        due_at=None,
+        erase_at=None,
+        version=0 if found is None else found.version,
+        sealed=now.isoformat().encode(),
+    )
+    with suppress(Conflict):  # of another backup, a moment ago
+        await store.write(made)
+
+
+async def last_backup(store: Store) -> datetime | None:
+    """When that was; None for never."""
+    found = await store.read(SERVICE, _BACKUP, SERVICE)
+    return None if found is None else datetime.fromisoformat(found.sealed.decode())
 
 
 async def _note_served(store: Store, ring: Ring) -> None:

@@ -8,7 +8,8 @@ import pytest
 from tests.support.clock import Clock
 from tests.support.shop_env import Shop, buying, open_shop
 from webapp.stores import open_store
-from webapp.stores.moving import move
+from webapp.stores.backup_file import BackupFile, write_backup
+from webapp.stores.moving import copy, move
 
 # What a place of each kind is reached by.
 PLACES: dict[str, Callable[[Path], str]] = {
@@ -64,6 +65,37 @@ async def test_a_link_that_was_opened_before_is_paid_after(tmp_path: Path, place
         assert await shop.tell_all() == ["accepted"]
         async with shop.env.caller("legacy") as caller:
             assert (await caller.text("report")) == "paid 9.00 EUR"
+
+
+@pytest.mark.parametrize("place", list(PLACES))
+async def test_after_a_restore_an_open_question_is_answered_and_a_receipt_is_used(
+    tmp_path: Path, place: str
+) -> None:
+    address = PLACES[place](tmp_path)
+    async with open_shop(clock=Clock(), folder=tmp_path) as shop:
+        async with buying(shop) as buy:
+            there = await buy.person.go_on(buy.link)
+            paid = buy.caller.call("report", topic="coffee")
+            link = await buy.caller.link()
+            paid.cancel()
+            await buy.person.pay(link)
+            assert await shop.tell_all() == ["accepted"]
+            await write_backup(shop.store, tmp_path / "backup", now=shop.clock())
+            assert sorted(await shop.statuses()) == ["accepted", "opened"]
+        await shop.store.aclose()
+        (tmp_path / "shop.db").unlink()
+        store = await open_store(address)
+        assert await copy(BackupFile(tmp_path / "backup").scan, store)
+        await store.aclose()
+        await start_there(shop, address)
+        assert await shop.ledger() == ["open"]
+        await buy.person.press_there(there, "card")
+        assert await shop.tell_all() == ["accepted"]
+        async with shop.env.caller("legacy") as caller:
+            assert await caller.text("report") == "paid 9.00 EUR"
+            assert await caller.text("report", topic="coffee") == "paid 9.00 EUR"
+            assert not caller.has_links_left
+        assert await shop.ledger() == ["spent", "spent"]
 
 
 async def test_behind_a_fence_nothing_is_acknowledged_and_the_reason_is_in_the_log(
