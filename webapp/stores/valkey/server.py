@@ -148,7 +148,7 @@ class ValkeyServer:
         *,
         is_redirected: bool = False,
     ) -> list[Any]:
-        wait = ("WAITAOF", 1, 0, int(self._answer_seconds * 900))
+        wait = ("WAITAOF", 1, 0, int(self._answer_seconds * 500))
         client = self._client
         if isinstance(client, RedisCluster):
             _ = await client.initialize()
