@@ -43,7 +43,12 @@ class OwnValkey:
         self._folder = folder
         self._port = port
         self._settings = {**_SAFE, **settings}
+        self._client: Any = None
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        return self._port
 
     @property
     def socket(self) -> Path:
@@ -85,24 +90,22 @@ class OwnValkey:
             self._process.kill()
             close(self._process)
             self._process = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
-    @contextmanager
-    def client(self, **options: Any) -> Iterator[Any]:
-        """One that blocks, for what a test does to the server itself."""
-        client = Redis(unix_socket_path=str(self.socket), protocol=2, **options)
-        try:
-            yield client
-        finally:
-            client.close()
+    def look(self) -> Any:
+        """A client that blocks, for what a test sees and does behind the store's back."""
+        if self._client is None:
+            self._client = Redis(unix_socket_path=str(self.socket), protocol=2)
+        return self._client
 
     def empty(self) -> None:
-        with self.client() as client:
-            client.flushall()
+        self.look().flushall()
 
     def _answers(self) -> bool:
         try:
-            with self.client() as client:
-                return bool(client.ping())
+            return bool(self.look().ping())
         except AuthenticationError:
             return True
         except (RedisError, OSError):
@@ -148,9 +151,9 @@ def own_cluster() -> Iterator[list[OwnValkey]]:
                 node.start()
             for number, node in enumerate(nodes):
                 first, last = _SLOTS * number // 3, _SLOTS * (number + 1) // 3 - 1
-                with node.client() as client:
-                    client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
-                    client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], ports[3])
+                client = node.look()
+                client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+                client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], ports[3])
             _wait_until_all_know_all(nodes)
             yield nodes
         finally:
@@ -161,12 +164,11 @@ def own_cluster() -> Iterator[list[OwnValkey]]:
 def _wait_until_all_know_all(nodes: list[OwnValkey]) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
     for node in nodes:
-        with node.client() as client:
-            while True:
-                info: Mapping[str, str] = client.execute_command("CLUSTER INFO")
-                if info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3":
-                    break
-                assert time.monotonic() < deadline, info
+        while True:
+            info: Mapping[str, str] = node.look().execute_command("CLUSTER INFO")
+            if info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3":
+                break
+            assert time.monotonic() < deadline, info
 
 
 @cache

@@ -30,6 +30,10 @@ class ValkeyAddress:
 
 def parse_address(url: str) -> ValkeyAddress:
     """Read the address; ValueError says what is wrong, without its password."""
+    if "#" in url:
+        raise ValueError(
+            f"what follows # in {_scheme(url)}://... is lost: write # in a password as %23"
+        )
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -37,10 +41,6 @@ def parse_address(url: str) -> ValkeyAddress:
     except ValueError:
         # What it says may hold a part of the address, and so of the password.
         raise ValueError(f"{_scheme(url)}://... is no address of a server: {_LIKE}") from None
-    if parts.fragment:
-        raise ValueError(
-            f"what follows # in {_scheme(url)}://... is lost: write # in a password as %23"
-        )
     options: dict[str, Any] = {}
     if parts.username:
         options["username"] = unquote(parts.username)

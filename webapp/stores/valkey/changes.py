@@ -8,7 +8,7 @@ message between its nodes.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 from msgspec import DecodeError, msgpack
@@ -46,13 +46,14 @@ class ValkeyChanges:
         self._names: Gathering[str] = Gathering(self._read, at_once=_NAMES_AT_ONCE)
         self._watches: WeakSet[Watch] = WeakSet()
         self._task: asyncio.Task[None] | None = None
+        self._connection: AbstractConnection | None = None
         self._loop = asyncio.get_running_loop()
         self._next_look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
 
     async def start(self) -> None:
         """Subscribe. Raises what the library raises."""
-        connection = await self._subscribed()
-        self._task = asyncio.create_task(self._listen(connection))
+        self._connection = await self._subscribed()
+        self._task = asyncio.create_task(self._listen(self._connection))
 
     def watch(self) -> Watch:
         """Return a new watch that misses nothing from now on."""
@@ -69,18 +70,16 @@ class ValkeyChanges:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+        if self._connection is not None:
+            await self._connection.disconnect(nowait=True)
         await self._names.finish()
 
     async def _listen(self, connection: AbstractConnection) -> None:
         while True:
-            try:
+            with suppress(*FAILED):
                 await self._hear(connection)
-            except FAILED:
-                await connection.disconnect(nowait=True)
-            except BaseException:
-                await connection.disconnect(nowait=True)
-                raise
-            connection = await self._subscribed_again()
+            await connection.disconnect(nowait=True)
+            connection = self._connection = await self._subscribed_again()
             self._tell(None)
 
     async def _subscribed(self) -> AbstractConnection:
@@ -103,7 +102,7 @@ class ValkeyChanges:
         """Pass on what is published. Raises when the server is gone."""
         is_asked = False
         while True:
-            answer: Any = await connection.read_response(timeout=_SILENCE_SECONDS)
+            answer = cast("Any", await connection.read_response(timeout=_SILENCE_SECONDS))
             if answer is None:
                 if is_asked:
                     raise LostConnection("the server is silent")

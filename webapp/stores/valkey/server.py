@@ -11,6 +11,7 @@ the server answers nobody before the disk has what was written, and this costs a
 millisecond; where somebody has changed that since the start, it waits for the disk all the same.
 """
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -21,11 +22,14 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AskError,
+    AuthenticationError,
     ClusterError,
     MovedError,
+    NoPermissionError,
     NoScriptError,
     ReadOnlyError,
     RedisError,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import (
@@ -46,6 +50,8 @@ FAILED = (RedisError, OSError)
 _CONNECT_SECONDS = 5.0
 _NOTHING_DONE = (NoScriptError, MovedError, AskError, TryAgainError)
 
+# The library has several errors for it.
+_NOT_LET_IN = re.compile("authentication required|invalid username-password", re.IGNORECASE)
 _ELSEWHERE = (MovedError, ReadOnlyError, ClusterError, LostConnection, TooLate, OSError)
 _Client: TypeAlias = "Redis | RedisCluster"
 
@@ -108,7 +114,8 @@ class ValkeyServer:
             answers = [error] * len(commands)
         await self._find_nodes(answers)
         return [
-            self.unavailable(answer) if isinstance(answer, FAILED) else answer for answer in answers
+            unavailable(self.address, answer) if isinstance(answer, FAILED) else answer
+            for answer in answers
         ]
 
     async def ask_each(self, *command: str) -> list[Any]:
@@ -131,13 +138,6 @@ class ValkeyServer:
             made = client.connection_pool.make_connection()
         return made
 
-    def unavailable(self, error: BaseException | str) -> StoreUnavailable:
-        """Return the store's own error for one of the library's or the system's."""
-        refusal = StoreUnavailable(f"the store {self.address.shown} is not usable: {error}")
-        if isinstance(error, BaseException):
-            refusal.__cause__ = error
-        return refusal
-
     async def aclose(self) -> None:
         await self._client.aclose()
 
@@ -148,7 +148,7 @@ class ValkeyServer:
         *,
         is_redirected: bool = False,
     ) -> list[Any]:
-        wait = ("WAITAOF", 1, 0, int(self._answer_seconds * 900))
+        wait = ("WAITAOF", 1, 0, int(self._answer_seconds * 500))
         client = self._client
         if isinstance(client, RedisCluster):
             _ = await client.initialize()
@@ -179,3 +179,35 @@ class ValkeyServer:
         ):
             with suppress(*FAILED):
                 await client.aclose()  # it looks around before it is used again
+
+
+def unavailable(address: ValkeyAddress, error: BaseException) -> StoreUnavailable:
+    """Return the store's own error for one of the library's or the system's, with what to do."""
+    shown, text = address.shown, str(error)
+    if isinstance(error, AuthenticationError) or _NOT_LET_IN.search(text):
+        why = (
+            f"the store {shown} does not let us in ({text}): ELICIT_STORE needs the user and the "
+            "password that its server knows, as valkey://user:password@host:6379/0"
+        )
+    elif "DB index" in text:
+        why = (
+            f"the store {shown} has no database {address.database}: end ELICIT_STORE with a "
+            "number that the server's `databases` allows, or with /0"
+        )
+    elif isinstance(error, NoPermissionError):
+        why = (
+            f"the store {shown} forbids its user what is needed ({text}): allow it the keys and "
+            "channels elicit:*, and the commands that docs/stores.md names"
+        )
+    elif isinstance(error, ResponseError):
+        why = f"the store {shown} refuses to serve: {text}"
+    else:
+        other, scheme = ("no TLS", "valkey://") if address.is_encrypted else ("TLS", "valkeys://")
+        why = (
+            f"the store {shown} cannot be reached ({text}): is its server up, and is this the "
+            f"address that ELICIT_STORE should have? If the server speaks {other}, it begins with "
+            f"{scheme}"
+        )
+    refusal = StoreUnavailable(why)
+    refusal.__cause__ = error
+    return refusal

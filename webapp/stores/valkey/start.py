@@ -9,14 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from redis.exceptions import (
-    AuthenticationError,
-    NoPermissionError,
-    ResponseError,
-)
+from redis.exceptions import ResponseError
 
 from flows.errors import StoreUnavailable
-from webapp.stores.valkey.address import ValkeyAddress
 from webapp.stores.valkey.layout import LAYOUT_KEY, LAYOUT_VERSION, SHARDS_OF_A_CLUSTER
 from webapp.stores.valkey.server import ValkeyServer
 
@@ -28,7 +23,7 @@ async def check_server(server: ValkeyServer) -> None:
     """Raises StoreUnavailable if what is written may be lost, with the line to set."""
     shown = server.address.shown
     for info in await server.ask_each("INFO"):
-        _check_info(shown, info)
+        check_info(shown, info)
     try:
         configured = await server.ask_each("CONFIG GET", "append*")
     except ResponseError:  # it is forbidden, or has another name
@@ -41,7 +36,8 @@ async def check_server(server: ValkeyServer) -> None:
             )
 
 
-def _check_info(shown: str, info: Mapping[str, Any]) -> None:
+def check_info(shown: str, info: Mapping[str, Any]) -> None:
+    """Raises StoreUnavailable if what INFO tells is not enough."""
     version = str(info.get("redis_version", "0"))
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers < _OLDEST:
@@ -83,33 +79,3 @@ async def shards_of(server: ValkeyServer) -> int:
             f"version of this program; this one knows up to {LAYOUT_VERSION}"
         )
     return int(count)
-
-
-def refusal(address: ValkeyAddress, error: BaseException) -> StoreUnavailable:
-    """Return why a server could not be reached, with what to do."""
-    shown, text = address.shown, str(error)
-    if isinstance(error, AuthenticationError) or text.startswith(("NOAUTH", "WRONGPASS")):
-        why = (
-            f"the store {shown} does not let us in ({text}): ELICIT_STORE needs the user and the "
-            "password that its server knows, as valkey://user:password@host:6379/0"
-        )
-    elif "DB index" in text:
-        why = (
-            f"the store {shown} has no database {address.database}: end ELICIT_STORE with a "
-            "number that the server's `databases` allows, or with /0"
-        )
-    elif isinstance(error, NoPermissionError):
-        why = (
-            f"the store {shown} forbids its user what is needed ({text}): allow it the keys and "
-            "channels elicit:*, and the commands that docs/stores.md names"
-        )
-    elif isinstance(error, ResponseError):
-        why = f"the store {shown} refuses to serve: {text}"
-    else:
-        other, scheme = ("no TLS", "valkey://") if address.is_encrypted else ("TLS", "valkeys://")
-        why = (
-            f"the store {shown} cannot be reached ({text}): is its server up, and is this the "
-            f"address that ELICIT_STORE should have? If the server speaks {other}, it begins with "
-            f"{scheme}"
-        )
-    return StoreUnavailable(why)

@@ -44,8 +44,8 @@ from webapp.stores.valkey.layout import (
     stored,
 )
 from webapp.stores.valkey.scripts import Command
-from webapp.stores.valkey.server import ANSWER_SECONDS, FAILED, ValkeyServer
-from webapp.stores.valkey.start import check_server, refusal, shards_of
+from webapp.stores.valkey.server import ANSWER_SECONDS, FAILED, ValkeyServer, unavailable
+from webapp.stores.valkey.start import check_server, shards_of
 from webapp.stores.watch import Watch
 
 _READS_AT_ONCE = 1000
@@ -107,14 +107,14 @@ class ValkeyStore:
         try:
             server = await ValkeyServer.connect(address, answer_seconds=answer_seconds)
         except FAILED as error:
-            raise refusal(address, error) from error
+            raise unavailable(address, error) from error
         try:
             await check_server(server)
             store = cls(server, shards=await shards_of(server))
             await store._changes.start()
         except FAILED as error:
             await server.aclose()
-            raise refusal(address, error) from error
+            raise unavailable(address, error) from error
         except BaseException:
             await server.aclose()
             raise
@@ -245,13 +245,17 @@ class ValkeyStore:
         try:
             told = await self._server.ask_each("INFO", "memory", "persistence")
         except FAILED as error:
-            raise self._server.unavailable(error) from error
+            raise unavailable(self._server.address, error) from error
         for info in told:
             free = info.get("maxmemory", 0) - info.get("used_memory", 0)
             if info.get("maxmemory") and free < min(_FREE_BYTES_AT_LEAST, info["maxmemory"] // 20):
-                raise self._server.unavailable("its memory is all but full: raise its maxmemory")
+                raise StoreUnavailable(
+                    f"the store {self.address} has next to no memory left: raise its maxmemory"
+                )
             if info.get("aof_last_write_status", "ok") != "ok":
-                raise self._server.unavailable("its log cannot be written: look at its disk")
+                raise StoreUnavailable(
+                    f"the store {self.address} cannot write its log: look at its disk"
+                )
         shards = range(self._shards)
         await self._change(
             [scripts.CHECK(shard, self._opening) for shard in shards], durable=shards
@@ -308,7 +312,7 @@ class ValkeyStore:
         try:
             (seconds, microsecond), *_ = await self._server.ask_each("TIME")
         except FAILED as error:
-            raise self._server.unavailable(error) from error
+            raise unavailable(self._server.address, error) from error
         return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microsecond)
 
     async def aclose(self) -> None:
