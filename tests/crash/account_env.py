@@ -218,8 +218,12 @@ async def open_market(
         try:
             async with (
                 process_pool.start(orders),
+                # A connection that stood idle may end just as it is used again.
                 httpx.AsyncClient(
-                    base_url=sandbox.url, verify=no_certificates(), timeout=300
+                    base_url=sandbox.url,
+                    verify=no_certificates(),
+                    timeout=300,
+                    limits=httpx.Limits(max_keepalive_connections=0),
                 ) as outside,
             ):
                 yield AccountEnv(
