@@ -101,7 +101,7 @@ async def open_app(
     async with AsyncExitStack() as stack:
         if store is None:
             must_be_one_process(sys.argv, caller=inspect.currentframe())
-            store = await open_noted(settings)
+            store = await open_noted(settings, clock=clock)
             stack.push_async_callback(store.aclose)
         await must_open_all(store, settings.ring)
         outbound = outbound or await outbound_of(stack, settings)

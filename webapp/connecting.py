@@ -34,7 +34,7 @@ async def connect(settings: Settings, *, clock: Clock = utc_now) -> AsyncGenerat
     Raises StoreUnavailable, or Unreadable if the store was made under other secrets.
     """
     async with AsyncExitStack() as stack:
-        store = await open_noted(settings)
+        store = await open_noted(settings, clock=clock)
         stack.push_async_callback(store.aclose)
         outbound = await outbound_of(stack, settings)
         service = await stack.enter_async_context(

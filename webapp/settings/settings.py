@@ -75,8 +75,9 @@ STORE = Setting(
     name="ELICIT_STORE",
     parse=str,
     otherwise="a file in the data folder",
-    says="`sqlite:////absolute/file.db`, `sqlite:///relative.db` or `memory:` (of one process: "
-    "several workers are refused). SQLite 3.32 or newer. File and folder must be this user's "
+    says="`sqlite:////absolute/file.db`, `sqlite:///relative.db`, `memory:` (of one process: "
+    "several workers are refused), or for several machines `postgresql://user:password@host/name`: "
+    "[stores](stores.md). SQLite 3.32 or newer. File and folder must be this user's "
     "alone, like the key's: what others could open or replace is refused, with the command that "
     "mends it",
     names_file=True,
@@ -133,7 +134,7 @@ class BadSettings(ValueError):
 class Settings:
     url: str
     ring: Ring
-    store: str
+    store: str = field(repr=False)  # it may hold a password
     uid: int
     key_file: KeyFile | None = None
     providers: Mapping[str, Provider] = field(default_factory=lambda: dict(PROVIDERS))
@@ -141,6 +142,13 @@ class Settings:
         default_factory=dict[str, tuple[str, str]], repr=False
     )
     sellers: Mapping[str, MerchantAccount] = field(default_factory=dict[str, MerchantAccount])
+    store_listen: str = setting(
+        "ELICIT_STORE_LISTEN",
+        parse=str,
+        otherwise="`ELICIT_STORE`",
+        says="where PgBouncer or its like stands before PostgreSQL: an address of the server "
+        "itself, of the same database, for the one connection on which a process hears of others",
+    )
     refund_unused: timedelta | None = setting(
         "ELICIT_REFUND_UNUSED",
         parse=kept_unused,

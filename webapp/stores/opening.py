@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Protocol, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
@@ -23,6 +24,7 @@ _POSSIBLE = (
 # What several machines share: the module, which is loaded where it is asked for, and its extra.
 _SHARED = {
     "postgresql": ("webapp.stores.postgres", "postgres"),
+    "postgres": ("webapp.stores.postgres", "postgres"),  # as platforms write it
     "redis": ("webapp.stores.valkey", "redis"),
     "rediss": ("webapp.stores.valkey", "redis"),
     "valkey": ("webapp.stores.valkey", "redis"),
@@ -30,16 +32,33 @@ _SHARED = {
 }
 
 
+_PASSWORDS = ("password", "sslpassword")
+
+
 class _Module(Protocol):
     """What a module of a shared store has."""
 
-    async def open_store(self, url: str) -> Store: ...
+    async def open_store(self, url: str, **listen: str) -> Store: ...
     async def holds_something(self, url: str) -> bool: ...
 
 
 def is_shared(url: str) -> bool:
     """Whether processes of several machines can have the store at the address open."""
     return _scheme_of(url) in _SHARED
+
+
+def without_password(url: str) -> str:
+    """The address as it may be shown and noted."""
+    if not is_shared(url):
+        return url
+    parts = urlsplit(url)
+    user, at, hosts = parts.netloc.rpartition("@")
+    query = [(name, value) for name, value in parse_qsl(parts.query) if name not in _PASSWORDS]
+    return urlunsplit(
+        parts._replace(
+            netloc=f"{user.partition(':')[0]}{at}{hosts}", query=urlencode(query, safe="/:")
+        )
+    )
 
 
 def holds_something(url: str) -> bool:
@@ -73,12 +92,17 @@ def is_gone(address: str) -> bool:
     return False
 
 
-async def open_store(url: str) -> Store:
-    """Open the store at the address; ValueError says which addresses are possible."""
+async def open_store(url: str, *, listen: str = "") -> Store:
+    """Open the store at the address; ValueError says which addresses are possible.
+
+    `listen` is another address of the same store, for what it tells by itself.
+    """
+    if listen and not _scheme_of(url).startswith("postgres"):
+        raise ValueError("an address to listen at (ELICIT_STORE_LISTEN) is for PostgreSQL alone")
     if url == "memory:":
         return MemoryStore()
     if is_shared(url):
-        return await _module_of(url).open_store(url)
+        return await _module_of(url).open_store(url, **({"listen": listen} if listen else {}))
     if _scheme_of(url) != "sqlite":
         scheme = url.partition(":")[0]
         raise ValueError(f"no store is reached by {scheme!r}; possible are {_POSSIBLE}")

@@ -6,7 +6,7 @@ one owner's write touches another's record. The contract suite asks every store 
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -151,6 +151,15 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Finish the writes under way, end the watches and let go; again does nothing."""
+        ...
+
+
+@runtime_checkable
+class Clocked(Protocol):
+    """A store on a server, which has a clock of its own."""
+
+    async def clock(self) -> datetime:
+        """Return what it says."""
         ...
 
 

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
+from tests.support.postgres_server import fresh_database
 from tests.support.valkey_server import fresh_cluster, fresh_valkey
-from webapp.stores import Conflict, Record, Store
+from webapp.stores import Conflict, Record, Store, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
-from webapp.stores.valkey.store import ValkeyStore
 
 WHY = "it's moved to postgresql://elsewhere/elicit"
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
@@ -596,9 +596,8 @@ class TestSqlite(StoreContract):
 class TestValkey(StoreContract):
     @pytest.fixture
     async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
-        valkey = fresh_valkey()
-        store = await ValkeyStore.open(valkey.url)
-        other = await ValkeyStore.open(valkey.url)
+        url = fresh_valkey().url
+        store, other = await open_store(url), await open_store(url)
         yield store, other
         await store.aclose()
         await other.aclose()
@@ -608,8 +607,17 @@ class TestValkeyCluster(StoreContract):
     @pytest.fixture
     async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
         one, another, _ = fresh_cluster()
-        store = await ValkeyStore.open(one.url)
-        other = await ValkeyStore.open(another.url)
+        store, other = await open_store(one.url), await open_store(another.url)
         yield store, other
         await store.aclose()
         await other.aclose()
+
+
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        async with fresh_database() as url:
+            store, other = await open_store(url), await open_store(url)
+            yield store, other
+            await store.aclose()
+            await other.aclose()

@@ -1,33 +1,29 @@
 """Several processes on one store: a race, a kill, a fence."""
 
 import json
+from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.support.contender import record
-from tests.support.contenders import contender
+from tests.support.contenders import contender, heard, told
+from tests.support.postgres_server import fresh_database
 from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import open_store
 
 
-@pytest.fixture(params=["sqlite", "valkey", "valkey cluster"])
-def address(request, tmp_path) -> str:
+@pytest.fixture(params=["sqlite", "postgres", "valkey", "valkey cluster"])
+async def address(request, tmp_path) -> AsyncIterator[str]:
     match request.param:
+        case "sqlite":
+            yield f"sqlite:///{tmp_path}/store.db"
+        case "postgres":
+            async with fresh_database() as url:
+                yield url
         case "valkey":
-            return fresh_valkey().url
-        case "valkey cluster":
-            return fresh_cluster()[0].url
+            yield fresh_valkey().url
         case _:
-            return f"sqlite:///{tmp_path / 'store.db'}"
-
-
-async def heard(process):
-    return json.loads(await process.stdout.readline())
-
-
-async def told(process):
-    process.stdin.write(b"go\n")
-    await process.stdin.drain()
+            yield fresh_cluster()[0].url
 
 
 async def test_two_processes_race_and_each_record_has_one_winner_that_both_know(address):

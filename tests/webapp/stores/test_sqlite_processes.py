@@ -1,6 +1,5 @@
 """Another process on one SQLite file: a full disk, a file that is not ours, code of older days."""
 
-import json
 import os
 import sqlite3
 import tempfile
@@ -9,12 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.contender import record
-from tests.support.contenders import contender
+from tests.support.contenders import contender, heard
 from webapp.stores.sqlite import SqliteStore
-
-
-async def heard(process):
-    return json.loads(await process.stdout.readline())
 
 
 async def test_a_full_disk_is_a_clear_error_and_the_store_goes_on_when_there_is_room(tmp_path):
