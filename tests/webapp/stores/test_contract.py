@@ -14,7 +14,6 @@ from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import Conflict, Record, Store, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
-from webapp.stores.valkey.store import ValkeyStore
 
 WHY = "it's moved to postgresql://elsewhere/elicit"
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
@@ -607,9 +606,8 @@ class TestPostgres(StoreContract):
 class TestValkey(StoreContract):
     @pytest.fixture
     async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
-        valkey = fresh_valkey()
-        store = await ValkeyStore.open(valkey.url)
-        other = await ValkeyStore.open(valkey.url)
+        url = fresh_valkey().url
+        store, other = await open_store(url), await open_store(url)
         yield store, other
         await store.aclose()
         await other.aclose()
@@ -619,8 +617,7 @@ class TestValkeyCluster(StoreContract):
     @pytest.fixture
     async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
         one, another, _ = fresh_cluster()
-        store = await ValkeyStore.open(one.url)
-        other = await ValkeyStore.open(another.url)
+        store, other = await open_store(one.url), await open_store(another.url)
         yield store, other
         await store.aclose()
         await other.aclose()

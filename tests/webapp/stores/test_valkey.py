@@ -6,6 +6,7 @@ import signal
 import ssl
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -26,6 +27,7 @@ from webapp.stores.valkey.store import ValkeyStore
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 LIMIT_SECONDS = 300
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "stores.md").read_text("utf-8")
 SAFE = {"redis_version": "7.2.4", "role": "master", "aof_enabled": 1}
 
 
@@ -183,6 +185,25 @@ class TestStart:
                 assert written.version == 1
                 await store.check()
 
+    async def test_the_rights_that_the_documents_name_are_enough(self):
+        (line,) = [each for each in DOCUMENT.splitlines() if each.startswith("ACL SETUSER")]
+        with own_valkey() as server:
+            server.look().execute_command(*line.split())
+            async with opened(server.url.replace("://", "://elicit:PASSWORD@")) as store:
+                await everything(store)
+        for node in (nodes := fresh_cluster()):
+            node.look().execute_command(*line.split())
+        async with opened(nodes[0].url.replace("://", "://elicit:PASSWORD@")) as store:
+            await everything(store)
+
+    async def test_the_configuration_that_the_documents_name_is_enough(self):
+        block = DOCUMENT.partition("```text\n")[2].partition("```")[0]
+        settings = dict(line.split() for line in block.splitlines())
+        named = {name.replace("-", "_"): value for name, value in settings.items()}
+        with own_valkey(**named) as server:
+            async with opened(server.url) as store:
+                await everything(store)
+
     async def test_a_user_without_a_right_that_is_needed_is_refused(self):
         with own_valkey() as server:
             server.look().execute_command("ACL", "SETUSER", "elicit", "on", "nopass", "+info")
@@ -207,6 +228,24 @@ class TestStart:
         assert not holds_something(server.url.replace("db=0", "db=1"))
         (port,) = free_ports(1)
         assert holds_something(f"redis://127.0.0.1:{port}"), "nobody can tell"
+
+
+async def everything(store):
+    watch = store.watch()
+    (row,) = await store.write(replace(record("a-1"), key="k", due_at=TIME, erase_at=TIME))
+    assert await store.read("a", "elicitation", "a-1") == row
+    assert await store.find("a", "elicitation", "k") == row
+    assert [*await store.list("elicitation")] == [row]
+    assert [*await store.due(TIME, hold=HOUR)] == [row]
+    assert [page async for page in store.scan()] == [[row]]
+    await store.fence("moved")
+    assert await store.fenced() == "moved"
+    await store.load(row)
+    await store.fence(None)
+    await store.check()
+    assert (await store.clock()).tzinfo is UTC
+    assert await store.erase(before=TIME) == 1
+    del watch
 
 
 async def write_one(url):
@@ -471,10 +510,8 @@ class TestConnection:
                 # What was sent may be carried out now: who asks again finds out, and wins or loses.
                 found = await recovered(lambda: store.read("a", "elicitation", "a-1"))
                 assert found in (row, replace(row, status="unknown", version=2))
-                (end,) = await asyncio.gather(
-                    recovered(lambda: store.write(replace(found, status="later"))),
-                    return_exceptions=True,
-                )
+                later = recovered(lambda: store.write(replace(found, status="later")))
+                end = (await asyncio.gather(later, return_exceptions=True))[0]
                 if isinstance(end, Conflict):
                     assert end.found == replace(row, status="unknown", version=2)
                 else:

@@ -1,8 +1,10 @@
-"""What many callers ask for at once, or while one batch is under way, goes out as one."""
+"""An answer for each of the jobs that go out together, on the store's lane for them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
+
+from webapp.stores.lanes import Lanes, first
 
 Job = TypeVar("Job")
 
@@ -17,50 +19,28 @@ class Gathering(Generic[Job]):
         self, carry_out: Callable[[Sequence[Job]], Awaitable[Sequence[object]]], *, at_once: int
     ) -> None:
         self._carry_out = carry_out
-        self._at_once = at_once
-        self._waiting: list[tuple[Job, asyncio.Future[Any]]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._lanes: Lanes[tuple[Job, asyncio.Future[Any]]] = Lanes(self._run, fit=first(at_once))
 
     def put(self, job: Job) -> "asyncio.Future[Any]":
         """Queue it; nobody need wait for the answer."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((job, future))
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._lanes.put((job, future))
         return future
 
     async def finish(self) -> None:
         """Wait until everything that was put is answered."""
-        while self._task is not None:
-            await asyncio.wait({self._task})
+        await self._lanes.finish()
 
-    async def _run(self) -> None:
+    async def _run(self, batch: Sequence[tuple[Job, "asyncio.Future[Any]"]]) -> None:
         try:
-            while self._waiting:
-                batch = self._waiting[: self._at_once]
-                del self._waiting[: self._at_once]
-                try:
-                    answers = await self._carry_out([job for job, _ in batch])
-                except BaseException as error:
-                    # Nobody waits for ever, whatever it is.
-                    _answer(batch, [error] * len(batch))
-                    if not isinstance(error, Exception):
-                        raise
-                else:
-                    _answer(batch, answers)
-        finally:
-            self._task = None
-
-
-def _answer(
-    batch: Sequence[tuple[object, "asyncio.Future[Any]"]], answers: Sequence[object]
-) -> None:
-    for (_, future), answer in zip(batch, answers, strict=True):
-        if future.done():  # its caller was cancelled
-            continue
-        if isinstance(answer, asyncio.CancelledError):
-            future.cancel()
-        elif isinstance(answer, BaseException):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
+            answers = await self._carry_out([job for job, _ in batch])
+        except Exception as error:  # noqa: BLE001 - the edge of a task: whoever waits is told
+            answers = [error] * len(batch)
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if future.done():  # its caller was cancelled
+                continue
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
