@@ -63,7 +63,7 @@ async def instances(
         shared = stack.enter_context(TemporaryDirectory())
         for name in NAMES:
             runtime = Path(shared, "both" if on_one_machine else name)
-            runtime.mkdir(exist_ok=True)
+            runtime.mkdir(exist_ok=True)  # noqa: ASYNC240 - one call
             more = {**settings, "ELICIT_INSTANCE": name, "XDG_RUNTIME_DIR": str(runtime)}
             processes[name] = await stack.enter_async_context(
                 _instance(folder, server, port=ports[name], settings=more, processes=processes)
