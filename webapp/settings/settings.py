@@ -77,7 +77,7 @@ STORE = Setting(
     parse=str,
     otherwise="a file in the data folder",
     says="`sqlite:////absolute/file.db`, `sqlite:///relative.db` or `memory:` (of one process: "
-    "several workers are refused). SQLite 3.32 or newer. File and folder must be this user's "
+    "several workers are refused). SQLite 3.32 or newer, on a disk of this machine. File and folder must be this user's "
     "alone, like the key's: what others could open or replace is refused, with the command that "
     "mends it",
     names_file=True,
