@@ -39,7 +39,8 @@ ROOMS = (
             *("limits", "printing", "stores", "deadline", "http", "records", "elicitations"),
             *("oauth", "payments", "logs", "identity", "sandbox", "settings", "kinds"),
             *("completion", "calls", "service", "coroutines", "sweeper", "connecting", "command"),
-            *("pages", "mcp", "server", "routes", "app", "serving", "demo", "testing", "cli"),
+            *("pages", "mcp", "server", "routes", "workers", "app", "serving", "demo", "testing"),
+            "cli",
         )
     ),
     "webapp",
