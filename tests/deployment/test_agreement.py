@@ -9,6 +9,7 @@ import pytest
 from tests.deployment.files import (
     CADDY,
     CHOSEN,
+    COMPOSE,
     DOCKERFILE,
     NGINX,
     commands,
@@ -22,7 +23,6 @@ from tests.deployment.files import (
     seconds,
     variables,
 )
-from tests.deployment.test_containers import COMPOSE
 from tests.deployment.tools import DEPLOY, run_packaged
 from webapp.cli.main import parser_for
 from webapp.limits import CallLimits
