@@ -42,6 +42,7 @@ from webapp.settings.parsers import (
     trusted_host,
     url_path,
 )
+from webapp.settings.processes import ProcessSettings
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.table import Setting, Values, not_utf_8, rows_of, setting
 from webapp.stores import holds_something
@@ -177,6 +178,7 @@ class Settings:
     identity: IdentitySettings = field(default_factory=IdentitySettings)
     policies: PolicySettings = field(default_factory=PolicySettings)
     arrivals: Arrivals = field(default_factory=Arrivals)
+    processes: ProcessSettings = field(default_factory=ProcessSettings)
     origins: frozenset[str] = setting(
         "ELICIT_ORIGINS",
         parse=lambda text: frozenset(each(origin)(text)),
@@ -249,6 +251,7 @@ TABLE: tuple[Setting[Any], ...] = (
     *rows_of(PolicySettings).values(),
     *identity.IDENTITY,
     *(EXPOSE, READ_SECONDS, CONNECTIONS, LOG, LOG_LEVEL, DATA_HOME, CONFIG_HOME),
+    *rows_of(ProcessSettings).values(),
 )
 
 
@@ -295,6 +298,7 @@ def read_settings(
         ),
         identity=who,
         policies=PolicySettings(**values.fields_of(PolicySettings)),
+        processes=ProcessSettings(**values.fields_of(ProcessSettings)),
         arrivals=Arrivals(
             reading=timedelta(seconds=values.read(READ_SECONDS)),
             connections=values.read(CONNECTIONS),
