@@ -18,6 +18,7 @@ NGINX = (DEPLOY / "nginx" / "elicit.conf").read_text("utf-8")
 CADDY = (DEPLOY / "caddy" / "Caddyfile").read_text("utf-8")
 DOCKERFILE = (DEPLOY / "container" / "Dockerfile").read_text("utf-8")
 PROCFILE = (HOUSE / "Procfile").read_text("utf-8")
+COMPOSE = str(DEPLOY / "container" / "compose.yaml")
 MANIFESTS = DEPLOY / "kubernetes" / "elicit.yaml"
 # What compose.yaml and the others leave to the operator.
 CHOSEN = {

@@ -106,8 +106,7 @@ async def caddy(folder: Path, front: int, back: int) -> AsyncIterator[Log]:
         (DEPLOY / "caddy" / "Caddyfile").read_text("utf-8"),
         {
             "\n{\n": "\n{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n",
-            f"\n{NAME} {{\n": f"\nlocalhost:{front} {{\n\tbind 127.0.0.1\n\ttls {chain} {key}\n",
-            f"127.0.0.1:{PORT}": f"127.0.0.1:{back}",
+            f"{{$HOST:{NAME}}} {{\n": f"{{$HOST}} {{\n\tbind 127.0.0.1\n\ttls {chain} {key}\n",
         },
     )
     (folder / "Caddyfile").write_text(file)
@@ -115,7 +114,11 @@ async def caddy(folder: Path, front: int, back: int) -> AsyncIterator[Log]:
         *(str(packages() / "bin" / "caddy"), "run", "--config", str(folder / "Caddyfile")),
         name="caddy",
         cwd=folder,
-        env={"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)},
+        env={
+            **{name: str(folder) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")},
+            "HOST": f"localhost:{front}",
+            "UPSTREAM": f"127.0.0.1:{back}",
+        },
     )
     try:
         await listens(front, lambda: error_of(process))

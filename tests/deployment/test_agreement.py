@@ -9,6 +9,7 @@ import pytest
 from tests.deployment.files import (
     CADDY,
     CHOSEN,
+    COMPOSE,
     DOCKERFILE,
     NGINX,
     commands,
@@ -22,7 +23,6 @@ from tests.deployment.files import (
     seconds,
     variables,
 )
-from tests.deployment.test_containers import COMPOSE
 from tests.deployment.tools import DEPLOY, run_packaged
 from webapp.cli.main import parser_for
 from webapp.limits import CallLimits
@@ -35,14 +35,12 @@ PORT = str(DEFAULT_PORT)
 # From the signal until the process is gone, whatever its tools and its clients do.
 ENDING = PolicySettings().grace + timedelta(seconds=GRACE_SECONDS)
 SPARE = timedelta(seconds=5)
-# Of several processes on one store (ELICIT_INSTANCE), where this code has that.
-SOON = {"ELICIT_INSTANCE"} - {row.name for row in TABLE}
 
 
 def test_every_name_of_ours_is_a_setting() -> None:
     named = set(re.findall(r"\b(?:ELICIT|MCP)_[A-Z_]+\b", everything()))
     assert len(named) >= 10
-    assert {name for name in named if not any(row.match(name) for row in TABLE)} == SOON
+    assert {name for name in named if not any(row.match(name) for row in TABLE)} == set()
 
 
 @pytest.mark.parametrize("where", commands())
@@ -74,7 +72,7 @@ async def test_the_environment_of_the_composition_can_be_read() -> None:
 
 def test_the_environment_of_a_pod_can_be_read() -> None:
     (container,) = manifest("StatefulSet")["spec"]["template"]["spec"]["containers"]
-    named = {each["name"]: "elicit-0" for each in container["env"] if each["name"] not in SOON}
+    named = {each["name"]: "elicit-0" for each in container["env"]}
     secret = {name: CHOSEN[name] for name in CHOSEN if name.startswith("ELICIT_")}
     configured = manifest("ConfigMap")["data"]
     settings = read_settings({**named, **secret, **configured}, host="0.0.0.0")

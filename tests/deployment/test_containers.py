@@ -8,13 +8,20 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.deployment.files import CHOSEN, MANIFESTS, health_check, manifest, manifests, pods
+from tests.deployment.files import (
+    CHOSEN,
+    COMPOSE,
+    MANIFESTS,
+    health_check,
+    manifest,
+    manifests,
+    pods,
+)
 from tests.deployment.tools import DEPLOY, packages, run, run_packaged
 from tests.support.cli import serving
 from tests.support.serving import free_port
 
 CONTAINER = DEPLOY / "container"
-COMPOSE = str(CONTAINER / "compose.yaml")
 
 
 async def test_the_image_is_made_as_its_linter_likes_it() -> None:
