@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from flows.errors import StoreUnavailable
 from flows.oauth.access_token import Resource
 from flows.question import asking
-from webapp.connecting import outbound_of, service_of, utc_now
+from webapp.collector import Collector
+from webapp.connecting import names_in, outbound_of, service_of, telemetry_of, utc_now
 from webapp.coroutines import asked_in
 from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
-from webapp.http.address import PLAIN_PATH
 from webapp.http.answer import problem, send_answer
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
@@ -27,15 +27,14 @@ from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, S
 from webapp.http.ending import told_of_the_end
 from webapp.http.guard import MACHINE_PATHS, PROBES, Guard
 from webapp.http.hsts import StrictTransport
-from webapp.http.parts import bring, nothing_to_begin
+from webapp.http.parts import nothing_to_begin
 from webapp.http.rate_limit import Paced, Rates
-from webapp.http.requests import Bounded
 from webapp.http.root_path import under
 from webapp.http.workers import must_be_one_process
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
-from webapp.identity.users import Users, Who, must_be_sign_in_url, note_request
+from webapp.identity.users import Users, Who, must_be_sign_in_url
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.logs.events import mask_access_logs
@@ -48,7 +47,8 @@ from webapp.mcp.opened import OpenedSessions
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_open_all
 from webapp.routes.answers import Answers
-from webapp.routes.router import is_ours, routes
+from webapp.routes.metrics import with_metrics
+from webapp.routes.router import Ours, is_ours, why_unknown
 from webapp.sandbox.settings import Sandbox
 from webapp.server import MCP_PATH, HostedApplication, HostedServer
 from webapp.service import Service
@@ -56,6 +56,7 @@ from webapp.settings.key_usage import open_noted
 from webapp.settings.sandboxed import with_sandbox
 from webapp.settings.settings import Settings
 from webapp.stores import Store
+from webapp.stores.observed import observed
 from webapp.sweeper import sweep
 
 # By address: a person who clicks about never meets it.
@@ -103,8 +104,11 @@ async def open_app(
             must_be_one_process(sys.argv, caller=inspect.currentframe())
             store = await open_noted(settings)
             stack.push_async_callback(store.aclose)
+        telemetry = telemetry_of(settings)
+        store = observed(store, telemetry.observer)
         await must_open_all(store, settings.ring)
         outbound = outbound or await outbound_of(stack, settings)
+        outbound.be_observed(telemetry.observer, names=names_in(settings))
         issuer = None
         if settings.identity.client is not None:
             issuer = Issuer(settings.identity.client.provider, fetch=outbound.send, clock=clock)
@@ -120,6 +124,7 @@ async def open_app(
                 limits=limits,
                 issuer=issuer,
                 users=users,
+                telemetry=telemetry,
             )
         )
         if built is not None:
@@ -136,11 +141,13 @@ async def open_app(
         )
         answers = Answers(pages=pages, server=served.name, has_tools=server is not None)
         background = await stack.enter_async_context(asyncio.TaskGroup())
+        collector = Collector(service)
         loops = (
             listen(service.elicitations),
             service.bodies.renew_leases(),
             service.tool_lists.tell_changes(),
             sweep(service),
+            collector.collect(),
         )
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)
@@ -152,6 +159,7 @@ async def open_app(
         )
         if server is not None and issuer is not None and not served.has_own_sign_in:
             app = _protected(app, issuer=issuer, settings=settings, name=served.name, clock=clock)
+        app = with_metrics(app, collector=collector, token=settings.telemetry.metrics)
         yield _guarded(app, settings=settings, clock=clock)
 
 
@@ -166,11 +174,11 @@ class Switch:
         service: Service,
         root_path: str,
     ) -> None:
-        self._ours = Bounded(routes())
+        parts = {"answers": answers, "served": served}
+        self._ours = Ours(service=service, parts=parts, root_path=root_path)
         self._served = served
         self._service = service
         self._root_path = root_path
-        self._parts = {"service": service, "answers": answers, "served": served}
         self._is_told = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -186,7 +194,8 @@ class Switch:
             to = {"location": MCP_PATH}
             await send_answer(under(self._root_path, send), HTTPStatus.TEMPORARY_REDIRECT, b"", to)
             return
-        if not is_own and (why := self._why_unknown(scope["path"])) is not None:
+        why = None if is_own else why_unknown(scope["path"], url=self._service.public_url)
+        if why is not None:
             if not self._is_told:
                 self._is_told = True
                 _log.warning("path.unknown: %s", why)
@@ -195,20 +204,7 @@ class Switch:
                 body = problem(status, detail=why, code="path-unknown")
                 await send_answer(send, status, body, {"content-type": "application/problem+json"})
                 return
-        note_request(scope)
-        bring(scope, self._parts)
-        await self._ours(scope, receive, under(self._root_path, send))
-
-    def _why_unknown(self, path: str) -> str | None:
-        """For the operator: what a path says that would be ours without what it begins with."""
-        prefix, _, rest = path[1:].partition("/")
-        if not (rest and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
-            return None
-        url = self._service.public_url
-        return (
-            f"A proxy keeps a path that ELICIT_URL ({url}) lacks: set ELICIT_URL to "
-            f"{url}/{prefix}, or have the proxy take it off."
-        )
+        await self._ours(scope, receive, send)
 
 
 class NotRunning(RuntimeError):
