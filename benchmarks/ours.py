@@ -23,10 +23,16 @@ def utc_now() -> datetime:
 
 @asynccontextmanager
 async def open_service_here(
-    folder: Path, *, sellers: Mapping[str, StripeAccount] | None = None
+    folder: Path,
+    *,
+    sellers: Mapping[str, StripeAccount] | None = None,
+    address: str | None = None,
 ) -> AsyncIterator[tuple[Service, str]]:
-    """The service, listening to other processes as it does when it serves, and an owner."""
-    store = await open_store(f"sqlite:///{folder / 'ours.db'}")
+    """The service, listening to other processes as it does when it serves, and an owner.
+
+    On SQLite in the folder, where there is no other address.
+    """
+    store = await open_store(address or f"sqlite:///{folder / 'ours.db'}")
     try:
         async with open_service(
             store=store,
@@ -49,8 +55,10 @@ async def open_service_here(
 
 
 @asynccontextmanager
-async def open_elicitations(folder: Path) -> AsyncIterator[tuple[Elicitations, str]]:
-    async with open_service_here(folder) as (service, owner):
+async def open_elicitations(
+    folder: Path, *, address: str | None = None
+) -> AsyncIterator[tuple[Elicitations, str]]:
+    async with open_service_here(folder, address=address) as (service, owner):
         yield service.elicitations, owner
 
 

@@ -9,7 +9,8 @@ import pytest
 from flows.errors import StoreUnavailable
 from tests.support.postgres_server import GUARDED_USER, USER, fresh_database, shared_server
 from tests.webapp.stores.test_contract import HOLD, NOW, record
-from webapp.stores import Conflict, holds_something, open_store
+from webapp.stores import Conflict, holds_something
+from webapp.stores.postgres import open_store
 from webapp.stores.postgres_server import must_be_safe
 
 SAFE = {
