@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
 from tests.support.postgres_server import PostgresServer
-from tests.webapp.stores.test_contract import HOLD, NOW, record
+from tests.support.records import HOLD, NOW, record
 from webapp.stores import Conflict
 from webapp.stores.postgres import PostgresStore, open_store
 from webapp.stores.postgres_changes import PostgresChanges
