@@ -199,8 +199,8 @@ class TestStart:
     async def test_the_configuration_that_the_documents_name_is_enough(self):
         block = DOCUMENT.partition("```text\n")[2].partition("```")[0]
         settings = dict(line.split() for line in block.splitlines())
-        named = {name.replace("-", "_"): value for name, value in settings.items()}
-        with own_valkey(**named) as server:
+        with own_valkey() as server:
+            assert settings == {name: server.look().config_get(name)[name] for name in settings}
             async with opened(server.url) as store:
                 await everything(store)
 
