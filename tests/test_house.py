@@ -13,7 +13,9 @@ SOURCES = {
     for package in ("flows", "webapp")
     for path in sorted((HOUSE / package).rglob("*.py"))
 }
-CONCRETE_STORES = ("webapp.stores.memory", "webapp.stores.sqlite", "webapp.stores.redis")
+CONCRETE_STORES = tuple(
+    f"webapp.stores.{name}" for name in ("memory", "postgres", "sqlite", "valkey")
+)
 SERVERS = ("webapp", "litestar", "mcp", "mcp_types", "fastmcp", "uvicorn")
 OUTSIDE = ("redis", "sqlite3", "os", "socket", "time", "pathlib", "subprocess")
 MUST_NOT_IMPORT = {
