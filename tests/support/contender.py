@@ -13,22 +13,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
-from webapp.stores import Conflict, Record
+from tests.support.records import record
+from webapp.stores import Conflict
 from webapp.stores.sqlite import SqliteStore
-
-
-def record(id, *, status="pending", sealed=b"sealed"):
-    return Record(
-        owner="a",
-        kind="elicitation",
-        id=id,
-        status=status,
-        key=None,
-        due_at=None,
-        erase_at=None,
-        version=0,
-        sealed=sealed,
-    )
 
 
 def say(what):

@@ -9,46 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
+from tests.support.records import HOLD, NOW, record, scanned
 from webapp.stores import Conflict, Record, Store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 
 WHY = "it's moved to postgresql://elsewhere/elicit"
-NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
-HOLD = timedelta(seconds=30)
-
-
-def record(
-    id="a-1",
-    *,
-    owner="a",
-    kind="elicitation",
-    status="pending",
-    key: str | None = None,
-    due_at: datetime | None = None,
-    erase_at: datetime | None = None,
-    version=0,
-    sealed=b"sealed",
-):
-    return Record(
-        owner=owner,
-        kind=kind,
-        id=id,
-        status=status,
-        key=key,
-        due_at=due_at,
-        erase_at=erase_at,
-        version=version,
-        sealed=sealed,
-    )
 
 
 def ids(records: Iterable[Record]) -> list[str]:
     return sorted(each.id for each in records)
-
-
-async def scanned(store: Store) -> list[Record]:
-    return [each async for page in store.scan() for each in page]
 
 
 class StoreContract:
