@@ -68,6 +68,10 @@ def operate(
         raise _not_all(left_out)
 
 
+def counted(records: int) -> str:
+    return "1 record" if records == 1 else f"{records} records"
+
+
 def _run(
     work: Callable[..., Awaitable[T]], show: Callable[..., object], options: argparse.Namespace
 ) -> None:
@@ -114,8 +118,8 @@ def _not_all(left_out: Sequence[Record]) -> CommandRefused:
     kinds = sorted({record.kind for record in left_out})
     ids = ", ".join(record.id.removeprefix(record.owner) for record in left_out[:NAMED_AT_MOST])
     more = ", ..." if len(left_out) > NAMED_AT_MOST else ""
-    count = "1 record" if len(left_out) == 1 else f"{len(left_out)} records"
     return CommandRefused(
-        f"{count} of the store cannot be read ({', '.join(kinds)}: {printed(ids)}{more}); what can "
-        "be read stands above. A backup from before has them: elicit restore"
+        f"{counted(len(left_out))} of the store cannot be read ({', '.join(kinds)}: "
+        f"{printed(ids)}{more}); what can be read stands above. A backup from before has them: "
+        "elicit restore"
     )
