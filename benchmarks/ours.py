@@ -23,14 +23,21 @@ def utc_now() -> datetime:
 
 @asynccontextmanager
 async def open_service_here(
-    folder: Path, *, sellers: Mapping[str, StripeAccount] | None = None
+    folder: Path,
+    *,
+    sellers: Mapping[str, StripeAccount] | None = None,
+    address: str | None = None,
+    secret: bytes | None = None,
 ) -> AsyncIterator[tuple[Service, str]]:
-    """The service, listening to other processes as it does when it serves, and an owner."""
-    store = await open_store(f"sqlite:///{folder / 'ours.db'}")
+    """The service, listening to other processes as it does when it serves, and an owner.
+
+    On the store at `address`, or on a file in the folder; processes that share it share a secret.
+    """
+    store = await open_store(address or f"sqlite:///{folder / 'ours.db'}")
     try:
         async with open_service(
             store=store,
-            ring=Ring([secrets.token_bytes(32)]),
+            ring=Ring([secret or secrets.token_bytes(32)]),
             public_url="http://127.0.0.1:8765",
             uid=os.getuid(),
             clock=utc_now,
@@ -49,8 +56,10 @@ async def open_service_here(
 
 
 @asynccontextmanager
-async def open_elicitations(folder: Path) -> AsyncIterator[tuple[Elicitations, str]]:
-    async with open_service_here(folder) as (service, owner):
+async def open_elicitations(
+    folder: Path, *, address: str | None = None, secret: bytes | None = None
+) -> AsyncIterator[tuple[Elicitations, str]]:
+    async with open_service_here(folder, address=address, secret=secret) as (service, owner):
         yield service.elicitations, owner
 
 

@@ -39,8 +39,8 @@ async def settle_to_resumed(
         size = await sealed_bytes(elicitations, owner)
         writer = BareWriter(folder / "bare.db")
         try:
-            baseline = partial(_bare_resumed, writer, _blobs(size))
-            ours = partial(_our_resumed, elicitations, owner)
+            baseline = partial(_bare_resumed, writer, blobs_of(size))
+            ours = partial(our_resumed, elicitations, owner)
             while not _is_grown(folder, log_bytes):
                 await alternate(0, baseline, ours)
             rounds = [
@@ -72,7 +72,7 @@ async def lifecycles(
         writer = (writes or BareWriter)(folder / "bare.db")
         try:
             new_id = partial(elicitations.new_id, owner)
-            baseline = partial(_bare_lifecycles, writer, _blobs(size), times, new_id=new_id)
+            baseline = partial(bare_lifecycles, writer, blobs_of(size), times, new_id=new_id)
             if writes is None:
                 await writer.write(new_id(), bytes(log_bytes))  # the log that is not measured
                 baseline = partial(_stored_lifecycles, elicitations, owner, times)
@@ -111,7 +111,7 @@ async def _bare_resumed(writer: BareWriter, blobs: Iterator[bytes]) -> float:
     return resumed.result() - start
 
 
-async def _our_resumed(elicitations: Elicitations, owner: str) -> float:
+async def our_resumed(elicitations: Elicitations, owner: str) -> float:
     question = fresh(owner, now=utc_now())
     await elicitations.write(question)
     question = await elicitations.open_attempt(question.id, browser="0" * 64)
@@ -132,7 +132,7 @@ async def _our_resumed(elicitations: Elicitations, owner: str) -> float:
     return resumed.result() - start
 
 
-async def _bare_lifecycles(
+async def bare_lifecycles(
     writer: BareWriter, blobs: Iterator[bytes], times: int, *, new_id: Callable[[], str]
 ) -> float:
     async def one() -> None:
@@ -193,5 +193,5 @@ def _is_grown(folder: Path, log_bytes: int) -> bool:
     return all((folder / f"{name}.db-wal").stat().st_size >= log_bytes for name in ("bare", "ours"))
 
 
-def _blobs(size: int) -> Iterator[bytes]:
+def blobs_of(size: int) -> Iterator[bytes]:
     return cycle([secrets.token_bytes(size) for _ in range(61)])

@@ -498,6 +498,7 @@ MAY_START = {
     "browser/test_origins.py": {"create_subprocess_exec": "another program, and nothing of ours"},
     "conftest.py": {"subprocess.run": "asks where the browser is"},
     "webapp/cli/test_start.py": {"subprocess.run": "ends before it serves"},
+    "support/postgres_server.py": {"subprocess.run": "another program, and nothing of ours"},
     "support/desktop.py": {"stdio_client": "with a standard error that is heard"},
     "crash/process_pool.py": {
         "fork": "a child has the standard error of the nursery, and its ears"

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 from flows.errors import StoreUnavailable
 from flows.oauth.access_token import Resource
-from webapp.connecting import outbound_of, service_of, utc_now
+from webapp.collector import Collector
+from webapp.connecting import names_in, outbound_of, service_of, telemetry_of, utc_now
 from webapp.coroutines import asked_in
 from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
@@ -40,8 +41,9 @@ from webapp.mcp.messages import BoundedMessages
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
 from webapp.pages.renderer import Renderer, template_folder
-from webapp.records.owners import must_open_all
+from webapp.records.owners import must_be_servable
 from webapp.routes.answers import Answers
+from webapp.routes.metrics import with_metrics
 from webapp.routes.switch import Switch
 from webapp.sandbox.settings import Sandbox
 from webapp.server import HostedApplication, HostedServer
@@ -50,6 +52,7 @@ from webapp.settings.key_usage import open_noted
 from webapp.settings.sandboxed import with_sandbox
 from webapp.settings.settings import Settings
 from webapp.stores import Store
+from webapp.stores.observed import observed
 from webapp.sweeper import sweep
 from webapp.workers.processes import must_share
 from webapp.workers.sessions import routed
@@ -97,9 +100,14 @@ async def open_app(
     async with AsyncExitStack() as stack:
         number = 1
         if store is None:
-            store, number = await _own_store(stack, settings, has_sandbox=sandbox is not None)
-        await must_open_all(store, settings.ring)
+            store, number = await _own_store(
+                stack, settings, clock=clock, has_sandbox=sandbox is not None
+            )
+        telemetry = telemetry_of(settings)
+        store = observed(store, telemetry.observer)
+        await must_be_servable(store, settings.ring)
         outbound = outbound or await outbound_of(stack, settings)
+        outbound.be_observed(telemetry.observer, names=names_in(settings))
         issuer = None
         if settings.identity.client is not None:
             issuer = Issuer(settings.identity.client.provider, fetch=outbound.send, clock=clock)
@@ -115,6 +123,7 @@ async def open_app(
                 limits=limits,
                 issuer=issuer,
                 users=users,
+                telemetry=telemetry,
             )
         )
         if built is not None:
@@ -131,11 +140,13 @@ async def open_app(
         )
         answers = Answers(pages=pages, server=served.name, has_tools=server is not None)
         background = await stack.enter_async_context(asyncio.TaskGroup())
+        collector = Collector(service)
         loops = (
             listen(service.elicitations),
             service.bodies.renew_leases(),
             service.tool_lists.tell_changes(),
             sweep(service),
+            collector.collect(),
         )
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)
@@ -151,6 +162,7 @@ async def open_app(
                 app, served, settings=settings, service=service, store=store, processes=number
             )
             app = await stack.enter_async_context(workers)
+        app = with_metrics(app, collector=collector, token=settings.telemetry.metrics)
         yield _guarded(app, settings=settings, clock=clock)
 
 
@@ -333,13 +345,13 @@ def _name_of(settings: Settings, server: Any) -> str:
 
 
 async def _own_store(
-    stack: AsyncExitStack, settings: Settings, *, has_sandbox: bool
+    stack: AsyncExitStack, settings: Settings, *, clock: Clock, has_sandbox: bool
 ) -> tuple[Store, int]:
     """The store, and how many processes serve it. Raises StoreUnavailable."""
     number = must_share(
         sys.argv, store=settings.store, has_sandbox=has_sandbox, caller=inspect.currentframe()
     )
-    store = await open_noted(settings)
+    store = await open_noted(settings, clock=clock)
     stack.push_async_callback(store.aclose)
     return store, number
 

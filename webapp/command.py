@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
 from flows.errors import ElicitError, StoreUnavailable
+from webapp.connecting import utc_now
 from webapp.logs.events import TOOL_LOGGERS, mask_tool_logs, show_events
 from webapp.logs.lines import LogSettings, take_over
 from webapp.printing import tell
@@ -20,7 +21,7 @@ from webapp.settings.settings import (
     Settings,
     read_settings,
 )
-from webapp.stores import Store
+from webapp.stores import Store, without_password
 
 # At INFO they log every address they ask for, and there are tokens in those.
 TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
@@ -93,7 +94,7 @@ def _is_no_answer(record: logging.LogRecord) -> bool:
 async def opened_store(settings: Settings) -> AsyncGenerator[Store]:
     """Raises Refused."""
     try:
-        store = await open_noted(settings)
+        store = await open_noted(settings, clock=utc_now)
     except ValueError as error:
         raise CommandRefused(f"ELICIT_STORE: {error}", status=2) from error
     except StoreUnavailable as error:
@@ -106,6 +107,6 @@ async def opened_store(settings: Settings) -> AsyncGenerator[Store]:
 
 def under_another_secret(settings: Settings) -> CommandRefused:
     return CommandRefused(
-        f"{settings.store} was made under another secret: set ELICIT_SECRET to that one "
-        "(or new,old), or set ELICIT_STORE to another store."
+        f"{without_password(settings.store)} was made under another secret: set ELICIT_SECRET to "
+        "that one (or new,old), or set ELICIT_STORE to another store."
     )

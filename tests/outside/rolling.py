@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import httpx2
@@ -94,8 +94,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
             httpx.AsyncClient() as browser,
         ):
             sandbox = (await browser.get(f"{server.url}/health")).json()["sandbox"]
-            people = _People(url=server.url, sandbox=sandbox)
-            texts = await _in_flight(server, people, number=number)
+            texts = await _in_flight(server, sandbox, number=number)
         for (kind, revision, one), text in texts.items():
             yield f"{revision}: {kind} comes to its end", text.startswith(f"{kind} {one} ")
         shipped = Counter((home / "shipped").read_text().splitlines())
@@ -108,7 +107,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
 
 async def _in_flight(
-    server: Server, people: "_People", *, number: int
+    server: Server, sandbox: str, *, number: int
 ) -> dict[tuple[str, str, int], str]:
     """What each call came to, of which half have their person act after the restart alone."""
     wanted = [
@@ -116,7 +115,7 @@ async def _in_flight(
         for one in range(number)
     ]
     async with asyncio.TaskGroup() as group:
-        people.steps = group
+        people = _People(url=server.url, sandbox=sandbox, steps=group)
         calls = {each: group.create_task(_call(people, *each)) for each in wanted}
         async with asyncio.timeout(300):
             while len(people.links) < number // 2:
@@ -135,7 +134,7 @@ class _People:
     links: set[str] = field(default_factory=set[str])
     was_shown: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
-    steps: asyncio.TaskGroup = cast("asyncio.TaskGroup", None)
+    steps: asyncio.TaskGroup
 
     def show(self, link: str, *, kind: str, number: int) -> None:
         if link not in self.links:

@@ -1,4 +1,4 @@
-"""A process of its own on a SQLite store: what it does is its first argument, the file its second.
+"""A process of its own on a store: what it does is its first argument, the address its second.
 
 It speaks in lines: "ready", then after a line on its input what became of its work, as JSON.
 """
@@ -8,13 +8,11 @@ import json
 import os
 import resource
 import sys
-from pathlib import Path
 
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
-from webapp.stores import Conflict, Record
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores import Conflict, Record, open_store
 
 
 def record(id, *, status="pending", sealed=b"sealed"):
@@ -35,9 +33,9 @@ def say(what):
     print(json.dumps(what), flush=True)  # noqa: T201 - its output is its report
 
 
-async def contend(path, name):
+async def contend(address, name):
     """Claim every record, then wait until the watch has shown each one that the other won."""
-    store = await SqliteStore.open(path)
+    store = await open_store(address)
     watch = store.watch()
     contested = await store.list("elicitation", owner="a", limit=1000)
     say("ready")
@@ -57,7 +55,10 @@ async def contend(path, name):
     unseen = {item_id for item_id, _ in lost}
     while unseen:
         seen = await anext(watch)
-        assert seen is not None
+        if seen is None:  # something may have been missed
+            found = await store.list("elicitation", owner="a", limit=1000)
+            unseen -= {item.id for item in found if item.status != "pending"}
+            continue
         assert seen.status != name
         unseen.discard(seen.id)
     say({"won": won, "lost": lost})
@@ -65,9 +66,9 @@ async def contend(path, name):
     await store.aclose()
 
 
-async def write_until_killed(path):
+async def write_until_killed(address):
     """Write pairs from many tasks, and name each once it is acknowledged."""
-    store = await SqliteStore.open(path)
+    store = await open_store(address)
     say("ready")
 
     async def write_on(task):
@@ -79,9 +80,23 @@ async def write_until_killed(path):
     await asyncio.gather(*map(write_on, range(20)))
 
 
-async def fill_the_disk(path):
+async def write_until_refused(address):
+    """The same one after another, until the store refuses, and then why."""
+    store = await open_store(address)
+    say("ready")
+    for number in range(1_000_000):
+        try:
+            await store.write(record(f"{number}"), record(f"{number}-twin"))
+        except StoreUnavailable as error:
+            say({"refused": error.why})
+            break
+        say(f"{number}")
+    await store.aclose()
+
+
+async def fill_the_disk(address):
     """Write under a limit of file sizes until that fails, and once more when it is lifted."""
-    store = await SqliteStore.open(path)
+    store = await open_store(address)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, most))
     acknowledged: list[str] = []
@@ -99,21 +114,21 @@ async def fill_the_disk(path):
     await store.aclose()
 
 
-async def open_as_nobody(path):
+async def open_as_nobody(address):
     """Open the store as a user who may read it and not write it."""
     await asyncio.to_thread(int)  # what a thread needs is imported while we still may
     if os.geteuid() == 0:
         os.seteuid(65534)
     try:
-        store = await SqliteStore.open(path)
+        store = await open_store(address)
         await store.write(record("a-1"))
     except StoreUnavailable as error:
         say(error.why)
 
 
-async def main(what, path, *rest):
+async def main(what, address, *rest):
     async with asyncio.timeout(300):
-        await globals()[what](Path(path), *rest)
+        await globals()[what](address, *rest)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Processes that contend for one SQLite file."""
+"""Processes that contend for one store."""
 
 import asyncio
+import json
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
@@ -26,3 +27,12 @@ async def contender(*arguments) -> AsyncIterator[Process]:
             yield process
     finally:
         await killed(process)
+
+
+async def heard(process):
+    return json.loads(await process.stdout.readline())
+
+
+async def told(process):
+    process.stdin.write(b"go\n")
+    await process.stdin.drain()

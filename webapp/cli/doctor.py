@@ -4,9 +4,10 @@ import argparse
 import asyncio
 import os
 import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 from flows.errors import StoreUnavailable, Unreadable
-from webapp.cli.backup import SQLITE, file_of, must_be_whole
 from webapp.command import (
     CommandRefused,
     opened_store,
@@ -15,8 +16,9 @@ from webapp.command import (
     under_another_secret,
 )
 from webapp.printing import tell
-from webapp.records.owners import must_open_all, open_owners
+from webapp.records.owners import must_be_servable, open_owners
 from webapp.settings.settings import Settings
+from webapp.stores.opening import SQLITE
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +44,7 @@ async def _examine_store(settings: Settings) -> None:
     async with opened_store(settings) as store:
         tell(f"ok  opened    {settings.store}: this user's alone, each page readable")
         try:
-            await must_open_all(store, settings.ring)
+            await must_be_servable(store, settings.ring)
             await open_owners(store=store, ring=settings.ring)
             tell("ok  secrets   open what is kept")
             await store.check()
@@ -53,7 +55,17 @@ async def _examine_store(settings: Settings) -> None:
             raise CommandRefused(error.why) from error
     if settings.store.startswith(SQLITE):
         try:
-            await asyncio.to_thread(must_be_whole, file_of(settings.store))
+            await asyncio.to_thread(_must_be_whole, Path(settings.store.removeprefix(SQLITE)))
         except sqlite3.Error as error:
             raise CommandRefused(f"The store cannot be read: {error}") from error
         tell("ok  whole     each index agrees with what it is of")
+
+
+def _must_be_whole(path: Path) -> None:
+    """Raises Refused, or sqlite3.Error."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
+        (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise CommandRefused(
+            f"{path} is damaged ({' '.join(str(found).split())}): put a backup back."
+        )

@@ -23,6 +23,7 @@ COMMANDS = {
     "doctor": "say what is wrong with settings, key and store",
     "backup": "copy the store and its key, while servers run",
     "restore": "put a backup back; no server may run",
+    "move": "move the store to another place, each row checked",
     "keys": "make, replace and retire secrets",
     "payments": "list payments, and refund them",
     "approvals": "list approvals, and end them",

@@ -4,16 +4,13 @@ import logging
 from http import HTTPStatus
 
 from flows.question import asking
-from webapp.http.address import PLAIN_PATH
 from webapp.http.answer import problem, send_answer
 from webapp.http.connection import Receive, Scope, Send
 from webapp.http.guard import PROBES
-from webapp.http.parts import bring, nothing_to_begin
-from webapp.http.requests import Bounded
+from webapp.http.parts import nothing_to_begin
 from webapp.http.root_path import under
-from webapp.identity.users import note_request
 from webapp.routes.answers import Answers
-from webapp.routes.router import is_ours, routes
+from webapp.routes.router import Ours, is_ours, why_unknown
 from webapp.server import MCP_PATH, HostedApplication
 from webapp.service import Service
 
@@ -31,11 +28,11 @@ class Switch:
         service: Service,
         root_path: str,
     ) -> None:
-        self._ours = Bounded(routes())
+        parts = {"answers": answers, "served": served}
+        self._ours = Ours(service=service, parts=parts, root_path=root_path)
         self._served = served
         self._service = service
         self._root_path = root_path
-        self._parts = {"service": service, "answers": answers, "served": served}
         self._is_told = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +48,8 @@ class Switch:
             to = {"location": MCP_PATH}
             await send_answer(under(self._root_path, send), HTTPStatus.TEMPORARY_REDIRECT, b"", to)
             return
-        if not is_own and (why := self._why_unknown(scope["path"])) is not None:
+        why = None if is_own else why_unknown(scope["path"], url=self._service.public_url)
+        if why is not None:
             if not self._is_told:
                 self._is_told = True
                 _log.warning("path.unknown: %s", why)
@@ -60,17 +58,4 @@ class Switch:
                 body = problem(status, detail=why, code="path-unknown")
                 await send_answer(send, status, body, {"content-type": "application/problem+json"})
                 return
-        note_request(scope)
-        bring(scope, self._parts)
-        await self._ours(scope, receive, under(self._root_path, send))
-
-    def _why_unknown(self, path: str) -> str | None:
-        """For the operator: what a path says that would be ours without what it begins with."""
-        prefix, _, rest = path[1:].partition("/")
-        if not (rest and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
-            return None
-        url = self._service.public_url
-        return (
-            f"A proxy keeps a path that ELICIT_URL ({url}) lacks: set ELICIT_URL to "
-            f"{url}/{prefix}, or have the proxy take it off."
-        )
+        await self._ours(scope, receive, send)

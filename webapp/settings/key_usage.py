@@ -8,21 +8,27 @@ import asyncio
 from contextlib import AsyncExitStack, aclosing
 
 from flows.errors import StoreUnavailable
+from webapp.deadline import Clock
 from webapp.records.owners import count_wrapped
 from webapp.settings.settings import Settings
-from webapp.stores import Store, is_gone, open_store
+from webapp.stores import Clocked, Store, is_gone, open_store
+
+_APART_SECONDS_AT_MOST = 5.0
 
 
-async def open_noted(settings: Settings) -> Store:
+async def open_noted(settings: Settings, *, clock: Clock | None = None) -> Store:
     """Open the store of these settings, and note it beside the key file if that is used.
 
-    Raises ValueError, or StoreUnavailable, also where it cannot be noted.
+    Raises ValueError, or StoreUnavailable, also where it cannot be noted, or its clock is another.
     """
-    store = await open_store(settings.store)
-    if settings.key_file is None or store.address is None:
-        return store
+    store = await open_store(settings.store, listen=settings.store_listen)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.aclose)
+        if clock is not None and isinstance(store, Clocked):
+            await _must_agree(store, clock)
+        if settings.key_file is None or store.address is None:
+            stack.pop_all()
+            return store
         try:
             await asyncio.to_thread(settings.key_file.note, store.address)
         except OSError as error:
@@ -32,6 +38,19 @@ async def open_noted(settings: Settings) -> Store:
             ) from error
         stack.pop_all()
     return store
+
+
+async def _must_agree(store: Clocked, clock: Clock) -> None:
+    """A lease that one machine takes would be over on another, or last too long."""
+    before = clock()
+    there = await store.clock()
+    behind, ahead = (before - there).total_seconds(), (there - clock()).total_seconds()
+    if max(behind, ahead) > _APART_SECONDS_AT_MOST:
+        way = f"{behind:.0f} seconds behind" if behind > ahead else f"{ahead:.0f} seconds ahead of"
+        raise StoreUnavailable(
+            f"ELICIT_STORE: the clock of the store's server is {way} this machine's; let both "
+            "machines set theirs by NTP"
+        )
 
 
 async def wrapped_in(address: str, fingerprint: bytes) -> int | None:

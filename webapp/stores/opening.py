@@ -5,17 +5,18 @@ An address may hold a password, so a refusal names its scheme and nothing more o
 
 import asyncio
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import Protocol, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.store import Store
 
-_SQLITE = "sqlite:///"
+SQLITE = "sqlite:///"
 _POSSIBLE = (
     "sqlite:///relative.db, sqlite:////absolute.db, postgresql://, redis://, rediss://, "
     "valkey://, valkeys:// or memory:"
@@ -23,6 +24,7 @@ _POSSIBLE = (
 # What several machines share: the module, which is loaded where it is asked for, and its extra.
 _SHARED = {
     "postgresql": ("webapp.stores.postgres", "postgres"),
+    "postgres": ("webapp.stores.postgres", "postgres"),  # as platforms write it
     "redis": ("webapp.stores.valkey", "redis"),
     "rediss": ("webapp.stores.valkey", "redis"),
     "valkey": ("webapp.stores.valkey", "redis"),
@@ -30,10 +32,13 @@ _SHARED = {
 }
 
 
+_PASSWORDS = ("password", "sslpassword")
+
+
 class _Module(Protocol):
     """What a module of a shared store has."""
 
-    async def open_store(self, url: str) -> Store: ...
+    async def open_store(self, url: str, **listen: str) -> Store: ...
     async def holds_something(self, url: str) -> bool: ...
 
 
@@ -42,13 +47,27 @@ def is_shared(url: str) -> bool:
     return _scheme_of(url) in _SHARED
 
 
+def without_password(url: str) -> str:
+    """The address as it may be shown and noted."""
+    if not is_shared(url):
+        return url
+    parts = urlsplit(url)
+    user, at, hosts = parts.netloc.rpartition("@")
+    query = [(name, value) for name, value in parse_qsl(parts.query) if name not in _PASSWORDS]
+    return urlunsplit(
+        parts._replace(
+            netloc=f"{user.partition(':')[0]}{at}{hosts}", query=urlencode(query, safe="/:")
+        )
+    )
+
+
 def holds_something(url: str) -> bool:
     """Whether records are kept at the address; also if that cannot be seen. Blocks."""
     if is_shared(url):
         return _in_a_thread(url)
-    path = Path(url.removeprefix(_SQLITE))
+    path = Path(url.removeprefix(SQLITE))
     try:
-        if not url.startswith(_SQLITE) or path.stat().st_size == 0:
+        if not url.startswith(SQLITE) or path.stat().st_size == 0:
             return False
         address = f"{path.absolute().as_uri()}?mode=rw"  # not ro: its log may be all there is
         with closing(sqlite3.connect(address, uri=True)) as connection:
@@ -67,22 +86,27 @@ def is_gone(address: str) -> bool:
     if is_shared(address):
         return False  # a server that does not answer may be back
     try:
-        Path(address.removeprefix(_SQLITE)).stat()
+        Path(address.removeprefix(SQLITE)).stat()
     except (FileNotFoundError, NotADirectoryError):
         return True
     return False
 
 
-async def open_store(url: str) -> Store:
-    """Open the store at the address; ValueError says which addresses are possible."""
+async def open_store(url: str, *, listen: str = "") -> Store:
+    """Open the store at the address; ValueError says which addresses are possible.
+
+    `listen` is another address of the same store, for what it tells by itself.
+    """
+    if listen and not _scheme_of(url).startswith("postgres"):
+        raise ValueError("an address to listen at (ELICIT_STORE_LISTEN) is for PostgreSQL alone")
     if url == "memory:":
         return MemoryStore()
     if is_shared(url):
-        return await _module_of(url).open_store(url)
+        return await _module_of(url).open_store(url, **({"listen": listen} if listen else {}))
     if _scheme_of(url) != "sqlite":
         scheme = url.partition(":")[0]
         raise ValueError(f"no store is reached by {scheme!r}; possible are {_POSSIBLE}")
-    path = url.removeprefix(_SQLITE)
+    path = url.removeprefix(SQLITE)
     if path in (url, "", "/", ":memory:"):
         raise ValueError(f"this address names no file; possible are {_POSSIBLE}")
     if "?" in path:
@@ -108,8 +132,6 @@ def _module_of(url: str) -> _Module:
 
 def _in_a_thread(url: str) -> bool:
     """Asked while settings are read, where a loop may run already."""
-    found: list[bool] = []
-    look = Thread(target=lambda: found.append(asyncio.run(_module_of(url).holds_something(url))))
-    look.start()
-    look.join()
-    return found != [False]
+    with ThreadPoolExecutor(1) as thread:
+        look = thread.submit(lambda: asyncio.run(_module_of(url).holds_something(url)))
+        return look.exception() is not None or look.result()

@@ -1,17 +1,20 @@
-"""Any sequence of calls leaves the SQLite store as a plain dict would be."""
+"""Any sequence of calls leaves a store as a plain dict would be; each store is a subclass."""
 
 import asyncio
 import tempfile
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from unittest import TestCase
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
 
-from webapp.stores import Conflict, Record
-from webapp.stores.sqlite import SqliteStore
+from tests.support.postgres_server import fresh_database
+from tests.support.valkey_server import fresh_cluster, fresh_valkey
+from webapp.stores import Conflict, Record, Store, open_store
+from webapp.stores.memory import MemoryStore
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 owners = st.sampled_from("ab")
@@ -24,24 +27,27 @@ times = st.none() | minutes.map(lambda number: START + timedelta(minutes=number)
 changes = st.tuples(kinds, ids, keys, statuses, times, times, st.binary(max_size=4))
 
 
-class SqliteBesideDict(RuleBasedStateMachine):
-    """`records` and `claims` are the model; several openings share the file."""
+class BesideDict(RuleBasedStateMachine):
+    """`records` and `claims` are the model; the store is opened again and again."""
 
     def __init__(self):
         super().__init__()
         self.records: dict[tuple[str, str, str], Record] = {}
         self.claims: dict[tuple[str, str, str], datetime] = {}
-        self.folder = tempfile.TemporaryDirectory()
         self.runner = asyncio.Runner()
+        self.stack = AsyncExitStack()
         self.store = self.open()
 
-    def open(self):
-        return self.runner.run(SqliteStore.open(Path(self.folder.name) / "store.db"))
+    def open(self) -> Store:
+        raise NotImplementedError
+
+    def opened(self, url: str) -> Store:
+        return self.runner.run(open_store(url))
 
     def teardown(self):
         self.runner.run(self.store.aclose())
+        self.runner.run(self.stack.aclose())
         self.runner.close()
-        self.folder.cleanup()
 
     def conflict(self, call):
         for item in call.values():
@@ -123,8 +129,8 @@ class SqliteBesideDict(RuleBasedStateMachine):
 
     @rule()
     def open_again(self):
-        self.runner.run(self.store.aclose())
-        self.store = self.open()
+        before, self.store = self.store, self.open()
+        self.runner.run(before.aclose())
 
     @rule(owner=owners, kind=kinds, key=keys)
     def find(self, owner, kind, key):
@@ -148,7 +154,55 @@ class SqliteBesideDict(RuleBasedStateMachine):
         assert len(found) == len(self.records)
 
 
-SqliteBesideDict.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None
-)
-TestSqliteIsAsADict = SqliteBesideDict.TestCase
+class MemoryBesideDict(BesideDict):
+    def open(self) -> Store:
+        store = getattr(self, "store", None)
+        return store.sibling() if store else MemoryStore()
+
+
+class SqliteBesideDict(BesideDict):
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        super().__init__()
+        self.stack.callback(self.folder.cleanup)
+
+    def open(self) -> Store:
+        return self.opened(f"sqlite:///{self.folder.name}/store.db")
+
+
+class PostgresBesideDict(BesideDict):
+    url = ""
+
+    def open(self) -> Store:
+        if not self.url:
+            self.url = self.runner.run(self.stack.enter_async_context(fresh_database()))
+        return self.opened(self.url)
+
+
+class ValkeyBesideDict(BesideDict):
+    url = ""
+
+    def open(self) -> Store:
+        self.url = self.url or fresh_valkey().url
+        return self.opened(self.url)
+
+
+class ValkeyClusterBesideDict(BesideDict):
+    url = ""
+
+    def open(self) -> Store:
+        self.url = self.url or fresh_cluster()[0].url
+        return self.opened(self.url)
+
+
+def enough(machine: type[BesideDict], *, examples: int = 40) -> type[TestCase]:
+    case: type[TestCase] = machine.TestCase
+    case.settings = settings(max_examples=examples, stateful_step_count=25, deadline=None)
+    return case
+
+
+TestMemoryIsAsADict = enough(MemoryBesideDict)
+TestSqliteIsAsADict = enough(SqliteBesideDict)
+TestPostgresIsAsADict = enough(PostgresBesideDict, examples=12)
+TestValkeyIsAsADict = enough(ValkeyBesideDict, examples=20)
+TestValkeyClusterIsAsADict = enough(ValkeyClusterBesideDict, examples=12)

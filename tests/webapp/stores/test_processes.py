@@ -1,0 +1,85 @@
+"""Several processes on one store: a race, a kill, a fence."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.contender import record
+from tests.support.contenders import contender, heard, told
+from tests.support.postgres_server import fresh_database
+from tests.support.valkey_server import fresh_cluster, fresh_valkey
+from webapp.stores import open_store
+
+
+@pytest.fixture(params=["sqlite", "postgres", "valkey", "valkey cluster"])
+async def address(request, tmp_path) -> AsyncIterator[str]:
+    match request.param:
+        case "postgres":
+            async with fresh_database() as url:
+                yield url
+        case "valkey":
+            yield fresh_valkey().url
+        case "valkey cluster":
+            yield fresh_cluster()[0].url
+        case _:
+            yield f"sqlite:///{tmp_path / 'store.db'}"
+
+
+async def test_two_processes_race_and_each_record_has_one_winner_that_both_know(address):
+    store = await open_store(address)
+    names = [f"a-{number:03}" for number in range(200)]
+    await store.write(*map(record, names))
+    async with (
+        contender("contend", address, "one") as one,
+        contender("contend", address, "two") as two,
+    ):
+        for process in (one, two):
+            assert await heard(process) == "ready"
+        for process in (one, two):
+            await told(process)
+        first, second = await heard(one), await heard(two)
+        for process in (one, two):
+            await told(process)
+            assert await process.wait() == 0
+    assert sorted(first["won"] + second["won"]) == names
+    assert first["lost"] == [[name, "two"] for name, _ in first["lost"]]
+    assert sorted(name for name, _ in first["lost"]) == sorted(second["won"])
+    assert sorted(name for name, _ in second["lost"]) == sorted(first["won"])
+    found = {item.id: item for item in await store.list("elicitation", limit=1000)}
+    assert {item.version for item in found.values()} == {2}
+    assert sorted(name for name, item in found.items() if item.status == "one") == sorted(
+        first["won"]
+    )
+    await store.aclose()
+
+
+async def test_a_killed_writer_has_lost_nothing_that_it_acknowledged_and_halved_nothing(address):
+    async with contender("write_until_killed", address) as process:
+        assert await heard(process) == "ready"
+        acknowledged = [await heard(process) for _ in range(400)]
+        process.kill()
+        output, _ = await process.communicate()
+    acknowledged += [json.loads(line) for line in output.splitlines(keepends=True) if b"\n" in line]
+    store = await open_store(address)
+    found = {item.id for item in await store.list("elicitation", limit=1_000_000)}
+    await store.aclose()
+    assert found >= {name + twin for name in acknowledged for twin in ("", "-twin")}
+    assert {f"{name}-twin" for name in found if not name.endswith("-twin")} <= found
+    assert {name.removesuffix("-twin") for name in found} <= found
+
+
+async def test_a_fence_holds_another_process_that_writes_and_acknowledges_nothing_after_it(address):
+    store = await open_store(address)
+    async with contender("write_until_refused", address) as process:
+        assert await heard(process) == "ready"
+        for _ in range(100):
+            await heard(process)
+        await store.fence("moved away")
+        there = {item.id for item in await store.list("elicitation", limit=1_000_000)}
+        output, _ = await process.communicate()
+    *after, refusal = map(json.loads, output.splitlines())
+    assert refusal == {"refused": "moved away"}
+    assert {name + twin for name in after for twin in ("", "-twin")} <= there
+    assert len(await store.list("elicitation", limit=1_000_000)) == len(there)
+    await store.aclose()

@@ -1,0 +1,253 @@
+"""A store in PostgreSQL, for the processes of many machines.
+
+What could go wrong: a caller pays a round trip of its own, or waits for a server that is gone. What
+is read and written in one turn of the loop goes out together, and nothing waits for more than ten
+seconds.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
+
+from flows.errors import StoreUnavailable
+from webapp.stores.lanes import Lanes, first
+from webapp.stores.postgres_changes import PostgresChanges
+from webapp.stores.postgres_driver import UniqueViolation
+from webapp.stores.postgres_rows import check_texts, columns_of, is_text, record_of
+from webapp.stores.postgres_server import Server, statements
+from webapp.stores.postgres_writer import PostgresWriter
+from webapp.stores.store import (
+    CLAIMS_HELD,
+    Conflict,
+    Record,
+    as_written,
+    check_copies,
+    check_erasure,
+    check_limit,
+    check_records,
+    check_time,
+)
+from webapp.stores.watch import Watch
+
+_READ_LANES = 2
+_READS_AT_ONCE = 500
+_PAGE = 500
+_CONDITIONS = {"kind": "kind = ", "owner": "owner = ", "status": "status = ", "after": "id > "}
+
+_Name = tuple[str, str, str]
+_Asked = tuple["asyncio.Future[Record | None]", _Name]
+
+
+async def open_store(url: str, *, listen: str = "") -> "PostgresStore":
+    """Open the store, making its tables; `listen` is the server's own address behind a pooler."""
+    server = await Server.open(url, listens_elsewhere=bool(listen))
+    try:
+        changes = await PostgresChanges.open(
+            server, url=listen or url, name="ELICIT_STORE_LISTEN" if listen else "ELICIT_STORE"
+        )
+    except BaseException:
+        await server.aclose()
+        raise
+    return PostgresStore(server, changes=changes)
+
+
+async def holds_something(url: str) -> bool:
+    """Whether records are kept at the address; also if that cannot be seen."""
+    try:
+        return await Server.holds_something(url)
+    except StoreUnavailable:
+        return True
+
+
+class PostgresStore:
+    """One opening; another process, or another handle, is another opening."""
+
+    def __init__(self, server: Server, *, changes: PostgresChanges) -> None:
+        self._server = server
+        self._changes = changes
+        self._writer = PostgresWriter(server, tell=changes.tell)
+        self._reads = _Reads(server, statement="read")
+        self._finds = _Reads(server, statement="find")
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        """See Store."""
+        check_records(records)
+        check_texts(records)
+        self._refuse_if_closed()
+        if records:
+            await self._writer.write(records)
+        return tuple([as_written(record) for record in records])
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        """See Store."""
+        self._refuse_if_closed()
+        return await self._reads.one((owner, kind, id))
+
+    async def find(self, owner: str, kind: str, key: str) -> Record | None:
+        """See Store."""
+        self._refuse_if_closed()
+        return await self._finds.one((owner, kind, key))
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        owner: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Record]:
+        """See Store."""
+        check_limit(limit)
+        self._refuse_if_closed()
+        asked = {"kind": kind, "owner": owner, "status": status, "after": after}
+        given = {name: value for name, value in asked.items() if value is not None}
+        if not is_text(*given.values()):
+            return ()
+        conditions = [f"{_CONDITIONS[name]}${place}" for place, name in enumerate(given, start=2)]
+        rows = await self._server.fetch_again(
+            "list", limit, *given.values(), condition=" AND ".join(conditions)
+        )
+        return tuple(map(record_of, rows))
+
+    async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
+        """See Store."""
+        check_time(now)
+        check_limit(limit)
+        self._refuse_if_closed()
+        held_until = now + CLAIMS_HELD * hold
+        rows = await self._server.fetch_again("due", now, now + hold, held_until, limit)
+        records = [record_of(row) for row in rows]
+        return sorted(records, key=lambda record: record.due_at or now)
+
+    def watch(self) -> Watch:
+        """See Store."""
+        self._refuse_if_closed()
+        return self._changes.watch()
+
+    async def erase(
+        self, *, owner: str | None = None, before: datetime | None = None, limit: int = 1000
+    ) -> int:
+        """See Store."""
+        check_erasure(owner, before, limit)
+        self._refuse_if_closed()
+        values = [value for value in (owner, before) if value is not None]
+        conditions = ["owner = $2"] if owner is not None else []
+        if before is not None:
+            conditions.append(f"erase_at <= ${len(conditions) + 2}")
+        if owner is not None and not is_text(owner):
+            return 0
+        condition = " AND ".join(conditions)
+        return len(await self._server.fetch_again("erase", limit, *values, condition=condition))
+
+    async def check(self) -> None:
+        """See Store."""
+        self._refuse_if_closed()
+        if not await self._server.fetch("check"):
+            raise StoreUnavailable(await self.fenced() or "the store's own row is gone")
+
+    async def scan(self) -> AsyncIterator[Sequence[Record]]:
+        """Pages of every record, all as of one moment, each once; others may write meanwhile."""
+        self._refuse_if_closed()
+        kind = record_id = owner = ""
+        async with self._server.snapshot() as connection:
+            while rows := await connection.fetch(
+                statements()["page"], kind, record_id, owner, _PAGE
+            ):
+                page = tuple(map(record_of, rows))
+                yield page
+                kind, record_id, owner = page[-1].kind, page[-1].id, page[-1].owner
+
+    async def load(self, *records: Record) -> None:
+        """Put copies in place as they are, version included; fenced or not.
+
+        Raises Conflict for a key that another record holds, ValueError as `write` does.
+        """
+        check_copies(records)
+        check_texts(records)
+        self._refuse_if_closed()
+        if not records:
+            return
+        columns = columns_of(sorted(records, key=lambda each: (each.kind, each.id, each.owner)))
+        try:
+            await self._server.load(columns)
+        except UniqueViolation:
+            owners, kinds, ids, _, keys, *_ = columns
+            rows = await self._server.fetch("key_holder", owners, kinds, ids, keys)
+            raise Conflict(record_of(rows[0]) if rows else None) from None
+
+    async def fence(self, why: str | None) -> None:
+        """From the return on no opening of any version writes, for that reason; None: they do."""
+        self._refuse_if_closed()
+        await self._server.fence(why)
+
+    async def fenced(self) -> str | None:
+        """Why nothing is written."""
+        self._refuse_if_closed()
+        rows = await self._server.fetch("fenced")
+        return rows[0][0] if rows else None
+
+    async def clock(self) -> datetime:
+        """What the server's clock says."""
+        self._refuse_if_closed()
+        rows = await self._server.fetch("clock")
+        moment: datetime = rows[0][0]
+        return moment
+
+    async def aclose(self) -> None:
+        """See Store."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await self._writer.finish()
+        await self._reads.finish()
+        await self._finds.finish()
+        await self._changes.aclose()
+        await self._server.aclose()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closing is not None:
+            raise StoreUnavailable(f"the store {self.address} is closed")
+
+
+class _Reads:
+    """Gathers what is read by one name: each caller gets its record or None."""
+
+    def __init__(self, server: Server, *, statement: str) -> None:
+        self._server = server
+        self._statement = statement
+        self._lanes: Lanes[_Asked] = Lanes(
+            self._answer, lanes=_READ_LANES, fit=first(_READS_AT_ONCE)
+        )
+        self._loop = asyncio.get_running_loop()
+
+    async def one(self, name: _Name) -> Record | None:
+        if not is_text(*name):
+            return None
+        future: asyncio.Future[Record | None] = self._loop.create_future()
+        self._lanes.put((future, name))
+        return await future
+
+    async def finish(self) -> None:
+        await self._lanes.finish()
+
+    async def _answer(self, asked: Sequence[_Asked]) -> None:
+        try:
+            columns = map(list, zip(*(name for _, name in asked), strict=True))
+            rows = await self._server.fetch_again(self._statement, *columns)
+        except Exception as error:  # noqa: BLE001 - the task's edge: whatever it is, all are told
+            for future, _ in asked:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        found = {row[9]: record_of(row) for row in rows}
+        for place, (future, _) in enumerate(asked, start=1):
+            if not future.done():  # else its caller was cancelled
+                future.set_result(found.get(place))

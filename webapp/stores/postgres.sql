@@ -1,0 +1,246 @@
+-- The tables of a store in PostgreSQL, and each statement by its name: see postgres_server.py.
+-- name: schema
+-- A layout is a number. Code of an older layout may write for as long as `oldest_layout` is not above
+-- its own: so a newer one that adds to the tables can serve beside it while servers are replaced.
+CREATE TABLE elicit_store (
+    is_only       boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    layout        integer NOT NULL,
+    oldest_layout integer NOT NULL,
+    fenced        text,                -- why nothing may be written
+    checked_at    timestamptz
+);
+INSERT INTO elicit_store (layout, oldest_layout) VALUES (1, 1);
+
+CREATE TABLE elicit_records (
+    owner         text COLLATE "C" NOT NULL,
+    kind          text COLLATE "C" NOT NULL,
+    id            text COLLATE "C" NOT NULL,
+    status        text COLLATE "C" NOT NULL,
+    key           text COLLATE "C",
+    due_at        timestamptz,
+    erase_at      timestamptz,
+    claimed_until timestamptz,         -- somebody is at work on what was due; every write clears it
+    version       bigint NOT NULL,
+    sealed        bytea NOT NULL,
+    PRIMARY KEY (kind, id, owner),     -- in this order it serves pages by id, too
+    UNIQUE (owner, kind, key) DEFERRABLE INITIALLY IMMEDIATE -- so that keys may move in one statement
+) WITH (fillfactor = 80);
+CREATE INDEX elicit_records_by_due_at ON elicit_records (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX elicit_records_by_erase_at ON elicit_records (erase_at) WHERE erase_at IS NOT NULL;
+ALTER TABLE elicit_records ALTER COLUMN sealed SET STORAGE EXTERNAL; -- what is encrypted packs badly
+
+-- Many callers' writes at once. What a row of `writes` has in common with another is that both are
+-- written or neither. Returns for each write that was refused the record that stands in its way, all
+-- nulls if that is gone. Each statement in here sees what was committed before it began: first the
+-- rows are locked, in one order for all, then nobody changes what is compared.
+--
+-- Another's insert that is not committed yet is seen by the constraints alone: they wait for it, and
+-- then all of this is undone (23505) and to be called again. The planner may not go by statistics of
+-- the time when the table was empty.
+--
+-- A newer layout keeps this function for as long as code that calls it may write.
+CREATE FUNCTION elicit_write_1(
+    writes integer[], owners text[], kinds text[], ids text[], statuses text[], keys text[],
+    due_ats timestamptz[], erase_ats timestamptz[], versions bigint[], seals bytea[]
+) RETURNS TABLE (
+    refused integer, owner text, kind text, id text, status text, key text, due_at timestamptz,
+    erase_at timestamptz, version bigint, sealed bytea
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    losers integer[] := '{}';
+BEGIN
+    PERFORM FROM unnest(owners, kinds, ids) AS asked (owner, kind, id)
+        JOIN elicit_records AS stood USING (kind, id, owner)
+        ORDER BY kind, id, owner FOR UPDATE OF stood;
+    FOR refused, owner, kind, id, status, key, due_at, erase_at, version, sealed IN
+        SELECT DISTINCT ON (conflict.write)
+            conflict.write, conflict.owner, conflict.kind, conflict.id, conflict.status,
+            conflict.key, conflict.due_at, conflict.erase_at, conflict.version, conflict.sealed
+        FROM (
+            SELECT asked.write, 1 AS rank, asked.place, stood.*
+            FROM unnest(writes, owners, kinds, ids, versions)
+                WITH ORDINALITY AS asked (write, owner, kind, id, version, place)
+            LEFT JOIN elicit_records AS stood
+                ON stood.kind = asked.kind AND stood.id = asked.id AND stood.owner = asked.owner
+            WHERE asked.version <> coalesce(stood.version, 0)
+            UNION ALL
+            SELECT asked.write, 2, asked.place, holder.*
+            FROM unnest(writes, owners, kinds, ids, keys)
+                WITH ORDINALITY AS asked (write, owner, kind, id, key, place)
+            JOIN elicit_records AS holder
+                ON holder.owner = asked.owner AND holder.kind = asked.kind AND holder.key = asked.key
+            WHERE holder.id <> asked.id AND NOT EXISTS (
+                SELECT FROM unnest(writes, kinds, ids) AS beside (write, kind, id)
+                WHERE beside.write = asked.write AND beside.kind = holder.kind
+                    AND beside.id = holder.id
+            )
+        ) AS conflict
+        ORDER BY conflict.write, conflict.rank, conflict.place
+    LOOP
+        losers := losers || refused;
+        RETURN NEXT;
+    END LOOP;
+    UPDATE elicit_records AS stood
+    SET status = asked.status, key = asked.key, due_at = asked.due_at, erase_at = asked.erase_at,
+        claimed_until = NULL, version = asked.version + 1, sealed = asked.sealed
+    FROM unnest(writes, owners, kinds, ids, statuses, keys, due_ats, erase_ats, versions, seals)
+        AS asked (write, owner, kind, id, status, key, due_at, erase_at, version, sealed)
+    WHERE stood.kind = asked.kind AND stood.id = asked.id AND stood.owner = asked.owner
+        AND asked.version > 0 AND asked.write <> ALL (losers);
+    INSERT INTO elicit_records (
+        owner, kind, id, status, key, due_at, erase_at, version, sealed
+    )
+    SELECT asked.owner, asked.kind, asked.id, asked.status, asked.key, asked.due_at,
+        asked.erase_at, 1, asked.sealed
+    FROM unnest(writes, owners, kinds, ids, statuses, keys, due_ats, erase_ats, versions, seals)
+        AS asked (write, owner, kind, id, status, key, due_at, erase_at, version, sealed)
+    WHERE asked.version = 0 AND asked.write <> ALL (losers)
+    ORDER BY asked.kind, asked.id, asked.owner;
+END
+$$;
+
+-- Refuses every statement that changes a record, whichever code sends it, but for a copy of records.
+CREATE FUNCTION elicit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('elicit.is_loading', true) IS DISTINCT FROM 'on' THEN
+        RAISE EXCEPTION USING ERRCODE = 'EL001', MESSAGE = (SELECT fenced FROM elicit_store);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- name: server
+SELECT
+    current_setting('server_version_num')::integer AS version_number,
+    current_setting('server_version') AS version,
+    current_setting('synchronous_commit') AS synchronous_commit,
+    current_setting('fsync') AS fsync,
+    current_setting('full_page_writes') AS full_page_writes,
+    current_setting('server_encoding') AS encoding,
+    pg_is_in_recovery() AS is_standby,
+    pg_backend_pid() AS process,
+    to_regclass('elicit_store') IS NOT NULL AS is_ours,
+    to_regclass('elicit_records') IS NOT NULL AS has_records;
+
+-- name: lock
+SELECT pg_advisory_xact_lock(1701603683); -- "elic"
+
+-- name: is_laid_out
+-- By the rows of the catalog: a session remembers names that were not there before it had the lock.
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_class WHERE relname = 'elicit_store' AND pg_table_is_visible(oid)
+);
+
+-- name: layout
+SELECT layout, oldest_layout FROM elicit_store;
+
+-- name: clock
+SELECT clock_timestamp();
+
+-- name: any
+SELECT EXISTS (SELECT FROM elicit_records);
+
+-- name: write
+SELECT * FROM elicit_write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+
+-- name: read
+SELECT found.*, asked.place
+FROM unnest($1::text[], $2::text[], $3::text[])
+    WITH ORDINALITY AS asked (owner, kind, id, place)
+CROSS JOIN LATERAL (
+    SELECT owner, kind, id, status, key, due_at, erase_at, version, sealed FROM elicit_records
+    WHERE kind = asked.kind AND id = asked.id AND owner = asked.owner
+    LIMIT 1
+) AS found;
+
+-- name: find
+SELECT found.*, asked.place
+FROM unnest($1::text[], $2::text[], $3::text[])
+    WITH ORDINALITY AS asked (owner, kind, key, place)
+CROSS JOIN LATERAL (
+    SELECT owner, kind, id, status, key, due_at, erase_at, version, sealed FROM elicit_records
+    WHERE owner = asked.owner AND kind = asked.kind AND key = asked.key
+    LIMIT 1
+) AS found;
+
+-- name: list
+SELECT owner, kind, id, status, key, due_at, erase_at, version, sealed FROM elicit_records
+WHERE {condition}
+ORDER BY id LIMIT $1;
+
+-- name: due
+-- What another caller has locked at the moment is that one's.
+UPDATE elicit_records AS claimed
+SET claimed_until = $2
+FROM (
+    SELECT kind, id, owner FROM elicit_records
+    WHERE due_at <= $1
+        AND (claimed_until IS NULL OR claimed_until <= $1 OR claimed_until > $3)
+    ORDER BY due_at LIMIT $4
+    FOR UPDATE SKIP LOCKED
+) AS due
+WHERE claimed.kind = due.kind AND claimed.id = due.id AND claimed.owner = due.owner
+RETURNING claimed.owner, claimed.kind, claimed.id, claimed.status, claimed.key, claimed.due_at,
+    claimed.erase_at, claimed.version, claimed.sealed;
+
+-- name: erase
+-- The conditions stand twice: a row that was written while this waited for it is looked at again.
+DELETE FROM elicit_records
+WHERE (kind, id, owner) IN (SELECT kind, id, owner FROM elicit_records WHERE {condition} LIMIT $1)
+    AND {condition}
+RETURNING 1;
+
+-- name: check
+UPDATE elicit_store SET checked_at = clock_timestamp() WHERE fenced IS NULL RETURNING 1;
+
+-- name: notify
+-- Nobody waits for the disk here: a notification that is lost with the server is nobody's loss.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify('elicit', payload)
+FROM unnest($1::text[]) AS payload;
+
+-- name: page
+SELECT owner, kind, id, status, key, due_at, erase_at, version, sealed FROM elicit_records
+WHERE (kind, id, owner) > ($1, $2, $3)
+ORDER BY kind, id, owner LIMIT $4;
+
+-- name: load
+INSERT INTO elicit_records (owner, kind, id, status, key, due_at, erase_at, version, sealed)
+SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[],
+    $7::timestamptz[], $8::bigint[], $9::bytea[]
+)
+ON CONFLICT (kind, id, owner) DO UPDATE
+SET status = excluded.status, key = excluded.key, due_at = excluded.due_at,
+    erase_at = excluded.erase_at, claimed_until = NULL, version = excluded.version,
+    sealed = excluded.sealed;
+
+-- name: key_holder
+SELECT held.owner, held.kind, held.id, held.status, held.key, held.due_at, held.erase_at,
+    held.version, held.sealed
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS asked (owner, kind, id, key)
+JOIN elicit_records AS held
+    ON held.owner = asked.owner AND held.kind = asked.kind AND held.key = asked.key
+WHERE held.id <> asked.id
+LIMIT 1;
+
+-- name: loading
+SELECT set_config('elicit.is_loading', 'on', true);
+
+-- name: fence
+-- A trigger waits for the statements that are under way; what comes then finds it.
+CREATE OR REPLACE TRIGGER elicit_fence
+BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON elicit_records
+FOR EACH STATEMENT EXECUTE FUNCTION elicit_refuse();
+
+-- name: unfence
+DROP TRIGGER IF EXISTS elicit_fence ON elicit_records;
+
+-- name: note_fence
+UPDATE elicit_store SET fenced = $1;
+
+-- name: fenced
+SELECT fenced FROM elicit_store;

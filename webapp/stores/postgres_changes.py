@@ -1,0 +1,192 @@
+"""What other openings of a PostgreSQL store have written: heard by name, read from the table.
+
+What could go wrong: a notification inside the writing transaction holds one lock over all commits
+of the database, so it follows the commit. Then it may be lost, with the process that was to send it
+or the connection that was to hear it. So a watch is told to look again when the connection is back,
+and every 15 seconds in any case.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterable, Sequence
+from weakref import WeakSet
+
+from msgspec import DecodeError, ValidationError
+from msgspec.json import decode, encode
+
+from flows.errors import StoreUnavailable
+from webapp.stores.lanes import Lanes, first
+from webapp.stores.postgres_driver import ERRORS, PostgresConnection
+from webapp.stores.postgres_rows import record_of
+from webapp.stores.postgres_server import Server, listening, unavailable
+from webapp.stores.store import Record
+from webapp.stores.watch import Watch
+
+_CHANNEL = "elicit"
+_PAYLOAD_BYTES = 7_500  # the server takes 8,000
+_PAYLOADS_AT_ONCE = 20
+_NAMES_AT_ONCE = 1_000
+_LOOK_SECONDS = 15.0
+_LOOKS_A_CHECK = 2
+_FIRST_WAIT_SECONDS = 0.05
+_LAST_WAIT_SECONDS = 0.5
+_EVERYTHING = "*"
+_log = logging.getLogger(__name__)
+
+_Name = tuple[str, str, str]
+
+
+class PostgresChanges:
+    """Sends the names of what this opening wrote, and hears those of others."""
+
+    def __init__(self, server: Server, *, url: str, name: str) -> None:
+        """`name` is the setting of the address at which it listens."""
+        self._server = server
+        self._url = url
+        self._name = name
+        self._opening = secrets.token_hex(8)
+        self._watches: WeakSet[Watch] = WeakSet()
+        self._sending: Lanes[_Name] = Lanes(self._send, fit=first(_NAMES_AT_ONCE))
+        self._reading: Lanes[_Name] = Lanes(self._read, fit=first(_NAMES_AT_ONCE))
+        self._is_ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, server: Server, *, url: str, name: str) -> "PostgresChanges":
+        """Listen from the return on."""
+        changes = cls(server, url=url, name=name)
+        connection = await changes._connect()
+        changes._task = asyncio.get_running_loop().create_task(changes._listen(connection))
+        return changes
+
+    def watch(self) -> Watch:
+        """A new watch that misses nothing from now on."""
+        watch = Watch()
+        self._watches.add(watch)
+        return watch
+
+    def tell(self, records: Iterable[Record]) -> None:
+        """Let other openings know what this one wrote."""
+        for record in records:
+            self._sending.put((record.owner, record.kind, record.id))
+
+    async def aclose(self) -> None:
+        """Send what is to be sent, and end the watches."""
+        self._is_ended = True
+        await self._sending.finish()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self._reading.finish()
+        for watch in tuple(self._watches):
+            watch.end()
+
+    async def _send(self, names: Sequence[_Name]) -> None:
+        try:
+            await self._server.fetch("notify", _payloads(self._opening, names))
+        except StoreUnavailable as error:
+            # Whoever listens has lost the server too, and looks again.
+            _log.warning("store.notify_failed", extra={"why": error.why})
+
+    async def _read(self, names: Sequence[_Name]) -> None:
+        wanted = tuple(dict.fromkeys(names))
+        if not self._watches:
+            return
+        try:
+            rows = await self._server.fetch("read", *map(list, zip(*wanted, strict=True)))
+        except StoreUnavailable:
+            self._look_again()
+            return
+        for row in rows:
+            for watch in tuple(self._watches):
+                watch.tell(record_of(row))
+
+    def _look_again(self) -> None:
+        for watch in tuple(self._watches):
+            watch.tell(None)
+
+    def _hear(self, _connection: object, _process: int, _channel: str, payload: object) -> None:
+        if not self._watches or self._is_ended:
+            return
+        try:
+            opening, names = decode(str(payload), type=tuple[str, list[_Name] | str])
+        except (DecodeError, ValidationError):
+            self._look_again()  # a newer version may say it otherwise
+            return
+        if opening == self._opening:
+            return
+        if isinstance(names, str):
+            self._look_again()
+            return
+        for name in names:
+            self._reading.put(name)
+
+    async def _listen(self, connection: PostgresConnection) -> None:
+        """Until it is cancelled: on one connection, and when that is lost on the next."""
+        await self._stay(connection)
+        wait = _FIRST_WAIT_SECONDS
+        while True:
+            await asyncio.sleep(wait)
+            try:
+                connection = await self._connect()
+            except StoreUnavailable:
+                wait = min(2 * wait, _LAST_WAIT_SECONDS)
+                continue
+            _log.info("store.hears_again")
+            self._look_again()
+            await self._stay(connection)
+            wait = _FIRST_WAIT_SECONDS
+
+    async def _connect(self) -> PostgresConnection:
+        connection = await listening(self._url, name=self._name)
+        try:
+            await connection.add_listener(_CHANNEL, self._hear)
+        except ERRORS as error:
+            connection.terminate()
+            raise unavailable(error, url=self._url, name=self._name) from None
+        return connection
+
+    async def _stay(self, connection: PostgresConnection) -> None:
+        """Until it is lost."""
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda _: lost.set())
+        looks = 0
+        why = "the connection was closed"
+        try:
+            while not (lost.is_set() or connection.is_closed()):
+                try:
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await lost.wait()
+                except TimeoutError:
+                    looks += 1
+                    self._look_again()
+                    if looks % _LOOKS_A_CHECK == 0:
+                        await connection.execute("SELECT 1")
+        except ERRORS as error:
+            why = unavailable(error, url=self._url, name=self._name).why
+        finally:
+            connection.terminate()
+        _log.warning("store.hears_nothing", extra={"why": why})
+
+
+def _payloads(opening: str, names: Sequence[_Name]) -> list[str]:
+    """As many as the names need; none of them where that would be too much."""
+    payloads: list[str] = []
+    gathered: list[bytes] = []
+    size = 0
+    for name in dict.fromkeys(names):
+        text = encode(name)
+        if gathered and size + len(text) > _PAYLOAD_BYTES:
+            payloads.append(_payload(opening, gathered))
+            gathered, size = [], 0
+        gathered.append(text)
+        size += len(text) + 1
+    payloads.append(_payload(opening, gathered))
+    if len(payloads) > _PAYLOADS_AT_ONCE or size > _PAYLOAD_BYTES:
+        return [encode((opening, _EVERYTHING)).decode()]
+    return payloads
+
+
+def _payload(opening: str, names: Sequence[bytes]) -> str:
+    return f'["{opening}",[{b",".join(names).decode()}]]'

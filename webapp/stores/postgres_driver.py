@@ -1,0 +1,74 @@
+"""asyncpg as it is used here, with the types that it does not tell."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs] - hence this module
+
+_library: Any = asyncpg
+
+Row = Sequence[Any]
+
+
+class PostgresConnection(Protocol):
+    """One connection; every call takes a statement at a time."""
+
+    async def fetch(self, statement: str, *values: object) -> Sequence[Row]: ...
+    async def fetchrow(self, statement: str, *values: object) -> Any: ...
+    async def fetchval(self, statement: str, *values: object) -> Any: ...
+    async def execute(
+        self, statement: str, *values: object, timeout: float | None = None
+    ) -> str: ...
+    def transaction(
+        self, *, isolation: str | None = None, readonly: bool = False
+    ) -> AbstractAsyncContextManager[object]: ...
+    async def add_listener(
+        self, channel: str, hear: Callable[[object, int, str, object], None]
+    ) -> None: ...
+    def add_termination_listener(self, hear: Callable[[object], None]) -> None: ...
+    def get_server_pid(self) -> int: ...
+    def terminate(self) -> None: ...
+
+
+class PostgresPool(Protocol):
+    """Several of them."""
+
+    def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[PostgresConnection]: ...
+    async def close(self) -> None: ...
+    def terminate(self) -> None: ...
+
+
+async def connect(url: str, **options: Any) -> PostgresConnection:
+    connection: PostgresConnection = await _library.connect(url, **options)
+    return connection
+
+
+async def create_pool(url: str, **options: Any) -> PostgresPool:
+    pool: PostgresPool = await _library.create_pool(url, **options)
+    return pool
+
+
+PostgresError: Final[type[Exception]] = _library.PostgresError
+UniqueViolation: Final[type[Exception]] = _library.UniqueViolationError
+WrongLogin: Final[type[Exception]] = _library.InvalidAuthorizationSpecificationError
+NoDatabase: Final[type[Exception]] = _library.InvalidCatalogNameError
+MayNot: Final[type[Exception]] = _library.InsufficientPrivilegeError
+TooManyConnections: Final[type[Exception]] = _library.TooManyConnectionsError
+NoFunction: Final[type[Exception]] = _library.UndefinedFunctionError
+ReadOnly: Final[type[Exception]] = _library.ReadOnlySQLTransactionError
+WrongAddress: Final[type[Exception]] = _library.ClientConfigurationError
+# Where others are at the same rows: what was asked is undone, and may be asked again.
+TO_REPEAT: Final[tuple[type[Exception], ...]] = (
+    UniqueViolation,
+    _library.DeadlockDetectedError,
+    _library.SerializationError,
+)
+# Whatever the library raises where the server or the way to it is not as it should be.
+ERRORS: Final[tuple[type[Exception], ...]] = (
+    PostgresError,
+    _library.InterfaceError,
+    _library.InternalClientError,
+    _library.TargetServerAttributeNotMatched,
+    OSError,
+)

@@ -1,0 +1,116 @@
+"""Many callers' writes in one statement: each of them wins or loses alone, all of them at once.
+
+What could go wrong: one caller's conflict undoes another's write, or two statements wait for each
+other's rows for ever. Whatever of a statement another one could decide stands in a function of the
+server's (postgres.sql), which locks in one order and refuses a write by itself. What is refused by
+a constraint, as another process inserts the same at the same moment, undoes the whole, and is
+asked again: then that is seen. So is what the server breaks off as a deadlock.
+
+An answer that never came leaves unknown what became of the write: StoreUnavailable. To write the
+same again is safe. If it had been written, the Conflict carries the caller's own record.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from flows.errors import StoreUnavailable
+from webapp.stores.lanes import Lanes
+from webapp.stores.postgres_driver import TO_REPEAT
+from webapp.stores.postgres_rows import columns_of, record_of
+from webapp.stores.postgres_server import Server
+from webapp.stores.store import Conflict, Record
+
+_LANES = 2
+_ROWS_AT_MOST = 1_000
+_BYTES_AT_MOST = 4 * 1024 * 1024
+_ATTEMPTS = 8
+
+_Job = tuple["asyncio.Future[None]", Sequence[Record]]
+_Tell = Callable[[Sequence[Record]], None]
+
+
+class PostgresWriter:
+    """Gathers what is written, and answers each caller when its part is durable."""
+
+    def __init__(self, server: Server, *, tell: _Tell) -> None:
+        """`tell` gets what was written, after each commit."""
+        self._server = server
+        self._tell = tell
+        self._lanes: Lanes[_Job] = Lanes(self._write, lanes=_LANES, fit=_fit)
+        self._loop = asyncio.get_running_loop()
+
+    def write(self, records: Sequence[Record]) -> "asyncio.Future[None]":
+        """Queue a write of checked records."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._lanes.put((future, records))
+        return future
+
+    async def finish(self) -> None:
+        """Wait until every write is answered."""
+        await self._lanes.finish()
+
+    async def _write(self, jobs: Sequence[_Job]) -> None:
+        try:
+            conflicts = await self._conflicts(jobs)
+        except Exception as error:  # noqa: BLE001 - the task's edge: whatever it is, all are told
+            for future, _ in jobs:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        written: list[Record] = []
+        for number, (future, records) in enumerate(jobs):
+            conflict = conflicts.get(number)
+            if conflict is None:
+                written += records
+            if future.done():  # its caller was cancelled
+                continue
+            if conflict is None:
+                future.set_result(None)
+            else:
+                future.set_exception(conflict)
+        if written:
+            self._tell(written)
+
+    async def _conflicts(self, jobs: Sequence[_Job]) -> dict[int, Conflict]:
+        """Write all, but for those that lose, by their numbers."""
+        numbers = [number for number, (_, records) in enumerate(jobs) for _ in records]
+        columns = columns_of([record for _, records in jobs for record in records])
+        for _ in range(_ATTEMPTS):
+            try:
+                rows = await self._server.fetch("write", numbers, *columns)
+            except TO_REPEAT:
+                continue
+            return {
+                row[0]: Conflict(None if row[1] is None else record_of(row[1:])) for row in rows
+            }
+        raise StoreUnavailable(
+            f"the store {self._server.address} broke off the same write {_ATTEMPTS} times, as "
+            "others write the same: try again"
+        )
+
+
+def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
+    """What goes together: not too much, and no two that touch one record or ask for one key.
+
+    Of those the next one finds what the first has written.
+    """
+    batch: list[_Job] = []
+    behind: list[_Job] = []
+    touched: set[tuple[str, ...]] = set()
+    rows = size = 0
+    for job in jobs:
+        records = job[1]
+        names: set[tuple[str, ...]] = set()
+        for record in records:
+            names.add((record.owner, record.kind, record.id))
+            if record.key is not None:
+                names.add((record.owner, record.kind, "", record.key))
+        rows += len(records)
+        size += sum(len(record.sealed) for record in records)
+        is_much = bool(batch) and (rows > _ROWS_AT_MOST or size > _BYTES_AT_MOST)
+        if is_much or not touched.isdisjoint(names):
+            behind.append(job)
+        else:
+            batch.append(job)
+        touched |= names  # also of those behind: their order stays
+    return batch, behind
