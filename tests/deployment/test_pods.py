@@ -28,6 +28,7 @@ from tests.support.cli import HOUSE, Server, serving
 from tests.support.mcp_server import LEGACY, CutOffCaller
 from tests.support.processes import ended, error_of, start
 from tests.support.serving import free_port
+from tests.support.shared_stores import STORES
 
 NAMES = "svc.cluster.local"
 ANY = f"elicit.default.{NAMES}"
@@ -210,11 +211,14 @@ async def ours(folder: Path, *, store: str) -> AsyncIterator[tuple[Served, Mappi
         yield Served(url=url, process=first.process, log=str), pods
 
 
-@pytest.mark.parametrize("store", ["sqlite:///{folder}/store.db"], ids=["sqlite"])
+@pytest.mark.parametrize("store", STORES)
 async def test_people_are_asked_through_the_front_whichever_pod_has_them(
     tmp_path: Path, store: str
 ) -> None:
-    async with ours(tmp_path, store=store.format(folder=tmp_path)) as (served, pods):
+    async with (
+        STORES[store](tmp_path) as address,
+        ours(tmp_path, store=address) as (served, pods),
+    ):
         for name in ("pages", "sessions", "resumption", "delivery"):
             (promise,) = [each for each in PROMISES if each.name == name]
             assert await promise.check(served) is Verdict.HOLDS
