@@ -9,18 +9,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from tests.deployment.versions import VERSIONS, Site, link_in
+from tests.deployment.versions import STORES_BEFORE, VERSIONS, Site, link_in
 from tests.support.mcp_server import LEGACY, MODERN, CutOffCaller
+from tests.support.shared_stores import STORES
 
 ORDER = {"what": "tea"}
 DONE = "tea for 4 letters"
 
 
-@pytest.fixture(params=["sqlite:///{folder}/store.db"], ids=["sqlite"])
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
-    tmp_path.chmod(0o700)
-    return Site(home=tmp_path, store=request.param.format(folder=tmp_path))
+@pytest_asyncio.fixture(name="site", params=STORES_BEFORE)
+async def _site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+    async with STORES[request.param](tmp_path) as address:
+        yield Site(home=tmp_path, store=address)
 
 
 def other(version: str) -> str:

@@ -26,6 +26,7 @@ from webapp.demo.walker import walk
 
 # What people have who upgrade. Once versions are published, it is the tag of the last one.
 BEFORE = "d578c6cec757b18c8c57dcc9d5d9526297782eac"
+STORES_BEFORE = ("sqlite",)  # which it has
 VERSIONS = ("before", "this")
 TOOLS = """
 from flows import elicit
