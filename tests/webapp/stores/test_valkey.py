@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
 from tests.support.certificates import issued
-from tests.support.contender import record
+from tests.support.records import record
 from tests.support.valkey_server import (
     free_ports,
     fresh_cluster,
