@@ -8,20 +8,21 @@ import asyncio
 import atexit
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
 
 import asyncpg
+import psutil  # type: ignore[import-untyped]
 
 USER = "tester"
-_NOBODY = 65534  # it refuses to run as root
+GUARDED_USER = "guarded"  # who needs a password
+NOBODY = 65534  # it refuses to run as root
 _SETTINGS = {
     "shared_buffers": "32MB",
     "max_connections": "60",
@@ -44,7 +45,7 @@ def program(name: str) -> str:
 
 
 def run(*command: str) -> None:
-    user = _NOBODY if os.geteuid() == 0 else None
+    user = NOBODY if os.geteuid() == 0 else None
     done = subprocess.run(
         [program(command[0]), *command[1:]],
         check=False,
@@ -64,7 +65,7 @@ class PostgresServer:
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         if os.geteuid() == 0:
-            os.chown(self.folder, _NOBODY, _NOBODY)
+            os.chown(self.folder, NOBODY, NOBODY)
         self.data = self.folder / "data"
         run(
             "initdb",
@@ -76,6 +77,9 @@ class PostgresServer:
             "C.UTF-8",
             f"{self.data}",
         )
+        access = self.data / "pg_hba.conf"
+        guarded = f"local all {GUARDED_USER} scram-sha-256\nhost all all 127.0.0.1/32 trust\n"
+        access.write_text(guarded + access.read_text("utf-8"), "utf-8")
         self.set({**_SETTINGS, "unix_socket_directories": f"'{self.folder}'", **(settings or {})})
 
     def set(self, settings: Mapping[str, str]) -> None:
@@ -91,12 +95,15 @@ class PostgresServer:
         run("pg_ctl", "stop", "--wait", "--silent", "-D", f"{self.data}", "-m", "immediate")
 
     def kill(self) -> None:
-        """As a crash of its machine would, but for what the system has not written yet."""
-        os.kill(self.process, signal.SIGKILL)
-
-    @property
-    def process(self) -> int:
-        return int((self.data / "postmaster.pid").read_text("utf-8").split()[0])
+        """All of its processes at once, so that it may start again at once."""
+        number = int((self.data / "postmaster.pid").read_text("utf-8").split()[0])
+        postmaster = psutil.Process(number)
+        postmaster.suspend()  # or it would start others
+        processes = [postmaster, *postmaster.children()]
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, timeout=300)
 
     def remove(self) -> None:
         if (self.data / "postmaster.pid").exists():
@@ -110,13 +117,16 @@ class PostgresServer:
     async def database(self, options: str = "") -> AsyncIterator[str]:
         """The address of a fresh one."""
         name = f"test_{os.getpid()}_{next(_numbers)}"
+        await self.execute(f"CREATE DATABASE {name} {options}")
+        yield self.url(name)
+        await self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    async def execute(self, statement: str) -> None:
         connection = await asyncpg.connect(self.url("postgres"))
         try:
-            await connection.execute(f"CREATE DATABASE {name} {options}")
-            yield self.url(name)
-            await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            await connection.execute(statement)
         finally:
-            connection.terminate()
+            await connection.close()
 
 
 def free_port() -> int:

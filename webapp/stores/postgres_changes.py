@@ -40,10 +40,8 @@ _Name = tuple[str, str, str]
 class PostgresChanges:
     """Sends the names of what this opening wrote, and hears those of others."""
 
-    def __init__(
-        self, server: Server, connection: PostgresConnection, *, url: str, name: str
-    ) -> None:
-        """`connection` is the first one that listens; `name` is the setting of its address."""
+    def __init__(self, server: Server, *, url: str, name: str) -> None:
+        """`name` is the setting of the address at which it listens."""
         self._server = server
         self._url = url
         self._name = name
@@ -52,13 +50,15 @@ class PostgresChanges:
         self._sending: Lanes[_Name] = Lanes(self._send, fit=first(_NAMES_AT_ONCE))
         self._reading: Lanes[_Name] = Lanes(self._read, fit=first(_NAMES_AT_ONCE))
         self._is_ended = False
-        self._task = asyncio.get_running_loop().create_task(self._listen(connection))
+        self._task: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, server: Server, *, url: str, name: str) -> "PostgresChanges":
         """Listen from the return on."""
-        connection = await listening(url, name=name)
-        return cls(server, connection, url=url, name=name)
+        changes = cls(server, url=url, name=name)
+        connection = await changes._connect()
+        changes._task = asyncio.get_running_loop().create_task(changes._listen(connection))
+        return changes
 
     def watch(self) -> Watch:
         """A new watch that misses nothing from now on."""
@@ -75,8 +75,9 @@ class PostgresChanges:
         """Send what is to be sent, and end the watches."""
         self._is_ended = True
         await self._sending.finish()
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
         await self._reading.finish()
         for watch in tuple(self._watches):
             watch.end()
@@ -123,30 +124,37 @@ class PostgresChanges:
 
     async def _listen(self, connection: PostgresConnection) -> None:
         """Until it is cancelled: on one connection, and when that is lost on the next."""
+        await self._stay(connection)
         wait = _FIRST_WAIT_SECONDS
-        is_first = True
         while True:
-            try:
-                if not is_first:
-                    connection = await listening(self._url, name=self._name)
-                    _log.info("store.listens_again")
-                wait = _FIRST_WAIT_SECONDS
-                is_first = False
-                await self._stay(connection)
-            except StoreUnavailable as error:
-                _log.warning("store.hears_nothing", extra={"why": error.why})
             await asyncio.sleep(wait)
-            wait = min(2 * wait, _LAST_WAIT_SECONDS)
+            try:
+                connection = await self._connect()
+            except StoreUnavailable:
+                wait = min(2 * wait, _LAST_WAIT_SECONDS)
+                continue
+            _log.info("store.hears_again")
+            self._look_again()
+            await self._stay(connection)
+            wait = _FIRST_WAIT_SECONDS
+
+    async def _connect(self) -> PostgresConnection:
+        connection = await listening(self._url, name=self._name)
+        try:
+            await connection.add_listener(_CHANNEL, self._hear)
+        except ERRORS as error:
+            connection.terminate()
+            raise unavailable(error, url=self._url, name=self._name) from None
+        return connection
 
     async def _stay(self, connection: PostgresConnection) -> None:
-        """Raises StoreUnavailable when the connection is lost."""
+        """Until it is lost."""
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
         looks = 0
+        why = "the connection was closed"
         try:
-            await connection.add_listener(_CHANNEL, self._hear)
-            self._look_again()
-            while not lost.is_set():
+            while not (lost.is_set() or connection.is_closed()):
                 try:
                     async with asyncio.timeout(_LOOK_SECONDS):
                         await lost.wait()
@@ -155,11 +163,11 @@ class PostgresChanges:
                     self._look_again()
                     if looks % _LOOKS_A_CHECK == 0:
                         await connection.execute("SELECT 1")
-            raise StoreUnavailable(f"the store {self._server.address} closed the connection")
         except ERRORS as error:
-            raise unavailable(error, url=self._url, name=self._name) from None
+            why = unavailable(error, url=self._url, name=self._name).why
         finally:
             connection.terminate()
+        _log.warning("store.hears_nothing", extra={"why": why})
 
 
 def _payloads(opening: str, names: Sequence[_Name]) -> list[str]:

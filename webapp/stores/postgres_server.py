@@ -45,14 +45,17 @@ class Server:
         self._pool = pool
 
     @classmethod
-    async def open(cls, url: str, *, listens_elsewhere: bool) -> "Server":
-        """Look at the server, lay the tables out if there are none, and connect."""
+    async def open(cls, url: str, *, listens_elsewhere: bool, seconds: float = SECONDS) -> "Server":
+        """Look at the server, lay the tables out if there are none, and connect.
+
+        What takes longer than so many seconds has failed.
+        """
         name = "ELICIT_STORE"
         probe = await connect(url, name=name)
         try:
             row = await probe.fetchrow(statements()["server"])
             assert row is not None
-            _must_be_safe(row)
+            must_be_safe(row)
             _must_be_ours(row)
             is_pooled = row["process"] != probe.get_server_pid()
             if is_pooled and not listens_elsewhere:
@@ -69,11 +72,11 @@ class Server:
         try:
             pool = await driver.create_pool(
                 url,
-                min_size=1,
+                min_size=0,
                 max_size=_CONNECTIONS_AT_MOST,
                 max_inactive_connection_lifetime=_IDLE_SECONDS,
-                timeout=SECONDS,
-                command_timeout=SECONDS,
+                timeout=seconds,
+                command_timeout=seconds,
                 reset=_keep,
                 # A pooler gives each transaction another session, which knows no statement of ours.
                 statement_cache_size=0 if is_pooled else 100,
@@ -168,6 +171,9 @@ _SESSION = {
     "application_name": "elicit",
     "statement_timeout": f"{SECONDS:.0f}s",
     "idle_in_transaction_session_timeout": "60s",
+    # For the plans that are kept of statements, as in the function of postgres.sql.
+    "enable_seqscan": "off",
+    "jit": "off",
 }
 
 
@@ -225,6 +231,10 @@ def unavailable(error: Exception, *, url: str, name: str) -> StoreUnavailable:
     return StoreUnavailable(what if advice is None else f"{what}. {name}: {advice}")
 
 
+_LOOK_AT_ADDRESS = (
+    "see that the server runs, that host and port are its own, and that a file which the address "
+    "names is there"
+)
 # What to do about each, the narrower ones first.
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (
@@ -253,11 +263,11 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
         "set sslmode and sslrootcert in the address as the server's certificate asks",
     ),
     (TimeoutError, "look at the load of the server, and whether host and port are its own"),
-    (OSError, "see that the server runs, and that host and port are its own"),
+    (OSError, _LOOK_AT_ADDRESS),
 )
 
 
-def _must_be_safe(row: Mapping[str, Any]) -> None:
+def must_be_safe(row: Mapping[str, Any]) -> None:
     """Raises StoreUnavailable for a server that may lose what it has acknowledged."""
     if row["version_number"] < _OLDEST_SERVER * 10_000:
         _refuse(

@@ -1,0 +1,57 @@
+"""A PgBouncer before the tests' PostgreSQL, which gives each transaction another session."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.support.postgres_server import NOBODY, USER, PostgresServer, free_port
+from tests.support.processes import killed, start
+
+_SETTINGS = """\
+[databases]
+* = host={server}
+[pgbouncer]
+listen_addr =
+listen_port = {port}
+unix_socket_dir = {folder}
+auth_type = any
+pool_mode = transaction
+default_pool_size = 5
+user = nobody
+"""
+
+
+def installed() -> str:
+    found = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    assert found, "PgBouncer is not installed here"
+    return found
+
+
+@asynccontextmanager
+async def pooled(server: PostgresServer, url: str) -> AsyncIterator[str]:
+    """The address of the same database through a pooler."""
+    folder = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
+    port = free_port()
+    settings = folder / "pgbouncer.ini"
+    auth = f"* = host={server.folder} user={USER}"
+    text = _SETTINGS.format(server=server.folder, port=port, folder=folder)
+    settings.write_text(text.replace(f"* = host={server.folder}", auth), "utf-8")
+    if os.geteuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
+        os.chown(settings, NOBODY, NOBODY)
+    process = await start(installed(), str(settings), name="pgbouncer", stdout=subprocess.DEVNULL)
+    try:
+        socket = folder / f".s.PGSQL.{port}"
+        async with asyncio.timeout(300):
+            while not socket.exists():
+                assert process.returncode is None
+                await asyncio.sleep(0.01)
+        yield url.replace(f"host={server.folder}", f"host={folder}&port={port}")
+    finally:
+        await killed(process)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,33 @@
+"""Records as a store gets them, with nothing in them that matters."""
+
+from datetime import UTC, datetime, timedelta
+
+from webapp.stores import Record
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
+HOLD = timedelta(seconds=30)
+
+
+def record(
+    id="a-1",
+    *,
+    owner="a",
+    kind="elicitation",
+    status="pending",
+    key: str | None = None,
+    due_at: datetime | None = None,
+    erase_at: datetime | None = None,
+    version=0,
+    sealed=b"sealed",
+):
+    return Record(
+        owner=owner,
+        kind=kind,
+        id=id,
+        status=status,
+        key=key,
+        due_at=due_at,
+        erase_at=erase_at,
+        version=version,
+        sealed=sealed,
+    )

@@ -1,0 +1,255 @@
+"""PostgreSQL as a store is opened on it: what is refused and how, what a newer layout may do."""
+
+import asyncio
+from urllib.parse import quote
+
+import asyncpg
+import pytest
+
+from flows.errors import StoreUnavailable
+from tests.support.pgbouncer import pooled
+from tests.support.postgres_server import GUARDED_USER, USER, fresh_database, shared_server
+from tests.support.records import HOLD, NOW, record
+from webapp.stores import Conflict, holds_something
+from webapp.stores.postgres import open_store
+from webapp.stores.postgres_server import must_be_safe
+
+SAFE = {
+    "version_number": 150000,
+    "version": "15.0",
+    "is_standby": False,
+    "encoding": "UTF8",
+    "synchronous_commit": "on",
+    "fsync": "on",
+    "full_page_writes": "on",
+}
+
+
+@pytest.fixture
+async def url():
+    async with fresh_database() as url:
+        yield url
+
+
+@pytest.fixture
+async def store(url):
+    store = await open_store(url)
+    yield store
+    await store.aclose()
+
+
+async def said(url: str, *statements: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def refusal(url: str) -> str:
+    with pytest.raises(StoreUnavailable) as refused:
+        await open_store(url)
+    return refused.value.why
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version_number": 130013, "version": "13.13"}, "14 or newer"),
+        ({"is_standby": True}, "target_session_attrs=read-write"),
+        ({"encoding": "LATIN1"}, "createdb -E UTF8"),
+        ({"synchronous_commit": "off"}, "SET synchronous_commit = on"),
+        ({"fsync": "off"}, "set fsync = on"),
+        ({"full_page_writes": "off"}, "full_page_writes = on"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_server_that_may_lose_what_it_acknowledged_is_refused_with_what_to_set(change, words):
+    must_be_safe(SAFE)
+    with pytest.raises(StoreUnavailable) as refused:
+        must_be_safe({**SAFE, **change})
+    assert refused.value.why.startswith("ELICIT_STORE: ")
+    assert words in refused.value.why
+
+
+@pytest.mark.parametrize("whose", ["DATABASE {database}", f"ROLE {USER} IN DATABASE {{database}}"])
+async def test_a_database_or_a_user_that_waits_for_no_disk_is_refused(url, whose):
+    database = url.partition("@/")[2].partition("?")[0]
+    whose = whose.format(database=database)
+    await said(url, f"ALTER {whose} SET synchronous_commit = off")
+    assert "synchronous_commit is off" in await refusal(url)
+    await said(url, f"ALTER {whose} SET synchronous_commit = local")
+    await (await open_store(url)).aclose()
+
+
+async def test_a_database_in_another_encoding_is_refused():
+    options = "ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
+    async with fresh_database(options) as url:
+        assert "SQL_ASCII" in await refusal(url)
+
+
+async def test_a_password_with_every_special_letter_opens_and_a_wrong_one_is_shown_nowhere(url):
+    password = "a:b/c@d?e#f%g"
+    database = url.partition("@/")[2]
+    name = database.partition("?")[0]
+    await said(
+        url,
+        f"DROP ROLE IF EXISTS {GUARDED_USER}",
+        f"CREATE ROLE {GUARDED_USER} LOGIN PASSWORD '{password}'",
+        f"ALTER DATABASE {name} OWNER TO {GUARDED_USER}",
+    )
+    escaped = quote(password, safe="")
+    opened = await open_store(f"postgresql://{GUARDED_USER}:{escaped}@/{database}")
+    assert opened.address == f"postgresql://{GUARDED_USER}@/{database}"
+    await opened.aclose()
+    opened = await open_store(f"postgresql://{GUARDED_USER}@/{database}&password={escaped}")
+    assert password not in opened.address
+    assert escaped not in opened.address
+    await opened.aclose()
+    with pytest.raises(StoreUnavailable) as refused:
+        await open_store(f"postgresql://{GUARDED_USER}:not-{escaped}@/{database}")
+    error: BaseException | None = refused.value
+    assert "put the right user and password in the address" in refused.value.why
+    while error is not None:
+        assert "not-" not in f"{error!r} {error}"
+        error = None if error.__suppress_context__ else error.__cause__ or error.__context__
+    await said(url, f"ALTER DATABASE {name} OWNER TO {USER}")
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("postgresql://somebody@/postgres?host={folder}", "put the right user and password"),
+        ("postgresql://tester@/nowhere?host={folder}", "createdb"),
+        ("postgresql://tester@/nowhere?host=/nonexistent", "see that the server runs"),
+        ("postgresql://tester:p4ss@127.0.0.1:1/nowhere", "see that the server runs"),
+        ("postgresql://tester:p4ss/word@127.0.0.1:1/nowhere", "%-escapes"),
+        ("postgresql://tester:p4ss@127.0.0.1:port/nowhere", "%-escapes"),
+        ("postgresql://tester@/postgres?host={folder}&sslmode=p4ss", "%-escapes"),
+        (
+            "postgresql://t@127.0.0.1:1/n?sslmode=verify-full&sslrootcert=/none.pem",
+            "a file which the address names",
+        ),
+    ],
+)
+async def test_a_wrong_address_is_refused_with_what_to_do_and_no_password(address, words):
+    server = await asyncio.to_thread(shared_server)
+    why = await refusal(address.format(folder=server.folder))
+    assert "ELICIT_STORE" in why
+    assert words in why
+    assert "p4ss@" not in why
+    assert "p4ss/" not in why
+
+
+async def test_many_processes_may_open_an_empty_database_at_once(url):
+    stores = await asyncio.gather(*(open_store(url) for _ in range(5)))
+    await stores[0].write(record())
+    for store in stores:
+        assert await store.read("a", "elicitation", "a-1") is not None
+        await store.aclose()
+
+
+async def test_a_user_who_may_make_no_table_is_told_so(url):
+    await said(url, "REVOKE CREATE ON SCHEMA public FROM public", "CREATE ROLE reader LOGIN")
+    try:
+        assert "owner of the database" in await refusal(url.replace(USER, "reader", 1))
+    finally:
+        await said(url, "DROP ROLE reader")
+
+
+async def test_another_programs_table_is_left_alone(url):
+    await said(url, "CREATE TABLE elicit_records (mine text)")
+    assert "another program's" in await refusal(url)
+
+
+async def test_a_layout_that_this_code_may_not_write_is_refused(url):
+    await (await open_store(url)).aclose()
+    await said(url, "UPDATE elicit_store SET layout = 3, oldest_layout = 2")
+    why = await refusal(url)
+    assert "layout 3" in why
+    assert "update it" in why
+
+
+async def test_a_newer_layout_that_adds_to_the_tables_may_serve_beside_this_code(url, store):
+    (first,) = await store.write(record(key="k", due_at=NOW))
+    await said(
+        url,
+        "ALTER TABLE elicit_records ADD COLUMN added text NOT NULL DEFAULT 'x'",
+        "UPDATE elicit_store SET layout = 2, oldest_layout = 1",
+    )
+    later = await open_store(url)
+    assert await later.find("a", "elicitation", "k") == first
+    with pytest.raises(Conflict) as conflict:
+        await later.write(record())
+    assert conflict.value.found == first
+    (second,) = await store.write(first)
+    assert list(await later.due(NOW, hold=HOLD)) == [second]
+    assert [page async for page in later.scan()] == [(second,)]
+    await later.load(first)
+    await later.aclose()
+
+
+async def test_a_newer_version_that_took_the_tables_over_leaves_this_code_a_clear_error(url, store):
+    await store.write(record())
+    await said(url, "DROP FUNCTION elicit_write_1")
+    with pytest.raises(StoreUnavailable) as refused:
+        await store.write(record("a-2"))
+    assert "update this one" in refused.value.why
+
+
+async def test_whether_something_is_kept_is_seen_without_making_tables(url):
+    assert not await holds_something_at(url)
+    store = await open_store(url)
+    assert not await holds_something_at(url)
+    await store.write(record())
+    await store.aclose()
+    assert await holds_something_at(url)
+    assert await holds_something_at("postgresql://tester@127.0.0.1:1/nowhere"), "nobody can tell"
+
+
+async def holds_something_at(url: str) -> bool:
+    return await asyncio.to_thread(holds_something, url)
+
+
+@pytest.mark.parametrize("text", ["zero\0byte", "half\ud800"])
+async def test_what_postgres_cannot_hold_is_refused_alone_and_never_found(store, text):
+    results = await asyncio.gather(
+        store.write(record("good")), store.write(record(text)), return_exceptions=True
+    )
+    assert isinstance(results[1], ValueError)
+    assert await store.read("a", "elicitation", "good") is not None
+    for odd in (record(status=text), record(key=text), record(owner=text), record(kind=text)):
+        with pytest.raises(ValueError):
+            await store.write(odd)
+    assert await store.read("a", "elicitation", text) is None
+    assert await store.find("a", "elicitation", text) is None
+    assert list(await store.list("elicitation", after=text)) == []
+    assert await store.erase(owner=text) == 0
+
+
+@pytest.mark.parametrize("letter", ["x", "\u20ac"])
+async def test_a_name_or_key_of_any_length_is_kept_or_refused_before_the_server_sees_it(
+    store, letter
+):
+    for length in (200, 500, 800, 1200, 2400, 2490, 2700, 9000):
+        for odd in (record(letter * length), record(key=letter * length)):
+            try:
+                (written,) = await store.write(odd)
+            except ValueError:
+                assert len(letter.encode()) * length > 2400
+            else:
+                assert await store.read("a", "elicitation", odd.id) == written
+                await store.erase(owner="a")
+
+
+async def test_the_clock_of_the_server_is_told(store):
+    assert (await store.clock()).tzinfo is not None
+
+
+async def test_a_pooler_is_refused_until_an_address_to_listen_at_is_set(url):
+    async with pooled(shared_server(), url) as address:
+        assert "set ELICIT_STORE_LISTEN" in await refusal(address)
+        with pytest.raises(StoreUnavailable) as refused:
+            await open_store(address, listen=address)
+    assert refused.value.why.startswith("ELICIT_STORE_LISTEN leads to a pooler")

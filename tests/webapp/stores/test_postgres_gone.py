@@ -1,0 +1,229 @@
+"""A PostgreSQL server that goes away, hangs or is restarted under an open store."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+from msgspec.structs import replace
+
+from flows.errors import StoreUnavailable
+from tests.support.postgres_server import PostgresServer
+from tests.support.records import HOLD, NOW, record
+from webapp.stores import Conflict
+from webapp.stores.postgres import PostgresStore, open_store
+from webapp.stores.postgres_changes import PostgresChanges
+from webapp.stores.postgres_server import Server
+from webapp.stores.store import as_written
+
+STATUSES = ("pending", "opened", "accepted", "taken")
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = PostgresServer()
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+async def url(server):
+    async with server.database() as url:
+        yield url
+
+
+@pytest.fixture
+async def store(url):
+    store = await open_store(url)
+    yield store
+    await store.aclose()
+
+
+@asynccontextmanager
+async def locked(url):
+    """Nobody else gets at the rows meanwhile."""
+    connection = await asyncpg.connect(url)
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute("LOCK TABLE elicit_records")
+        yield connection
+    finally:
+        connection.terminate()
+
+
+async def waiting(url: str, *, queries: int) -> None:
+    """Until so many statements wait for a lock."""
+    connection = await asyncpg.connect(url)
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    found = 0
+    while found < queries:
+        found = await connection.fetchval(asked)
+    await connection.close()
+
+
+async def back(store) -> None:
+    """Until the store answers again."""
+    async with asyncio.timeout(300):
+        while True:
+            try:
+                await store.check()
+            except StoreUnavailable:
+                await asyncio.sleep(0)
+            else:
+                return
+
+
+async def written_again(store, wanted):
+    """What is written again is written, or finds that it was."""
+    try:
+        (now,) = await store.write(wanted)
+    except Conflict as conflict:
+        now = conflict.found
+    assert now == as_written(wanted)
+    return now
+
+
+async def test_each_call_in_flight_says_that_the_store_is_not_there_and_later_ones_go_on(
+    server, url, store
+):
+    (first,) = await store.write(record(due_at=NOW))
+    async with locked(url):
+        calls = [
+            asyncio.ensure_future(call)
+            for call in (
+                store.write(replace(first, status="opened")),
+                store.read("a", "elicitation", "a-1"),
+                store.due(NOW, hold=HOLD),
+            )
+        ]
+        await waiting(url, queries=3)
+        server.kill()
+        for under_way in calls:
+            with pytest.raises(StoreUnavailable) as refused:
+                await under_way
+            assert store.address in refused.value.why
+    for call in (store.check, lambda: store.erase(owner="a"), lambda: store.list("elicitation")):
+        with pytest.raises(StoreUnavailable) as refused:
+            await call()
+        assert "see that the server runs" in refused.value.why
+    await asyncio.to_thread(server.start)
+    await back(store)
+    assert await store.read("a", "elicitation", "a-1") == first
+
+
+@pytest.mark.parametrize("place", range(4))
+async def test_a_server_killed_in_any_write_of_a_lifecycle_has_lost_nothing_acknowledged(
+    server, store, place
+):
+    now = record(key="k", due_at=NOW)
+    for number, status in enumerate(STATUSES):
+        wanted = replace(now, status=status)
+        if number < place:
+            (now,) = await store.write(wanted)
+            continue
+        if number == place:
+            result: object
+            writing = asyncio.create_task(store.write(wanted))
+            await asyncio.sleep(0)
+            server.kill()
+            (result,) = await asyncio.gather(writing, return_exceptions=True)
+            await asyncio.to_thread(server.start)
+            await back(store)
+            found = await store.read("a", "elicitation", "a-1")
+            before = now if now.version else None
+            if isinstance(result, StoreUnavailable):
+                assert found in (before, as_written(wanted)), "unknown is one or the other"
+            else:
+                assert result == (found,)
+        now = await written_again(store, wanted)
+    assert now.status == "taken"
+    assert now.version == 4
+
+
+async def test_what_hangs_is_given_up_and_keeps_no_later_call(url):
+    server = await Server.open(url, listens_elsewhere=False, seconds=0.2)
+    changes = await PostgresChanges.open(server, url=url, name="ELICIT_STORE")
+    store = PostgresStore(server, changes=changes)
+    await store.write(record())
+    async with locked(url):
+        results = await asyncio.gather(
+            store.write(record("a-2")),
+            *(store.list("elicitation") for _ in range(8)),
+            return_exceptions=True,
+        )
+        for result in results:
+            assert isinstance(result, StoreUnavailable)
+            assert "did not answer" in result.why
+    await back(store)
+    await store.write(record("a-3"))
+    await store.aclose()
+
+
+async def test_a_watch_hears_again_when_the_server_is_back_and_is_told_to_look(server, url, store):
+    other = await open_store(url)
+    watch = store.watch()
+    (theirs,) = await other.write(record())
+    async with asyncio.timeout(300):
+        assert await anext(watch) == theirs
+        server.kill()
+        await asyncio.to_thread(server.start)
+        assert await anext(watch) is None
+        await back(other)
+        (again,) = await other.write(theirs)
+        while await anext(watch) != again:
+            pass
+    await other.aclose()
+
+
+async def test_a_watch_whose_connection_alone_was_ended_looks_again_and_hears(url, store):
+    other = await open_store(url)
+    watch = store.watch()
+    connection = await asyncpg.connect(url)
+    async with asyncio.timeout(300):
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+        )
+        assert await anext(watch) is None
+        (theirs,) = await other.write(record())
+        while await anext(watch) != theirs:
+            pass
+    await connection.close()
+    await other.aclose()
+
+
+@pytest.mark.parametrize("payload", ["", "*", "[]", '["x",[["a"]]]', '["x","*"]', "\u20ac" * 999])
+async def test_a_notification_that_cannot_be_read_means_to_look_again(url, store, payload):
+    watch = store.watch()
+    connection = await asyncpg.connect(url)
+    await connection.execute("SELECT pg_notify('elicit', $1)", payload)
+    async with asyncio.timeout(300):
+        assert await anext(watch) is None
+    await connection.close()
+
+
+async def test_names_of_many_or_of_any_length_are_heard_or_looked_for(url, store):
+    other = await open_store(url)
+    watch = store.watch()
+    names = {f"{number:04}-{'x' * 200}" for number in range(400)}
+    for start in range(0, 400, 100):
+        await other.write(*(record(name) for name in sorted(names)[start : start + 100]))
+    async with asyncio.timeout(300):
+        while names:
+            seen = await anext(watch)
+            assert seen is not None
+            names.discard(seen.id)
+    await other.write(*(record(f"{number:04}-{'y' * 2000}") for number in range(400)))
+    async with asyncio.timeout(300):
+        while await anext(watch) is not None:
+            pass
+    await other.aclose()
+
+
+async def test_a_store_closes_while_its_server_is_away(server, url):
+    store = await open_store(url)
+    server.kill()
+    async with asyncio.timeout(300):
+        await store.aclose()
+    await asyncio.to_thread(server.start)
