@@ -39,7 +39,7 @@ async def settle_to_resumed(
         size = await sealed_bytes(elicitations, owner)
         writer = BareWriter(folder / "bare.db")
         try:
-            baseline = partial(_bare_resumed, writer, blobs_of(size))
+            baseline = partial(_bare_resumed, writer, blobs(size))
             ours = partial(our_resumed, elicitations, owner)
             while not _is_grown(folder, log_bytes):
                 await alternate(0, baseline, ours)
@@ -72,7 +72,7 @@ async def lifecycles(
         writer = (writes or BareWriter)(folder / "bare.db")
         try:
             new_id = partial(elicitations.new_id, owner)
-            baseline = partial(bare_lifecycles, writer, blobs_of(size), times, new_id=new_id)
+            baseline = partial(bare_lifecycles, writer, blobs(size), times, new_id=new_id)
             if writes is None:
                 await writer.write(new_id(), bytes(log_bytes))  # the log that is not measured
                 baseline = partial(stored_lifecycles, elicitations, owner, times)
@@ -193,5 +193,5 @@ def _is_grown(folder: Path, log_bytes: int) -> bool:
     return all((folder / f"{name}.db-wal").stat().st_size >= log_bytes for name in ("bare", "ours"))
 
 
-def blobs_of(size: int) -> Iterator[bytes]:
+def blobs(size: int) -> Iterator[bytes]:
     return cycle([secrets.token_bytes(size) for _ in range(61)])
