@@ -77,9 +77,9 @@ STORE = Setting(
     parse=str,
     otherwise="a file in the data folder",
     says="`sqlite:////absolute/file.db`, `sqlite:///relative.db` or `memory:` (of one process: "
-    "several workers are refused). SQLite 3.32 or newer, on a disk of this machine. File and folder must be this user's "
-    "alone, like the key's: what others could open or replace is refused, with the command that "
-    "mends it",
+    "several workers are refused). SQLite 3.32 or newer, on a disk of this machine. File and "
+    "folder must be this user's alone, like the key's: what others could open or replace is "
+    "refused, with the command that mends it",
     names_file=True,
 )
 CONFIG = Setting(
