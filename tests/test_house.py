@@ -210,6 +210,7 @@ ALONE = {
     "webapp/elicitations/cache.py": "what may be remembered, and never believed",
     "webapp/mcp/traced.py": "a middleware that stands before the library's, and not with ours",
     "webapp/mcp/params.py": "arguments as the library reads them",
+    "webapp/settings/processes.py": "one subject's settings, for which there is no room beside",
     "webapp/pages/builder_payments.py": "one kind's pages, which the builder has no room for",
     "webapp/pages/views_forms.py": "one kind's views",
 }
@@ -247,6 +248,7 @@ def test_the_map_names_every_room() -> None:
 def test_the_sandbox_is_reached_by_its_address_alone() -> None:
     serves = {
         "webapp/serving/http_server.py": "webapp.sandbox",
+        "webapp/serving/supervising.py": "webapp.sandbox.settings",
         "webapp/app.py": "webapp.sandbox.settings",
     }
     serves["webapp/settings/sandboxed.py"] = serves["webapp/app.py"]
