@@ -79,6 +79,20 @@ async def write_until_killed(path):
     await asyncio.gather(*map(write_on, range(20)))
 
 
+async def write_until_refused(path):
+    """The same one after another, until the store refuses, and then why."""
+    store = await SqliteStore.open(path)
+    say("ready")
+    for number in range(1_000_000):
+        try:
+            await store.write(record(f"{number}"), record(f"{number}-twin"))
+        except StoreUnavailable as error:
+            say({"refused": error.why})
+            break
+        say(f"{number}")
+    await store.aclose()
+
+
 async def fill_the_disk(path):
     """Write under a limit of file sizes until that fails, and once more when it is lifted."""
     store = await SqliteStore.open(path)

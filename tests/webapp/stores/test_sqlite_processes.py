@@ -2,8 +2,11 @@
 
 import json
 import os
+import sqlite3
 import tempfile
 from pathlib import Path
+
+import pytest
 
 from tests.support.contender import record
 from tests.support.contenders import contender
@@ -90,3 +93,45 @@ async def test_a_file_that_may_only_be_read_is_a_clear_error():
         path.parent.chmod(0o700)
     assert str(path) in message
     assert "readonly" in message
+
+
+async def test_a_fence_holds_another_process_that_writes_and_acknowledges_nothing_after_it(
+    tmp_path,
+):
+    path = tmp_path / "store.db"
+    store = await SqliteStore.open(path)
+    async with contender("write_until_refused", path) as process:
+        assert await heard(process) == "ready"
+        for _ in range(100):
+            await heard(process)
+        await store.fence("moved away")
+        there = {item.id for item in await store.list("elicitation", limit=1_000_000)}
+        output, _ = await process.communicate()
+    *after, refusal = map(json.loads, output.splitlines())
+    assert refusal == {"refused": "moved away"}
+    assert {name + twin for name in after for twin in ("", "-twin")} <= there
+    assert len(await store.list("elicitation", limit=1_000_000)) == len(there)
+    await store.aclose()
+
+
+async def test_a_fence_holds_code_that_knows_of_none(tmp_path):
+    path = tmp_path / "store.db"
+    store = await SqliteStore.open(path)
+    await store.write(record("a-1"))
+    connection = sqlite3.connect(path, isolation_level=None)
+    await store.fence("it's moved away")
+    for statement in (
+        (
+            "INSERT INTO records (owner, kind, id, status, version, sealed) "
+            "VALUES ('a', 'elicitation', 'a-2', 'pending', 1, '')"
+        ),
+        "UPDATE records SET claimed_until = 1",
+        "DELETE FROM records",
+        "INSERT INTO commits (opening, records) VALUES (1, '[]')",
+    ):
+        with pytest.raises(sqlite3.IntegrityError, match="it's moved away"):
+            connection.execute(statement)
+    await store.fence(None)
+    assert connection.execute("UPDATE records SET claimed_until = 1").rowcount == 1
+    connection.close()
+    await store.aclose()
