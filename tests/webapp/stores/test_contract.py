@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from flows.errors import StoreUnavailable
 from webapp.stores import Conflict, Record, Store
 from webapp.stores.memory import MemoryStore
+from webapp.stores.observed import observed
 from webapp.stores.sqlite import SqliteStore
+from webapp.telemetry.observer import Observer
 
 WHY = "it's moved to postgresql://elsewhere/elicit"
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
@@ -586,6 +588,17 @@ class TestSqlite(StoreContract):
     async def pair(self, tmp_path: Path) -> AsyncIterator[tuple[Store, Store]]:
         store = await SqliteStore.open(tmp_path / "store.db")
         other = await SqliteStore.open(tmp_path / "store.db")
+        yield store, other
+        await store.aclose()
+        await other.aclose()
+
+
+class TestObserved(StoreContract):
+    @pytest.fixture
+    async def pair(self, tmp_path: Path) -> AsyncIterator[tuple[Store, Store]]:
+        heard = Observer()
+        store = observed(await SqliteStore.open(tmp_path / "store.db"), heard)
+        other = observed(await SqliteStore.open(tmp_path / "store.db"), heard)
         yield store, other
         await store.aclose()
         await other.aclose()
