@@ -58,7 +58,7 @@ class Spans:
 
 def trace_of(span: ReadableSpan) -> int:
     assert span.context is not None
-    return span.context.trace_id
+    return int(span.context.trace_id)
 
 
 @contextmanager

@@ -79,15 +79,15 @@ class ObservedStore:
 
     async def load(self, *records: Record) -> None:
         """See Store."""
-        await self._store.load(*records)
+        await self._timed("load", self._store.load(*records))
 
     async def fence(self, why: str | None) -> None:
         """See Store."""
-        await self._store.fence(why)
+        await self._timed("fence", self._store.fence(why))
 
     async def fenced(self) -> str | None:
         """See Store."""
-        return await self._store.fenced()
+        return await self._timed("fenced", self._store.fenced())
 
     async def aclose(self) -> None:
         """See Store."""
