@@ -6,7 +6,7 @@ one owner's write touches another's record. The contract suite asks every store 
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -151,6 +151,15 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Finish the writes under way, end the watches and let go; again does nothing."""
+        ...
+
+
+@runtime_checkable
+class Vacuums(Protocol):
+    """A store that keeps the room of what was erased until it is told to let it go."""
+
+    async def vacuum(self) -> None:
+        """Let it go, while others read and write. Raises StoreUnavailable."""
         ...
 
 
