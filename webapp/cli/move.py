@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from flows.errors import StoreUnavailable
-from webapp.cli.operator import counted
+from webapp.cli.operator import counted, kind_word
 from webapp.command import CommandRefused
 from webapp.printing import tell
 from webapp.settings.settings import key_file_of
@@ -108,7 +108,7 @@ async def _say_what(source: str, target: str) -> None:
             tell(f"It is fenced: {why}.")
     tell(f"{counted(kinds.total())} would be moved:")
     for kind, number in sorted(kinds.items()):
-        tell(f"  {number:>8}  {kind}")
+        tell(f"  {number:>8}  {kind_word(kind)}")
     tell("Nothing was changed.")
 
 
