@@ -2,11 +2,11 @@
 
 No load is simulated request by request. Of each resource it is known what one call takes of it; so
 at a rate of calls it is busy for a part of the time, and the first that is busy all of the time is
-the end (the utilization law of queueing). What a call takes of our process is measured in the same
-run; what a store's server takes stands in STORES, measured apart.
+the end (the utilization law of queueing). What a call takes of our process, and what a write takes
+of each store, is measured in the same run; the rest stands in STORES, measured apart.
 
 What could go wrong: a model that agrees with itself alone. So the same formula foretells how many
-lifecycles a second one process on SQLite can do, and they are counted.
+lifecycles a second one process can do on each store, and they are counted.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import asyncio
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time, thread_time
 
@@ -22,6 +23,8 @@ import psutil
 from benchmarks.calling import Caller, serving
 from benchmarks.ours import open_elicitations
 from benchmarks.settling import our_lifecycles
+from tests.support.postgres_server import shared_server
+from tests.support.valkey_server import own_valkey
 from webapp.limits import Arrivals, CallLimits
 from webapp.settings.quotas import PolicySettings
 from webapp.sweeper import EVERY_SECONDS
@@ -32,6 +35,7 @@ COLUMNS = (
     *("held streams", "wake", "connections of the store"),
 )
 _US = 1e-6
+WRITES = 4  # of a lifecycle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +64,8 @@ class StoreCosts:
     is_one_writer: bool = False  # of all processes
 
 
-# Measured apart, by bare clients in groups of 16 writes of 600 bytes, on two virtual cores beside
-# other work. The thread of SQLite is measured in the run.
+# Measured apart, by bare clients on two virtual cores beside other work. `a_write` and
+# `ours_a_write` are measured in the run, which puts its own in their place.
 STORES = (
     StoreCosts(
         name="SQLite",
@@ -96,7 +100,7 @@ STORES = (
         commit=0.4e-3,
         together=64,
         round_trip=2e-3,
-        connections=5,
+        connections=5,  # four, and one that listens
         connections_at_most=100,
     ),
     StoreCosts(
@@ -202,32 +206,82 @@ def _notice(store: StoreCosts, site: Site) -> float:
     return store.a_notice + store.a_listener * site.processes
 
 
-async def measured(folder: Path, *, times: int) -> "tuple[CallCosts, StoreCosts, float]":
-    """What a lifecycle takes of one process and of SQLite's thread, and how many were done."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a lifecycle takes on a store, and how many of them one process did a second."""
+
+    lifecycle: CallCosts
+    store: StoreCosts
+    counted: float
+
+    @property
+    def foretold(self) -> Limit:
+        """What would end that process, as nobody waits for it at a browser."""
+        alone = Site(machines=1, processes_a_machine=1, answer=1e-6)
+        return limits(self.lifecycle, self.store, alone)[0]
+
+
+async def measured_sqlite(folder: Path, *, times: int) -> Measured:
+    """Of our process the thread that waits for the disk, apart from the loop."""
     async with open_elicitations(folder) as (elicitations, owner):
         await our_lifecycles(elicitations, owner, times)  # the log has its length
         began, loop_began, all_began = perf_counter(), thread_time(), process_time()
         await our_lifecycles(elicitations, owner, times)
         took, loop = perf_counter() - began, thread_time() - loop_began
         thread = process_time() - all_began - loop
-    writes = 4
-    store = replace(STORES[0], a_write=thread / times / writes)
-    return CallCosts(processor=loop / times, writes=writes, reads=0), store, times / took
+    store = replace(STORES[0], a_write=thread / times / WRITES)
+    lifecycle = CallCosts(processor=loop / times, writes=WRITES, reads=0)
+    return Measured(lifecycle=lifecycle, store=store, counted=times / took)
+
+
+async def measured_server(
+    folder: Path, costs: StoreCosts, address: str, server: int, *, sqlite: Measured, times: int
+) -> Measured:
+    """Of a store's server, by its process, and of ours what it takes more than on SQLite."""
+    async with open_elicitations(folder, address=address) as (elicitations, owner):
+        await our_lifecycles(elicitations, owner, times)
+        began, all_began, server_began = perf_counter(), process_time(), _spent(server)
+        await our_lifecycles(elicitations, owner, times)
+        took, ours = perf_counter() - began, process_time() - all_began
+        theirs = _spent(server) - server_began
+    more = max(0.0, ours / times - sqlite.lifecycle.processor) / WRITES
+    store = replace(costs, ours_a_write=more, a_write=theirs / times / WRITES)
+    return Measured(lifecycle=sqlite.lifecycle, store=store, counted=times / took)
+
+
+def _spent(number: int) -> float:
+    """Processor seconds of a process and of those that it started."""
+    first = psutil.Process(number)
+    return sum(sum(each.cpu_times()[:2]) for each in (first, *first.children(recursive=True)))
+
+
+async def measured_stores(*, times: int) -> Sequence[Measured]:
+    """On each store, whose servers are started for it."""
+    with tempfile.TemporaryDirectory() as folder:
+        sqlite = await measured_sqlite(Path(folder), times=times)
+        measure = partial(measured_server, Path(folder), sqlite=sqlite, times=times)
+        postgres = shared_server()
+        number = int((postgres.data / "postmaster.pid").read_text("utf-8").split()[0])
+        async with postgres.database() as address:
+            on_postgres = await measure(STORES[1], address, number)
+        with own_valkey() as valkey:
+            on_valkey = await measure(STORES[2], valkey.url, valkey.pid)
+    return sqlite, on_postgres, on_valkey
 
 
 async def measured_call(store: StoreCosts, *, times: int) -> CallCosts:
     """What a call over HTTP takes, of one whose person is as quick as a program."""
     async with serving("with_elicit") as url:
-        server = max(psutil.Process().children(), key=psutil.Process.create_time)
+        server = max(psutil.Process().children(), key=psutil.Process.create_time).pid
         spent = list[float]()
         for mode in ("legacy", "2026-07-28"):
             async with Caller.connected(url, mode=mode) as caller:
                 for _ in range(max(1, times // 4)):
                     await caller.call()
-                began = sum(server.cpu_times()[:2])
+                began = _spent(server)
                 for _ in range(times):
                     await caller.call()
-                spent.append((sum(server.cpu_times()[:2]) - began) / times)
+                spent.append((_spent(server) - began) / times)
     # Of the two revisions, as `python -m benchmarks.counts` counts them.
     writes, reads = (5.0 + 6.0) / 2, (3.9 + 5.0) / 2
     loop = sum(spent) / len(spent) - writes * store.a_write
@@ -257,17 +311,17 @@ def table(call: CallCosts, stores: Sequence[StoreCosts], site: Site) -> str:
 
 async def run(*, times: int, calls: int, site: Site) -> str:
     """What was measured, what the formula makes of it, and the tables."""
-    with tempfile.TemporaryDirectory() as folder:
-        lifecycle, sqlite, counted = await measured(Path(folder), times=times)
-    foretold = first_of_one_process(lifecycle, sqlite)
-    call = await measured_call(sqlite, times=calls)
-    stores = [sqlite, *STORES[1:]]
+    measured = await measured_stores(times=times)
+    stores = [each.store for each in measured]
+    call = await measured_call(stores[0], times=calls)
     raised = replace(site, connections=20_000, pending=2_000_000)
     return f"""\
-One process on SQLite: a lifecycle takes {lifecycle.processor * 1e6:.0f} us of the loop, and a write
-{sqlite.a_write * 1e6:.0f} us of SQLite's thread. So {foretold.name} would end it at
-{foretold.calls:,.0f} lifecycles a second; {counted:,.0f} were counted.
-A call over HTTP takes {call.processor * 1e3:.1f} ms of the loop.
+A call over HTTP takes {call.processor * 1e3:.1f} ms of the loop, a lifecycle \
+{measured[0].lifecycle.processor * 1e6:.0f} us.
+
+| one process on | ours, a write | the store's, a write | lifecycles foretold | counted |
+|---|---|---|---|---|
+{chr(10).join(map(_line, measured))}
 
 As it comes:
 
@@ -278,10 +332,12 @@ With ELICIT_CONNECTIONS={raised.connections} and ELICIT_PENDING_AT_MOST={raised.
 {table(call, stores, raised)}"""
 
 
-def first_of_one_process(call: CallCosts, store: StoreCosts) -> Limit:
-    """What ends one process that nobody waits for at a browser."""
-    alone = Site(machines=1, processes_a_machine=1, answer=1e-6)
-    return limits(call, store, alone)[0]
+def _line(measured: Measured) -> str:
+    store = measured.store
+    return (
+        f"| {store.name} | {store.ours_a_write * 1e6:.0f} us | {store.a_write * 1e6:.0f} us "
+        f"| {measured.foretold.calls:,.0f} a second | {measured.counted:,.0f} |"
+    )
 
 
 def main() -> None:

@@ -158,10 +158,11 @@ async def our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> 
         with elicitations.waiters.waiter(question.id, leg="leg", run="run", taker=TAKER) as waiter:
             await elicitations.write(question)
             person = asyncio.create_task(browse(question.id))
-            now = utc_now()
-            changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
-            settled = await elicitations.newest(question, changes)
-            assert settled.take is not None
+            settled = question
+            while settled.take is None:  # a wake is a hint, to look again
+                now = utc_now()
+                changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
+                settled = await elicitations.newest(settled, changes)
             await elicitations.each(
                 [settled.id], lambda e: states.deliver(e, run="run", now=utc_now())
             )
