@@ -27,6 +27,7 @@ async def open_service_here(
     *,
     sellers: Mapping[str, StripeAccount] | None = None,
     address: str | None = None,
+    secret: bytes | None = None,
 ) -> AsyncIterator[tuple[Service, str]]:
     """The service, listening to other processes as it does when it serves, and an owner.
 
@@ -36,7 +37,7 @@ async def open_service_here(
     try:
         async with open_service(
             store=store,
-            ring=Ring([secrets.token_bytes(32)]),
+            ring=Ring([secret or secrets.token_bytes(32)]),
             public_url="http://127.0.0.1:8765",
             uid=os.getuid(),
             clock=utc_now,
@@ -56,9 +57,9 @@ async def open_service_here(
 
 @asynccontextmanager
 async def open_elicitations(
-    folder: Path, *, address: str | None = None
+    folder: Path, *, address: str | None = None, secret: bytes | None = None
 ) -> AsyncIterator[tuple[Elicitations, str]]:
-    async with open_service_here(folder, address=address) as (service, owner):
+    async with open_service_here(folder, address=address, secret=secret) as (service, owner):
         yield service.elicitations, owner
 
 
