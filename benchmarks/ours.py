@@ -31,7 +31,7 @@ async def open_service_here(
 ) -> AsyncIterator[tuple[Service, str]]:
     """The service, listening to other processes as it does when it serves, and an owner.
 
-    On SQLite in the folder, where there is no other address.
+    On the store at `address`, or on a file in the folder; processes that share it share a secret.
     """
     store = await open_store(address or f"sqlite:///{folder / 'ours.db'}")
     try:

@@ -40,7 +40,7 @@ async def settle_to_resumed(
         writer = BareWriter(folder / "bare.db")
         try:
             baseline = partial(_bare_resumed, writer, blobs(size))
-            ours = partial(_our_resumed, elicitations, owner)
+            ours = partial(our_resumed, elicitations, owner)
             while not _is_grown(folder, log_bytes):
                 await alternate(0, baseline, ours)
             rounds = [
@@ -72,7 +72,7 @@ async def lifecycles(
         writer = (writes or BareWriter)(folder / "bare.db")
         try:
             new_id = partial(elicitations.new_id, owner)
-            baseline = partial(_bare_lifecycles, writer, blobs(size), times, new_id=new_id)
+            baseline = partial(bare_lifecycles, writer, blobs(size), times, new_id=new_id)
             if writes is None:
                 await writer.write(new_id(), bytes(log_bytes))  # the log that is not measured
                 baseline = partial(stored_lifecycles, elicitations, owner, times)
@@ -111,7 +111,7 @@ async def _bare_resumed(writer: BareWriter, blobs: Iterator[bytes]) -> float:
     return resumed.result() - start
 
 
-async def _our_resumed(elicitations: Elicitations, owner: str) -> float:
+async def our_resumed(elicitations: Elicitations, owner: str) -> float:
     question = fresh(owner, now=utc_now())
     await elicitations.write(question)
     question = await elicitations.open_attempt(question.id, browser="0" * 64)
@@ -132,7 +132,7 @@ async def _our_resumed(elicitations: Elicitations, owner: str) -> float:
     return resumed.result() - start
 
 
-async def _bare_lifecycles(
+async def bare_lifecycles(
     writer: BareWriter, blobs: Iterator[bytes], times: int, *, new_id: Callable[[], str]
 ) -> float:
     async def one() -> None:
@@ -158,10 +158,11 @@ async def our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> 
         with elicitations.waiters.waiter(question.id, leg="leg", run="run", taker=TAKER) as waiter:
             await elicitations.write(question)
             person = asyncio.create_task(browse(question.id))
-            now = utc_now()
-            changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
-            settled = await elicitations.newest(question, changes)
-            assert settled.take is not None
+            settled = question
+            while settled.take is None:  # a wake is a hint, to look again
+                now = utc_now()
+                changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
+                settled = await elicitations.newest(settled, changes)
             await elicitations.each(
                 [settled.id], lambda e: states.deliver(e, run="run", now=utc_now())
             )

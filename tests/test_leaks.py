@@ -509,7 +509,8 @@ MAY_START = {
         "create_subprocess_exec": "a client, which ends by itself",
         "stdio_client": "the same",
     },
-    "public/servers.py": {"subprocess.run": "installs the servers"},
+    "support/pinned.py": {"subprocess.run": "installs packages"},
+    "deployment/versions.py": {"subprocess.run": "git, and nothing of ours"},
     "public/test_public_servers.py": {
         "subprocess.run": "git, and nothing of ours",
         "stdio_client": "with a standard error that is heard",
@@ -529,7 +530,7 @@ MAY_START = {
     "typescript/packages.py": {"subprocess.run": "installs the clients"},
     "webapp/identity/test_accepting.py": {"Config": "nothing is served with it"},
     "support/serving.py": {"ASGITransport": "overheard", "Config": "overheard"},
-    "webapp/test_workers.py": {"create_subprocess_exec": "each line of it is heard"},
+    "webapp/workers/test_processes.py": {"create_subprocess_exec": "each line of it is heard"},
     "webapp/identity/test_local_peer.py": {
         "create_subprocess_exec": "bash and nginx, and nothing of ours"
     },

@@ -54,6 +54,7 @@ from webapp.records.owners import open_owners
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store
+from webapp.telemetry.telemetry import NONE, Telemetry
 
 # What one link may be asked for: a person who clicks about never meets it.
 PRESSES_AT_ONCE = 60
@@ -91,6 +92,7 @@ class Service:
     clock: Clock
     limits: CallLimits
     readiness: Readiness
+    telemetry: Telemetry
     clients: McpClients
     public_url: str
     sandbox_url: str | None
@@ -132,6 +134,7 @@ async def open_service(
     who: IdentitySettings | None = None,
     issuer: Issuer | None = None,
     users: Users | None = None,
+    telemetry: Telemetry = NONE,
 ) -> AsyncGenerator[Service]:
     """Build the service on an open store.
 
@@ -145,7 +148,12 @@ async def open_service(
     owners = await open_owners(store=store, ring=ring)
     policies, limits = policies or PolicySettings(), limits or CallLimits()
     elicitations = Elicitations(
-        store=store, owners=owners, waiters=Waiters(), clock=clock, plugins=Plugins(plugins)
+        store=store,
+        owners=owners,
+        waiters=Waiters(),
+        clock=clock,
+        plugins=Plugins(plugins),
+        telemetry=telemetry,
     )
     who, tokens = who or IdentitySettings(), Tokens(ring, origin=public_url)
     links = Links(tokens=tokens, public_url=public_url)
@@ -239,6 +247,7 @@ async def open_service(
         clock=clock,
         limits=limits,
         readiness=Readiness(store),
+        telemetry=telemetry,
         clients=McpClients(elicitations, settings=policies, silence=limits.silence),
         public_url=public_url.rstrip("/"),
         sandbox_url=sandbox_url,

@@ -274,7 +274,8 @@ async def _refusal(at: Served, headers: dict[str, str]) -> str | None:
         if shown in done:
             return None
         shown.cancel()
-        return text_of(await call)
+        text = text_of(await call)
+        return None if _LINK.search(text) else text  # a client that did not answer before
 
 
 async def _shown(at: Served, caller: Caller, call: "asyncio.Task[Any]") -> str:

@@ -12,21 +12,8 @@ import sys
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
-from webapp.stores import Conflict, Record, open_store
-
-
-def record(id, *, status="pending", sealed=b"sealed"):
-    return Record(
-        owner="a",
-        kind="elicitation",
-        id=id,
-        status=status,
-        key=None,
-        due_at=None,
-        erase_at=None,
-        version=0,
-        sealed=sealed,
-    )
+from tests.support.records import record
+from webapp.stores import Conflict, open_store
 
 
 def say(what):
@@ -78,6 +65,20 @@ async def write_until_killed(address):
             say(name)
 
     await asyncio.gather(*map(write_on, range(20)))
+
+
+async def write_until_refused(address):
+    """The same one after another, until the store refuses, and then why."""
+    store = await open_store(address)
+    say("ready")
+    for number in range(1_000_000):
+        try:
+            await store.write(record(f"{number}"), record(f"{number}-twin"))
+        except StoreUnavailable as error:
+            say({"refused": error.why})
+            break
+        say(f"{number}")
+    await store.aclose()
 
 
 async def fill_the_disk(address):

@@ -51,6 +51,8 @@ async def _hear(elicitations: Elicitations, record: Record | None) -> None:
         elicitations.owners.forget(None)
         elicitations.recent.clear()
         elicitations.waiters.wake_all()
+        for tell in elicitations.missed:
+            tell()
         return
     if record.kind in _KEPT:
         elicitations.news.tell(record.owner)

@@ -33,7 +33,8 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
     """What `once` did, as JSON text; a result is never shown.
 
     One that does not fit into a row goes on in `pieces` others. `fault` says why it cannot be
-    handed on: the work is done all the same.
+    handed on: the work is done all the same. While somebody is `doing` it, `claimed_until` is when
+    that is not believed any more.
     """
 
     id: str
@@ -42,6 +43,7 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
     erase_at: datetime
     pieces: tuple[str, ...] = ()  # their ids
     fault: str | None = None
+    claimed_until: datetime | None = None
     version: int = 0
     status: str = "done"
     due_at: None = None

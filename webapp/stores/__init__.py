@@ -4,8 +4,12 @@
 owner. `sqlite` is one file for all processes of a machine: a writer thread that commits in groups
 (`sqlite_writer`), readers on the loop, changes of others seen by `data_version` (`sqlite_changes`).
 `postgres` is for several machines: what is read or written in one turn of the loop is one round
-trip (`lanes`, `postgres_writer`), changes of others are heard by name (`postgres_changes`).
+trip (`lanes`, `postgres_writer`), changes of others are heard by name (`postgres_changes`). So is
+`valkey`, where a script carries out what is written, for one server or a cluster.
 `memory` is for tests and for servers that may forget. `opening` picks one by its address.
+
+A store that moves elsewhere is fenced, read by `scan` and put in place there by `load`; a fence is
+of the place, so that also a process of an older version is refused (`sqlite_fence`: triggers).
 
 Promised: what was written is durable when `write` returns; version 0 means that neither id nor key
 is taken; what is due is given to one caller. One contract suite holds all of them: tests/stores.

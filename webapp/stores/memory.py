@@ -1,15 +1,17 @@
 """A store in this process's memory, for tests and demonstrations; nothing outlives the process."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from weakref import WeakSet
 
 from flows.errors import StoreUnavailable
 from webapp.stores.store import (
     CLAIMS_HELD,
+    RECORDS_AT_MOST,
     Conflict,
     Record,
     as_written,
+    check_copies,
     check_erasure,
     check_limit,
     check_records,
@@ -41,16 +43,12 @@ class MemoryStore:
     async def write(self, *records: Record) -> tuple[Record, ...]:
         """See Store."""
         check_records(records)
-        contents = self._open_contents()
+        contents = self._writable_contents()
         contents.refuse_conflicts(records)
         for record in records:
             contents.drop((record.owner, record.kind, record.id))
         written = tuple(as_written(record) for record in records)
-        for record in written:
-            name = (record.owner, record.kind, record.id)
-            contents.records[name] = record
-            if record.key is not None:
-                contents.holders[record.owner, record.kind, record.key] = name
+        contents.put(written)
         for opening in contents.openings:
             if opening is not self:
                 opening.tell(written)
@@ -89,7 +87,7 @@ class MemoryStore:
         """See Store."""
         check_time(now)
         check_limit(limit)
-        contents = self._open_contents()
+        contents = self._writable_contents()
         waiting = sorted(
             (record.due_at, name)
             for name, record in contents.records.items()
@@ -113,7 +111,7 @@ class MemoryStore:
     ) -> int:
         """See Store."""
         check_erasure(owner, before, limit)
-        contents = self._open_contents()
+        contents = self._writable_contents()
         names = [
             name
             for name, record in contents.records.items()
@@ -126,7 +124,30 @@ class MemoryStore:
 
     async def check(self) -> None:
         """See Store."""
-        self._open_contents()
+        self._writable_contents()
+
+    async def scan(self) -> AsyncIterator[Sequence[Record]]:
+        """See Store."""
+        records = tuple(self._open_contents().records.values())
+        for start in range(0, len(records), RECORDS_AT_MOST):
+            yield records[start : start + RECORDS_AT_MOST]
+
+    async def load(self, *records: Record) -> None:
+        """See Store."""
+        check_copies(records)
+        contents = self._open_contents()
+        contents.refuse_taken_keys(records)
+        for record in records:
+            contents.drop((record.owner, record.kind, record.id))
+        contents.put(records)
+
+    async def fence(self, why: str | None) -> None:
+        """See Store."""
+        self._open_contents().fence = why
+
+    async def fenced(self) -> str | None:
+        """See Store."""
+        return self._open_contents().fence
 
     async def aclose(self) -> None:
         """See Store."""
@@ -148,6 +169,12 @@ class MemoryStore:
             raise StoreUnavailable("the store is closed")
         return self._contents
 
+    def _writable_contents(self) -> "_Contents":
+        contents = self._open_contents()
+        if contents.fence is not None:
+            raise StoreUnavailable(contents.fence)
+        return contents
+
 
 class _Contents:
     """What siblings share."""
@@ -157,10 +184,18 @@ class _Contents:
         self.holders: dict[_Name, _Name] = {}
         self.claims: dict[_Name, datetime] = {}
         self.openings: list[MemoryStore] = []
+        self.fence: str | None = None
 
     def holder(self, owner: str, kind: str, key: str) -> Record | None:
         name = self.holders.get((owner, kind, key))
         return None if name is None else self.records[name]
+
+    def put(self, records: tuple[Record, ...]) -> None:
+        for record in records:
+            name = (record.owner, record.kind, record.id)
+            self.records[name] = record
+            if record.key is not None:
+                self.holders[record.owner, record.kind, record.key] = name
 
     def drop(self, name: _Name) -> None:
         self.claims.pop(name, None)
@@ -169,11 +204,14 @@ class _Contents:
             del self.holders[record.owner, record.kind, record.key]
 
     def refuse_conflicts(self, records: tuple[Record, ...]) -> None:
-        names = {(record.owner, record.kind, record.id) for record in records}
         for record in records:
             found = self.records.get((record.owner, record.kind, record.id))
             if record.version != (0 if found is None else found.version):
                 raise Conflict(found)
+        self.refuse_taken_keys(records)
+
+    def refuse_taken_keys(self, records: tuple[Record, ...]) -> None:
+        names = {(record.owner, record.kind, record.id) for record in records}
         for record in records:
             if record.key is not None:
                 found = self.holder(record.owner, record.kind, record.key)

@@ -18,10 +18,10 @@ from webapp.stores.postgres_server import Server, statements
 from webapp.stores.postgres_writer import PostgresWriter
 from webapp.stores.store import (
     CLAIMS_HELD,
-    RECORDS_AT_MOST,
     Conflict,
     Record,
     as_written,
+    check_copies,
     check_erasure,
     check_limit,
     check_records,
@@ -173,10 +173,7 @@ class PostgresStore:
 
         Raises Conflict for a key that another record holds, ValueError as `write` does.
         """
-        if len(records) > RECORDS_AT_MOST:
-            raise ValueError(f"one load holds {RECORDS_AT_MOST} records at most")
-        for record in records:
-            check_records((record,))
+        check_copies(records)
         check_texts(records)
         self._refuse_if_closed()
         if not records:

@@ -7,16 +7,19 @@ What could go wrong: a slow disk stops the event loop. So reads run on the loop'
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from flows.errors import StoreUnavailable
 from webapp.stores.sqlite_batch import prepare
 from webapp.stores.sqlite_changes import SqliteChanges
+from webapp.stores.sqlite_fence import fence_of
 from webapp.stores.sqlite_file import OpenedFile
 from webapp.stores.sqlite_rows import (
     SELECT_RECORDS,
+    connect,
     microseconds,
     open_file,
     record_of,
@@ -24,8 +27,10 @@ from webapp.stores.sqlite_rows import (
 )
 from webapp.stores.sqlite_writer import SqliteWriter
 from webapp.stores.store import (
+    RECORDS_AT_MOST,
     Record,
     as_written,
+    check_copies,
     check_erasure,
     check_limit,
     check_records,
@@ -52,6 +57,12 @@ def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, OpenedFil
         reader.close()
         raise unavailable(path, error) from error
     return writer, reader, file
+
+
+def _vacuum(path: Path) -> None:
+    with closing(connect(path)) as connection:
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 class SqliteStore:
@@ -154,6 +165,50 @@ class SqliteStore:
         except OSError as error:
             raise unavailable(self._file.path, error) from error
         await self._writer.check()
+
+    async def scan(self) -> AsyncIterator[Sequence[Record]]:
+        """See Store. The pages are as of one moment, all of them."""
+        self._refuse_if_closed()
+        path = self._file.path
+        try:
+            with closing(await asyncio.to_thread(connect, path)) as connection:
+                connection.execute("BEGIN")
+                pages = connection.execute(SELECT_RECORDS)
+                self._file.must_be_there()
+                while rows := await asyncio.to_thread(pages.fetchmany, RECORDS_AT_MOST):
+                    self._refuse_if_closed()
+                    yield tuple(map(record_of, rows))
+        except sqlite3.Error as error:
+            raise unavailable(path, error) from error
+
+    async def vacuum(self) -> None:
+        """See Vacuums. Needs as much room again as the file has, for as long as it takes."""
+        self._refuse_if_closed()
+        path = self._file.path
+        try:
+            await asyncio.to_thread(_vacuum, path)
+        except sqlite3.Error as error:
+            raise unavailable(path, error) from error
+
+    async def load(self, *records: Record) -> None:
+        """See Store."""
+        check_copies(records)
+        self._refuse_if_closed()
+        if records:
+            await self._writer.load(records)
+
+    async def fence(self, why: str | None) -> None:
+        """See Store."""
+        self._refuse_if_closed()
+        await self._writer.fence(why)
+
+    async def fenced(self) -> str | None:
+        """See Store."""
+        self._refuse_if_closed()
+        try:
+            return fence_of(self._reader)
+        except sqlite3.Error as error:
+            raise unavailable(self._file.path, error) from error
 
     async def aclose(self) -> None:
         """See Store."""

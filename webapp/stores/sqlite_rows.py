@@ -12,7 +12,12 @@ from pathlib import Path
 
 from flows.errors import StoreUnavailable
 from webapp.stores.permissions import must_be_private
-from webapp.stores.sqlite_file import SIDES, OpenedFile, identity_of
+from webapp.stores.sqlite_file import (
+    SIDES,
+    OpenedFile,
+    identity_of,
+    must_be_of_this_machine,
+)
 from webapp.stores.store import Record
 
 SELECT_RECORDS = (
@@ -73,13 +78,14 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, Opene
         try:
             for side in SIDES:
                 must_be_private(path.with_name(f"{path.name}{side}"))
+            must_be_of_this_machine(path)
             _make_private(path)
             before = identity_of(path)
-            writer = _connect(path, busy_milliseconds=_WRITER_BUSY_MILLISECONDS)
+            writer = connect(path)
             stack.callback(writer.close)
             _prepare(writer, path)
             _must_be_whole(writer, path)
-            reader = _connect(path, busy_milliseconds=_READER_BUSY_MILLISECONDS)
+            reader = connect(path, busy_milliseconds=_READER_BUSY_MILLISECONDS)
             stack.callback(reader.close)
             reader.execute("PRAGMA query_only = ON")
             reader.execute("SELECT count(*) FROM sqlite_master").fetchone()  # it opens the log
@@ -90,6 +96,22 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, Opene
             raise StoreUnavailable(f"the store {path} was replaced while it was opened")
         stack.pop_all()
     return writer, reader, opened
+
+
+def connect(
+    path: Path, *, busy_milliseconds: int = _WRITER_BUSY_MILLISECONDS
+) -> sqlite3.Connection:
+    """Raises sqlite3.Error. Any thread may use it, one at a time."""
+    connection = sqlite3.connect(
+        path, timeout=busy_milliseconds / 1000, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def must_be_new_enough(version: tuple[int, int, int]) -> None:
@@ -109,19 +131,6 @@ def _make_private(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         return
-
-
-def _connect(path: Path, *, busy_milliseconds: int) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path, timeout=busy_milliseconds / 1000, isolation_level=None, check_same_thread=False
-    )
-    try:
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA secure_delete = ON")
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
 
 
 def _prepare(writer: sqlite3.Connection, path: Path) -> None:

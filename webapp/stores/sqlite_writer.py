@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from flows.errors import StoreUnavailable
 from webapp.stores.sqlite_batch import (
     BYTES_AT_MOST,
     ROWS_AT_MOST,
@@ -24,6 +25,7 @@ from webapp.stores.sqlite_batch import (
     rows_of,
     write_rows,
 )
+from webapp.stores.sqlite_fence import fence_of, load_copies, put_fence
 from webapp.stores.sqlite_file import OpenedFile
 from webapp.stores.sqlite_rows import SELECT_RECORDS, record_of, unavailable
 from webapp.stores.store import CLAIMS_HELD, Conflict, Record
@@ -80,6 +82,7 @@ class SqliteWriter:
         self._is_ending = False
         (self._busy_milliseconds,) = connection.execute("PRAGMA busy_timeout").fetchone()
         self._fold_at = time.monotonic() + LOG_KEPT_SECONDS
+        self._fence: str | None = None  # as it was found in this transaction
         self._careful = 0  # so many commits of several jobs are job by job from the first
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._gathered: list[_Job] = []  # in this turn of the loop
@@ -103,6 +106,14 @@ class SqliteWriter:
     def check(self) -> "asyncio.Future[None]":
         """Queue a commit that changes no record."""
         return self._queue(self._check)
+
+    def load(self, records: tuple[Record, ...]) -> "asyncio.Future[None]":
+        """Queue checked copies, to be put in place past a fence."""
+        return self._queue(partial(self._load, records))
+
+    def fence(self, why: str | None) -> "asyncio.Future[None]":
+        """Queue a fence, or its end."""
+        return self._queue(partial(self._put_fence, why))
 
     async def aclose(self) -> None:
         """Finish every job, then close the connection; nothing may be queued afterwards."""
@@ -187,6 +198,7 @@ class SqliteWriter:
         answers: list[_Answer] = []
         written: list[Record] = []
         self._connection.execute("BEGIN IMMEDIATE")
+        before = self._fence = fence_of(self._connection)
         for future, work in jobs:
             try:
                 if callable(work):
@@ -195,10 +207,12 @@ class SqliteWriter:
                     self._change(work)
                     written += work
                     answers.append((future, None))
-            except (Conflict, *_REFUSED) as error:
+            except (Conflict, StoreUnavailable, *_REFUSED) as error:
                 answers.append((future, error))
         if written:
             write_rows(self._connection, [self._commit_row(written)])
+        if self._fence is not None and self._fence != before:
+            put_fence(self._connection, self._fence)  # behind all that came before it
         self._connection.execute("COMMIT")
         self._file.must_be_there()  # else nobody is told that it was written
         return answers
@@ -214,7 +228,12 @@ class SqliteWriter:
             records, opening=self._opening, remembered_commits=self._remembered_commits
         )
 
+    def _refuse_if_fenced(self) -> None:
+        if self._fence is not None:
+            raise StoreUnavailable(self._fence)
+
     def _change(self, records: tuple[Record, ...]) -> None:
+        self._refuse_if_fenced()
         rows = rows_of(records)
         try:
             write_rows(self._connection, rows)
@@ -226,9 +245,9 @@ class SqliteWriter:
                     return
             raise self._conflict(records) from error
 
-    def _conflict(self, records: tuple[Record, ...]) -> Exception:
+    def _conflict(self, records: tuple[Record, ...], *, is_load: bool = False) -> Exception:
         names = {(record.owner, record.kind, record.id) for record in records}
-        for record in records:
+        for record in () if is_load else records:
             found = self._first(_READ, (record.owner, record.kind, record.id))
             if record.version != (0 if found is None else found.version):
                 return Conflict(found)
@@ -243,9 +262,28 @@ class SqliteWriter:
         return None if row is None else record_of(row)
 
     def _check(self) -> None:
+        self._refuse_if_fenced()
         write_rows(self._connection, [self._commit_row(())])
 
+    def _load(self, records: tuple[Record, ...]) -> None:
+        self._connection.execute("SAVEPOINT load")
+        try:
+            load_copies(self._connection, records)
+        except (sqlite3.IntegrityError, *_REFUSED) as error:
+            self._connection.execute("ROLLBACK TO load")
+            if isinstance(error, sqlite3.IntegrityError):
+                raise self._conflict(records, is_load=True) from error
+            raise
+        finally:
+            self._connection.execute("RELEASE load")
+
+    def _put_fence(self, why: str | None) -> None:
+        if why is None:
+            put_fence(self._connection, None)
+        self._fence = why
+
     def _due(self, now: int, until: int, limit: int) -> list[Record]:
+        self._refuse_if_fenced()
         held_until = now + CLAIMS_HELD * (until - now)
         values = {"now": now, "held_until": held_until, "limit": limit}
         records = [record_of(row) for row in self._connection.execute(_DUE, values)]
@@ -254,6 +292,7 @@ class SqliteWriter:
         return records
 
     def _erase(self, owner: str | None, before: int | None, limit: int) -> int:
+        self._refuse_if_fenced()
         if before is None:
             statement = _ERASE_OWNER
         else:

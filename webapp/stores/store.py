@@ -121,6 +121,34 @@ class Store(Protocol):
         """Write something that changes nothing; raises StoreUnavailable also if room gets short."""
         ...
 
+    def scan(self) -> AsyncIterator[Sequence[Record]]:
+        """Yield pages of every record, of any owner and kind, each once, in no promised order.
+
+        All records of one owner are as of one moment, while others write.
+        """
+        ...
+
+    async def load(self, *records: Record) -> None:
+        """Put copies in place as they are, version included; durable when it returns.
+
+        In place of what has that owner, kind and id; of any owners; at most 500. It works on a
+        fenced store, and is not for one that is served: no watch is told. Raises Conflict if
+        another record holds a key, and ValueError as `write` does, or for a version of 0.
+        """
+        ...
+
+    async def fence(self, why: str | None) -> None:
+        """Let no opening of any process or version write from the return on; None ends that.
+
+        `write`, `due`, `erase` and `check` raise StoreUnavailable(why); who reads goes on. A write
+        that is under way comes before the fence, or is refused.
+        """
+        ...
+
+    async def fenced(self) -> str | None:
+        """Return why nobody may write, if that is so."""
+        ...
+
     async def aclose(self) -> None:
         """Finish the writes under way, end the watches and let go; again does nothing."""
         ...
@@ -144,8 +172,33 @@ class Clocked(Protocol):
         ...
 
 
+@runtime_checkable
+class Vacuums(Protocol):
+    """A store that keeps the room of what was erased until it is told to let it go."""
+
+    async def vacuum(self) -> None:
+        """Let it go, while others read and write. Raises StoreUnavailable."""
+        ...
+
+
 def check_records(records: tuple[Record, ...]) -> None:
     """Refuse with ValueError what no store may write."""
+    _check_each(records)
+    if len(records) > 1:
+        _check_together(records)
+        if len({record.owner for record in records}) > 1:
+            raise ValueError("one write holds records of one owner")
+
+
+def check_copies(records: tuple[Record, ...]) -> None:
+    """Refuse with ValueError what no store may load."""
+    _check_each(records)
+    _check_together(records)
+    if not all(record.version for record in records):
+        raise ValueError("a copy has the version of what it is a copy of, 1 or more")
+
+
+def _check_each(records: tuple[Record, ...]) -> None:
     for record in records:
         if len(record.sealed) > SEALED_LIMIT_BYTES:
             raise ValueError(f"{len(record.sealed)} bytes are sealed in a record, 65536 at most")
@@ -155,18 +208,14 @@ def check_records(records: tuple[Record, ...]) -> None:
             check_time(record.due_at)
         if record.erase_at is not None:
             check_time(record.erase_at)
-    if len(records) > 1:
-        _check_together(records)
 
 
 def _check_together(records: tuple[Record, ...]) -> None:
     if len(records) > RECORDS_AT_MOST:
         raise ValueError(f"one write holds {len(records)} records, {RECORDS_AT_MOST} at most")
-    if len({record.owner for record in records}) > 1:
-        raise ValueError("one write holds records of one owner")
-    if len({(record.kind, record.id) for record in records}) < len(records):
+    if len({(record.owner, record.kind, record.id) for record in records}) < len(records):
         raise ValueError("one write holds each record once")
-    keys = [(record.kind, record.key) for record in records if record.key is not None]
+    keys = [(record.owner, record.kind, record.key) for record in records if record.key is not None]
     if len(set(keys)) < len(keys):
         raise ValueError("one write gives a key to one record")
 

@@ -1,7 +1,7 @@
 """The contract that every store fulfils; a new store is a subclass with one fixture."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,10 +11,19 @@ from msgspec.structs import replace
 from flows.errors import StoreUnavailable
 from tests.support.pgbouncer import pooled
 from tests.support.postgres_server import fresh_database, shared_server
-from tests.support.records import HOLD, NOW, record
-from webapp.stores import Conflict, Store, open_store
+from tests.support.records import HOLD, NOW, record, scanned
+from tests.support.valkey_server import fresh_cluster, fresh_valkey
+from webapp.stores import Conflict, Record, Store, open_store
 from webapp.stores.memory import MemoryStore
+from webapp.stores.observed import observed
 from webapp.stores.sqlite import SqliteStore
+from webapp.telemetry.observer import Observer
+
+WHY = "it's moved to postgresql://elsewhere/elicit"
+
+
+def ids(records: Iterable[Record]) -> list[str]:
+    return sorted(each.id for each in records)
 
 
 class StoreContract:
@@ -373,6 +382,10 @@ class StoreContract:
         async with asyncio.timeout(300):
             assert await waiting == "ended"
         for call in (
+            lambda: store.load(record(version=1)),
+            lambda: store.fence(WHY),
+            store.fenced,
+            lambda: scanned(store),
             lambda: store.write(record()),
             lambda: store.read("a", "elicitation", "a-1"),
             lambda: store.find("a", "elicitation", "k"),
@@ -385,6 +398,142 @@ class StoreContract:
         with pytest.raises(StoreUnavailable, match="closed"):
             store.watch()
         await other.write(record())
+
+    async def test_a_scan_has_every_record_of_every_owner_once(self, store, other):
+        assert await scanned(store) == []
+        written = []
+        for owner in "abc":
+            some = [record(f"{owner}-{n}", owner=owner, due_at=NOW, key=f"{n}") for n in range(400)]
+            written += await store.write(*some)
+        written += await other.write(record("a-0", kind="account", erase_at=NOW))
+        found = await scanned(store)
+        assert sorted(found, key=repr) == sorted(written, key=repr)
+
+    async def test_a_scan_has_an_owner_as_of_one_moment_while_others_write(self, store, other):
+        rows = await store.write(*(record(f"a-{number:03}") for number in range(500)))
+        rows += await store.write(*(record(f"a-{number:03}") for number in range(500, 999)))
+        scan = store.scan()
+        found = list(await anext(scan))
+        await other.write(*(replace(row, status="later") for row in rows[500:]))
+        await other.write(record("a-new"))
+        found += [each async for page in scan for each in page]
+        assert len({each.status for each in found}) == 1
+        assert ids(found) == ids(rows)
+
+    async def test_a_copy_is_put_in_place_as_it_is(self, store, other):
+        copies = [
+            record("a-1", key="k", due_at=NOW, erase_at=NOW, version=7, sealed=b"one"),
+            record("b-1", owner="b", key="k", version=1),
+        ]
+        await store.load(*copies)
+        await store.load()
+        assert sorted(await scanned(other), key=repr) == sorted(copies, key=repr)
+        (next_one,) = await other.write(replace(copies[0], status="opened"))
+        assert next_one.version == 8
+
+    async def test_a_copy_takes_the_place_of_what_is_there_with_its_claim(self, store):
+        await store.write(record("one", key="k1", due_at=NOW), record("two", key="k2"))
+        assert len(await store.due(NOW, hold=HOLD)) == 1
+        copies = [
+            record("one", key="k2", due_at=NOW, version=5),
+            record("two", key="k1", version=1),
+        ]
+        await store.load(*copies)
+        assert await store.find("a", "elicitation", "k1") == copies[1]
+        assert await store.find("a", "elicitation", "k2") == copies[0]
+        assert ids(await store.due(NOW, hold=HOLD)) == ["one"]
+
+    async def test_a_copy_whose_key_another_holds_is_a_conflict_and_nothing_is_loaded(self, store):
+        (holder,) = await store.write(record("holder", key="k"))
+        with pytest.raises(Conflict) as conflict:
+            await store.load(record("new", version=1), record("taker", key="k", version=3))
+        assert conflict.value.found == holder
+        assert await scanned(store) == [holder]
+
+    async def test_what_is_no_copy_is_refused(self, store):
+        good = record("good", version=1)
+        for bad in (
+            [good, record("a-2")],
+            [good, good],
+            [good, record("a-2", version=1, sealed=bytes(64 * 1024 + 1))],
+            [good, record("a-2", version=1, due_at=datetime(2026, 1, 1))],  # noqa: DTZ001 - the point
+            [good, *(record(f"a-{number}", version=1) for number in range(2, 502))],
+        ):
+            with pytest.raises(ValueError):
+                await store.load(*bad)
+        assert await scanned(store) == []
+
+    async def test_behind_a_fence_nobody_writes_and_everybody_reads(self, store, other):
+        (first,) = await store.write(record(key="k", due_at=NOW, erase_at=NOW))
+        assert await store.fenced() is None
+        await store.fence(WHY)
+        for opening in (store, other):
+            assert await opening.fenced() == WHY
+            for call in (
+                lambda opening=opening: opening.write(record("a-2")),
+                lambda opening=opening: opening.write(replace(first, status="opened")),
+                lambda opening=opening: opening.write(
+                    replace(first, key=None), record("a-2", key="k")
+                ),
+                lambda opening=opening: opening.due(NOW, hold=HOLD),
+                lambda opening=opening: opening.due(NOW - 2 * HOLD, hold=HOLD),
+                lambda opening=opening: opening.erase(owner="a"),
+                lambda opening=opening: opening.erase(before=NOW),
+                lambda opening=opening: opening.check(),
+            ):
+                with pytest.raises(StoreUnavailable) as refusal:
+                    await call()
+                assert refusal.value.why == WHY
+            assert await opening.read("a", "elicitation", "a-1") == first
+            assert await opening.find("a", "elicitation", "k") == first
+            assert ids(await opening.list("elicitation")) == ["a-1"]
+            assert await scanned(opening) == [first]
+
+    async def test_a_fence_that_is_taken_away_lets_everybody_write(self, store, other):
+        (first,) = await store.write(record(due_at=NOW))
+        await store.fence(WHY)
+        await other.fence(None)
+        await other.fence(None)
+        assert await store.fenced() is None
+        await store.check()
+        assert await store.due(NOW, hold=HOLD) in ([first], (first,))
+        await store.write(replace(first, status="opened"))
+        assert await other.erase(owner="a") == 1
+
+    async def test_another_fence_takes_the_place_of_the_first(self, store, other):
+        await store.fence("first")
+        await other.fence("second")
+        with pytest.raises(StoreUnavailable) as refusal:
+            await store.write(record())
+        assert refusal.value.why == "second"
+
+    async def test_copies_are_loaded_past_a_fence_and_it_stands(self, store, other):
+        await store.fence(WHY)
+        await store.load(record(version=3))
+        await store.load(record(version=4, key="k"))
+        with pytest.raises(Conflict):
+            await store.load(record("a-2", version=1, key="k"))
+        assert await scanned(other) == [record(version=4, key="k")]
+        for opening in (store, other):
+            with pytest.raises(StoreUnavailable):
+                await opening.write(record("a-2"))
+
+    async def test_a_write_under_way_comes_before_the_fence_or_is_refused(self, store, other):
+        async def write(number):
+            opening = (store, other)[number % 2]
+            return (await opening.write(record(f"a-{number:03}")))[0].id
+
+        writes = [asyncio.create_task(write(number)) for number in range(60)]
+        await asyncio.sleep(0)
+        fence = asyncio.create_task(store.fence(WHY))
+        writes += [asyncio.create_task(write(number)) for number in range(60, 120)]
+        await fence
+        there = ids(await scanned(other))
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        acknowledged = [each for each in results if not isinstance(each, BaseException)]
+        assert sorted(acknowledged) == there
+        assert {each.why for each in results if isinstance(each, StoreUnavailable)} <= {WHY}
+        assert ids(await scanned(store)) == there
 
 
 class TestMemory(StoreContract):
@@ -438,3 +587,34 @@ class TestPooledPostgres(StoreContract):
             yield store, other
             await store.aclose()
             await other.aclose()
+
+
+class TestValkey(StoreContract):
+    @pytest.fixture
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        url = fresh_valkey().url
+        store, other = await open_store(url), await open_store(url)
+        yield store, other
+        await store.aclose()
+        await other.aclose()
+
+
+class TestValkeyCluster(StoreContract):
+    @pytest.fixture
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        one, another, _ = fresh_cluster()
+        store, other = await open_store(one.url), await open_store(another.url)
+        yield store, other
+        await store.aclose()
+        await other.aclose()
+
+
+class TestObserved(StoreContract):
+    @pytest.fixture
+    async def pair(self, tmp_path: Path) -> AsyncIterator[tuple[Store, Store]]:
+        heard = Observer()
+        store = observed(await SqliteStore.open(tmp_path / "store.db"), heard)
+        other = observed(await SqliteStore.open(tmp_path / "store.db"), heard)
+        yield store, other
+        await store.aclose()
+        await other.aclose()

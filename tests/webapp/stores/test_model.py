@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
 
 from tests.support.postgres_server import fresh_database
+from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import Conflict, Record, Store, open_store
 from webapp.stores.memory import MemoryStore
 
@@ -179,6 +180,22 @@ class PostgresBesideDict(BesideDict):
         return self.opened(self.url)
 
 
+class ValkeyBesideDict(BesideDict):
+    url = ""
+
+    def open(self) -> Store:
+        self.url = self.url or fresh_valkey().url
+        return self.opened(self.url)
+
+
+class ValkeyClusterBesideDict(BesideDict):
+    url = ""
+
+    def open(self) -> Store:
+        self.url = self.url or fresh_cluster()[0].url
+        return self.opened(self.url)
+
+
 def enough(machine: type[BesideDict], *, examples: int = 40) -> type[TestCase]:
     case: Any = machine.TestCase
     case.settings = settings(max_examples=examples, stateful_step_count=25, deadline=None)
@@ -189,3 +206,5 @@ def enough(machine: type[BesideDict], *, examples: int = 40) -> type[TestCase]:
 TestMemoryIsAsADict = enough(MemoryBesideDict)
 TestSqliteIsAsADict = enough(SqliteBesideDict)
 TestPostgresIsAsADict = enough(PostgresBesideDict, examples=12)
+TestValkeyIsAsADict = enough(ValkeyBesideDict, examples=20)
+TestValkeyClusterIsAsADict = enough(ValkeyClusterBesideDict, examples=12)

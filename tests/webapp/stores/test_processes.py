@@ -1,23 +1,29 @@
-"""Several processes on one store: a race, and a kill."""
+"""Several processes on one store: a race, a kill, a fence."""
 
 import json
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.contender import record
 from tests.support.contenders import contender, heard, told
 from tests.support.postgres_server import fresh_database
+from tests.support.records import record
+from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import open_store
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "valkey", "valkey cluster"])
 async def address(request, tmp_path) -> AsyncIterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/store.db"
-    else:
-        async with fresh_database() as url:
-            yield url
+    match request.param:
+        case "postgres":
+            async with fresh_database() as url:
+                yield url
+        case "valkey":
+            yield fresh_valkey().url
+        case "valkey cluster":
+            yield fresh_cluster()[0].url
+        case _:
+            yield f"sqlite:///{tmp_path / 'store.db'}"
 
 
 async def test_two_processes_race_and_each_record_has_one_winner_that_both_know(address):
@@ -61,3 +67,19 @@ async def test_a_killed_writer_has_lost_nothing_that_it_acknowledged_and_halved_
     assert found >= {name + twin for name in acknowledged for twin in ("", "-twin")}
     assert {f"{name}-twin" for name in found if not name.endswith("-twin")} <= found
     assert {name.removesuffix("-twin") for name in found} <= found
+
+
+async def test_a_fence_holds_another_process_that_writes_and_acknowledges_nothing_after_it(address):
+    store = await open_store(address)
+    async with contender("write_until_refused", address) as process:
+        assert await heard(process) == "ready"
+        for _ in range(100):
+            await heard(process)
+        await store.fence("moved away")
+        there = {item.id for item in await store.list("elicitation", limit=1_000_000)}
+        output, _ = await process.communicate()
+    *after, refusal = map(json.loads, output.splitlines())
+    assert refusal == {"refused": "moved away"}
+    assert {name + twin for name in after for twin in ("", "-twin")} <= there
+    assert len(await store.list("elicitation", limit=1_000_000)) == len(there)
+    await store.aclose()

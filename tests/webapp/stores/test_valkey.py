@@ -1,0 +1,614 @@
+"""What only the Valkey store can get wrong: its server, scripts, keys and connection."""
+
+import asyncio
+import os
+import signal
+import ssl
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from msgspec.structs import replace
+
+from flows.errors import StoreUnavailable
+from tests.support.certificates import issued
+from tests.support.records import record
+from tests.support.valkey_server import (
+    free_ports,
+    fresh_cluster,
+    fresh_valkey,
+    own_cluster,
+    own_valkey,
+)
+from webapp.stores import Conflict, holds_something, open_store
+from webapp.stores.valkey.address import parse_address
+from webapp.stores.valkey.layout import key, shard_of
+from webapp.stores.valkey.scripts import Script
+from webapp.stores.valkey.server import ANSWER_SECONDS
+from webapp.stores.valkey.start import check_info
+from webapp.stores.valkey.store import ValkeyStore
+
+TIME = datetime(2026, 3, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+LIMIT_SECONDS = 300
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "stores.md").read_text("utf-8")
+SAFE = {"redis_version": "7.2.4", "role": "master", "aof_enabled": 1}
+
+
+@asynccontextmanager
+async def opened(url, *, answer_seconds=ANSWER_SECONDS):
+    # On a busy machine one that waits for next to nothing may need several starts.
+    store = await recovered(lambda: ValkeyStore.open(url, answer_seconds=answer_seconds))
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+async def refused(url):
+    """Why it is, with no password in it."""
+    with pytest.raises(StoreUnavailable) as refusal:
+        await open_store(url)
+    assert "hunter2" not in repr(refusal.value.__notes__)
+    return refusal.value.why
+
+
+async def recovered(call):
+    """What it returns when the server is back, however long that takes."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable:
+                await asyncio.sleep(0)
+
+
+class TestAddress:
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            ("valkey://cache.example", "valkey://cache.example:6379/0"),
+            ("redis://:hunter2@cache.example:7000/3", "redis://cache.example:7000/3"),
+            ("rediss://me:hunter2@[::1]/2", "rediss://[::1]:6379/2"),
+            ("valkeys://cache.example?db=4&ssl_ca_certs=/ca.pem", "valkeys://cache.example:6379/4"),
+            ("valkey://:hunter2@/run/valkey.sock?db=1", "valkey:///run/valkey.sock?db=1"),
+            ("redis:///run/valkey.sock", "redis:///run/valkey.sock?db=0"),
+        ],
+    )
+    def test_is_shown_without_its_password(self, url, shown):
+        address = parse_address(url)
+        assert address.shown == shown
+        assert "hunter2" not in repr(address)
+        assert address.options.get("password") == ("hunter2" if "hunter2" in url else None)
+
+    def test_has_a_password_with_any_letters(self):
+        address = parse_address("valkey://m%40e:p%2Fw%23%3F@cache.example")
+        assert (address.options["username"], address.options["password"]) == ("m@e", "p/w#?")
+
+    @pytest.mark.parametrize(
+        ("url", "why"),
+        [
+            ("valkey://me:hunter2/with#hash@cache.example", "%23"),
+            ("valkey://me:hunter2@cache.example:no/0", "valkey://user:password@host:6379/0"),
+            ("valkey://:hunter2@", "names no host"),
+            ("valkey:///3", "names no host"),
+            ("valkey://:hunter2@cache.example/three", "a database's number"),
+            ("valkey://:hunter2@cache.example/3?db=4", "twice"),
+            ("valkey://:hunter2@cache.example/?retry=1&hunter2=1", "retry"),
+            ("valkey://cache.example/?ssl_ca_certs=/ca.pem", "ssl_ca_certs"),
+            ("valkeys:///run/valkey.sock", "valkey://"),
+        ],
+    )
+    def test_that_means_nothing_says_what_to_write(self, url, why):
+        with pytest.raises(ValueError) as refusal:
+            parse_address(url)
+        assert why in str(refusal.value)
+
+
+class TestStart:
+    @pytest.mark.parametrize(
+        ("settings", "line"),
+        [
+            ({"appendonly": "no"}, "appendonly yes"),
+            ({"appendfsync": "everysec"}, "appendfsync always"),
+            ({"appendfsync": "no"}, "appendfsync always"),
+            ({"maxmemory_policy": "allkeys-lru"}, "maxmemory-policy noeviction"),
+        ],
+    )
+    async def test_a_server_that_would_lose_data_is_refused_with_the_line_to_set(
+        self, settings, line
+    ):
+        with own_valkey(**settings) as server:
+            why = await refused(server.url)
+        assert line in why
+        assert str(server.socket) in why
+
+    @pytest.mark.parametrize(
+        ("told", "what_to_do"),
+        [
+            ({"redis_version": "7.0.15"}, "Redis 7.2 or newer"),
+            ({"redis_version": "6.2"}, "Redis 7.2 or newer"),
+            ({"role": "slave"}, "ELICIT_STORE"),
+            ({"aof_enabled": 0}, "appendonly yes"),
+            ({"maxmemory_policy": "allkeys-random"}, "noeviction"),
+        ],
+    )
+    def test_what_a_server_tells_of_itself_is_believed(self, told, what_to_do):
+        check_info("the address", {**SAFE, "maxmemory_policy": "volatile-lru"})
+        with pytest.raises(StoreUnavailable) as refusal:
+            check_info("the address", {**SAFE, **told})
+        assert what_to_do in refusal.value.why
+
+    async def test_a_password_that_is_wrong_or_missing_is_refused(self):
+        with own_valkey(requirepass="swordfish") as server:
+            for user in ("", ":hunter2@", "nobody:hunter2@"):
+                url = server.url.replace("valkey://", f"valkey://{user}")
+                assert "ELICIT_STORE needs the user and the password" in await refused(url)
+            url = server.url.replace("valkey://", "valkey://:swordfish@")
+            async with opened(url) as store:
+                assert "swordfish" not in store.address
+                await store.write(record("a-1"))
+
+    async def test_a_database_that_is_not_there_is_refused(self):
+        server = fresh_valkey()
+        why = await refused(server.url.replace("db=0", "db=99"))
+        assert "no database 99" in why
+
+    async def test_a_place_where_nobody_is_is_refused(self):
+        (port,) = free_ports(1)
+        assert "is its server up" in await refused(f"redis://:hunter2@127.0.0.1:{port}")
+        assert "is its server up" in await refused("redis://:hunter2@/nowhere/valkey.sock")
+
+    async def test_a_server_without_tls_is_not_spoken_to_with_it(self):
+        with own_valkey(has_port=True) as server:
+            why = await refused(server.url.replace("valkey://", "valkeys://:hunter2@"))
+        assert "begins with valkey://" in why
+
+    async def test_a_server_of_another_protocol_is_refused(self):
+        async def answer(reader, writer):
+            await reader.read(100)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            writer.close()
+
+        web = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with web:
+            port = web.sockets[0].getsockname()[1]
+            assert "cannot be reached" in await refused(f"redis://:hunter2@127.0.0.1:{port}")
+
+    async def test_a_store_of_a_newer_layout_is_refused(self):
+        server = fresh_valkey()
+        server.look().set("elicit:layout", "2 1")
+        assert "newer version" in await refused(server.url)
+
+    async def test_a_service_that_forbids_config_is_believed_by_what_else_it_tells(self):
+        rights = ["on", "nopass", "~elicit:*", "&elicit:*", "+@all", "-@admin", "-@dangerous"]
+        with own_valkey(appendfsync="everysec") as server:
+            server.look().execute_command("ACL", "SETUSER", "elicit", *rights, "+info")
+            async with opened(server.url.replace("://", "://elicit:any@")) as store:
+                (written,) = await store.write(record("a-1"))
+                assert written.version == 1
+                await store.check()
+
+    async def test_the_rights_that_the_documents_name_are_enough(self):
+        (line,) = [each for each in DOCUMENT.splitlines() if each.startswith("ACL SETUSER")]
+        with own_valkey() as server:
+            server.look().execute_command(*line.split())
+            async with opened(server.url.replace("://", "://elicit:PASSWORD@")) as store:
+                await everything(store)
+        for node in (nodes := fresh_cluster()):
+            node.look().execute_command(*line.split())
+        async with opened(nodes[0].url.replace("://", "://elicit:PASSWORD@")) as store:
+            await everything(store)
+
+    async def test_the_configuration_that_the_documents_name_is_enough(self):
+        block = DOCUMENT.partition("```text\n")[2].partition("```")[0]
+        settings = dict(line.split() for line in block.splitlines())
+        with own_valkey() as server:
+            assert settings == {name: server.look().config_get(name)[name] for name in settings}
+            async with opened(server.url) as store:
+                await everything(store)
+
+    async def test_a_user_without_a_right_that_is_needed_is_refused(self):
+        with own_valkey() as server:
+            server.look().execute_command("ACL", "SETUSER", "elicit", "on", "nopass", "+info")
+            why = await refused(server.url.replace("://", "://elicit:any@"))
+        assert "docs/stores.md" in why
+
+    async def test_tls_is_spoken_and_a_strangers_certificate_is_not_believed(self, tmp_path):
+        root = issued_today("a root", is_authority=True)
+        (tmp_path / "ca.pem").write_bytes(root.pem)
+        server = fresh_valkey()
+        async with tls_before(server.socket, root, tmp_path) as port:
+            url = f"valkeys://localhost:{port}/0"
+            async with opened(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}") as store:
+                await store.write(record("a-1"))
+            assert "certificate" in await refused(url)
+
+    def test_what_is_kept_there_is_seen(self):
+        server = fresh_valkey()
+        assert not holds_something(server.url)
+        asyncio.run(write_one(server.url))
+        assert holds_something(server.url)
+        assert not holds_something(server.url.replace("db=0", "db=1"))
+        (port,) = free_ports(1)
+        assert holds_something(f"redis://127.0.0.1:{port}"), "nobody can tell"
+
+
+async def everything(store):
+    watch = store.watch()
+    (row,) = await store.write(replace(record("a-1"), key="k", due_at=TIME, erase_at=TIME))
+    assert await store.read("a", "elicitation", "a-1") == row
+    assert await store.find("a", "elicitation", "k") == row
+    assert [*await store.list("elicitation")] == [row]
+    assert [*await store.due(TIME, hold=HOUR)] == [row]
+    assert [page async for page in store.scan()] == [[row]]
+    await store.fence("moved")
+    assert await store.fenced() == "moved"
+    await store.load(row)
+    await store.fence(None)
+    await store.check()
+    assert (await store.clock()).tzinfo is UTC
+    assert await store.erase(before=TIME) == 1
+    del watch
+
+
+async def write_one(url):
+    async with opened(url) as store:
+        await store.write(record("a-1"))
+
+
+def issued_today(name, **options):
+    now = datetime.now(UTC)
+    return issued(name, since=now - HOUR, until=now + HOUR, **options)
+
+
+@asynccontextmanager
+async def tls_before(path, root, folder):
+    """A port of localhost that ends TLS before the socket."""
+    holder = issued_today("localhost", by=root)
+    private = holder.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "pair.pem").write_bytes(holder.pem + private)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "pair.pem")
+
+    async def pump(reader, writer):
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def relay(reader, writer):
+        inner_reader, inner_writer = await asyncio.open_unix_connection(path)
+        await asyncio.gather(
+            pump(reader, inner_writer), pump(inner_reader, writer), return_exceptions=True
+        )
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+class TestKeys:
+    async def test_erasing_everything_leaves_no_index_behind(self):
+        for url, clients in places():
+            async with opened(url) as store:
+                for owner in "abcdefgh":
+                    mine = {"owner": owner, "due_at": TIME, "erase_at": TIME}
+                    rows = [
+                        replace(record(f"{owner}-{n}"), **mine, key=f"{n}" if n % 2 else None)
+                        for n in range(5)
+                    ]
+                    written = await store.write(*rows)
+                    await store.due(TIME, hold=HOUR, limit=1)
+                    await store.write(replace(written[0], due_at=None, erase_at=None, key="k"))
+                    assert await store.erase(owner=owner) == 5
+                left = {name for client in clients for name in client().keys("*")}
+            assert left == {b"elicit:layout"}
+
+    async def test_a_zero_byte_in_a_name_is_refused(self):
+        async with opened(fresh_valkey().url) as store:
+            for bad in ({"id": "a\0b"}, {"key": "a\0b"}, {"kind": "a\0b"}, {"owner": "a\0b"}):
+                with pytest.raises(ValueError):
+                    await store.write(replace(record("a-1"), **bad))
+
+    async def test_each_number_of_a_database_is_a_store_of_its_own(self):
+        url = fresh_valkey().url
+        async with opened(url) as store, opened(url.replace("db=0", "db=1")) as another:
+            watch = another.watch()
+            await store.write(record("a-1"))
+            await another.write(record("a-2"))
+            async with opened(url.replace("db=0", "db=1")) as sibling:
+                await sibling.write(record("a-3"))
+            async with asyncio.timeout(LIMIT_SECONDS):
+                assert (await anext(watch)).id == "a-3"
+            assert await another.read("a", "elicitation", "a-1") is None
+
+    async def test_times_beyond_what_an_index_can_hold_are_exact_all_the_same(self):
+        late = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+        async with opened(fresh_valkey().url) as store:
+            new = replace(record("a-1"), due_at=late, erase_at=late - timedelta(microseconds=1))
+            (written,) = await store.write(new)
+            assert await store.read("a", "elicitation", "a-1") == written
+            (again,) = await store.write(replace(written, due_at=late - timedelta(microseconds=2)))
+            assert await store.read("a", "elicitation", "a-1") == again
+
+    async def test_a_version_beyond_what_a_script_can_count_is_exact_all_the_same(self):
+        most = 2**63 - 2
+        async with opened(fresh_valkey().url) as store:
+            await store.load(replace(record("a-1"), version=most - 1))
+            with pytest.raises(Conflict):
+                await store.write(replace(record("a-1"), version=most - 2))
+            (written,) = await store.write(replace(record("a-1"), version=most - 1))
+            assert written.version == most
+
+    def test_a_script_and_its_caller_agree_on_what_stands_where(self):
+        with pytest.raises(AssertionError, match=r"due\.lua takes"):
+            Script("due", "now", "limit", "held")
+
+    async def test_many_pages_of_many_owners_come_in_order_from_a_cluster(self):
+        async with opened(fresh_cluster()[0].url) as store:
+            names = []
+            for owner in (f"{number:02}" for number in range(40)):
+                rows = [replace(record(f"{owner}-{n}"), owner=owner) for n in range(7)]
+                await store.write(*rows)
+                names += [row.id for row in rows]
+            found: list[str] = []
+            while page := await store.list(
+                "elicitation", after=found[-1] if found else None, limit=31
+            ):
+                found += [row.id for row in page]
+            assert found == names
+
+
+def places():
+    """The address of one server and of a cluster, and who looks into each."""
+    server, nodes = fresh_valkey(), fresh_cluster()
+    yield server.url, [server.look]
+    yield nodes[0].url, [node.look for node in nodes]
+
+
+class TestScripts:
+    async def test_a_flushed_cache_of_scripts_is_noticed_by_nobody(self):
+        for url, clients in places():
+            async with opened(url) as store:
+                (row,) = await store.write(replace(record("a-1"), due_at=TIME, key="k"))
+                for number in range(30):
+                    for client in clients:
+                        client().script_flush()
+                    (row,) = await store.write(replace(row, status=f"{number}"))
+                    for client in clients:
+                        client().script_flush()
+                    assert await store.find("a", "elicitation", "k") == row
+                for ask in (
+                    lambda store=store: store.due(TIME, hold=HOUR),
+                    lambda store=store: store.list("elicitation"),
+                    lambda store=store: store.erase(owner="a"),
+                    store.check,
+                ):
+                    for client in clients:
+                        client().script_flush()
+                    await ask()
+                assert row.version == 31
+
+    async def test_a_cache_that_is_flushed_under_many_writers_halves_nothing(self):
+        server = fresh_valkey()
+        async with opened(server.url) as store:
+
+            async def write(number):
+                await store.write(record(f"a-{number}"), replace(record(f"b-{number}"), kind="x"))
+
+            for round_ in range(10):
+                writes = [asyncio.create_task(write(100 * round_ + n)) for n in range(40)]
+                await asyncio.sleep(0)
+                server.look().script_flush()
+                await asyncio.gather(*writes)
+            assert len(await store.list("elicitation", limit=1000)) == 400
+            assert len(await store.list("x", limit=1000)) == 400
+
+    async def test_a_full_memory_is_refused_whole_and_the_store_goes_on_when_there_is_room(self):
+        with own_valkey() as server:
+            async with opened(server.url) as store:
+                (first,) = await store.write(record("a-0", sealed=bytes(60_000)))
+                used = server.look().info("memory")["used_memory"]
+                server.look().config_set("maxmemory", used + 3_000_000)
+                await store.check()
+                rows: list[str] = []
+
+                async def write_on():
+                    while True:
+                        name = f"a-{len(rows) + 1}"
+                        await store.write(record(name, sealed=bytes(60_000)))
+                        rows.append(name)
+
+                with pytest.raises(StoreUnavailable) as refusal:
+                    await write_on()
+                assert "maxmemory" in refusal.value.why
+                with pytest.raises(StoreUnavailable, match="memory"):
+                    await store.check()
+                found = [row.id for row in await store.list("elicitation", limit=1000)]
+                assert found == sorted(["a-0", *rows])
+                server.look().config_set("maxmemory", 0)
+                await store.check()
+                await store.write(replace(first, sealed=b""))
+
+
+class TestConnection:
+    async def test_a_killed_server_has_lost_nothing_that_it_acknowledged(self):
+        with own_valkey() as server:
+            async with opened(server.url) as store:
+                acknowledged: set[str] = set()
+
+                async def write_on(task):
+                    for number in range(1_000_000):
+                        name = f"{task}-{number}"
+                        await store.write(record(name), record(f"{name}-twin"))
+                        acknowledged.add(name)
+                        if len(acknowledged) == 300:
+                            server.kill()
+
+                async with asyncio.timeout(LIMIT_SECONDS):
+                    results = await asyncio.gather(
+                        *map(write_on, range(20)), return_exceptions=True
+                    )
+                assert {type(result) for result in results} == {StoreUnavailable}
+                server.start()
+                rows = await recovered(lambda: store.list("elicitation", limit=1_000_000))
+                found = {row.id for row in rows}
+            assert found >= {name + twin for name in acknowledged for twin in ("", "-twin")}
+            assert {name.removesuffix("-twin") for name in found} <= found
+
+    @pytest.mark.parametrize("steps", [0, 1, 2, 3])
+    async def test_a_server_that_goes_away_before_any_write_of_a_question_is_waited_for(
+        self, steps
+    ):
+        changes = ("pending", "opened", "accepted", "taken")
+        with own_valkey() as server:
+            async with opened(server.url) as store, opened(server.url) as other:
+                watch = other.watch()
+                row = record("a-1")
+                for number, status in enumerate(changes):
+                    if number == steps:
+                        server.kill()
+                        with pytest.raises(StoreUnavailable) as refusal:
+                            await store.write(replace(row, status=status))
+                        assert "cannot be reached" in refusal.value.why
+                        with pytest.raises(StoreUnavailable):
+                            await store.read("a", "elicitation", "a-1")
+                        server.start()
+                    change = replace(row, status=status)
+                    (row,) = await recovered(lambda change=change: store.write(change))
+                assert row.version == 4
+                async with asyncio.timeout(LIMIT_SECONDS):
+                    while await anext(watch) not in (row, None):
+                        pass
+
+    async def test_a_watch_is_told_to_look_again_when_the_server_is_back(self):
+        with own_valkey() as server:
+            async with opened(server.url) as store, opened(server.url) as other:
+                watch = store.watch()
+                server.kill()
+                server.start()
+                async with asyncio.timeout(LIMIT_SECONDS):
+                    assert await anext(watch) is None
+                (theirs,) = await recovered(lambda: other.write(record("a-1")))
+                async with asyncio.timeout(LIMIT_SECONDS):
+                    assert await anext(watch) == theirs
+
+    async def test_a_watch_is_told_to_look_again_once_in_a_while(self, monkeypatch):
+        monkeypatch.setattr("webapp.stores.valkey.changes.LOOK_AGAIN_SECONDS", 0.01)
+        async with opened(fresh_valkey().url) as store, asyncio.timeout(LIMIT_SECONDS):
+            watch = store.watch()
+            assert [await anext(watch) for _ in range(3)] == [None] * 3
+
+    async def test_a_server_that_stands_still_is_an_error_and_no_hang(self):
+        with own_valkey() as server:
+            async with opened(server.url) as other:
+                (row,) = await other.write(record("a-1"))
+            async with opened(server.url, answer_seconds=0.2) as store:
+                os.kill(server.pid, signal.SIGSTOP)
+                async with asyncio.timeout(LIMIT_SECONDS):
+                    with pytest.raises(StoreUnavailable):
+                        await store.write(replace(row, status="unknown"))
+                    with pytest.raises(StoreUnavailable):
+                        await store.read("a", "elicitation", "a-1")
+                os.kill(server.pid, signal.SIGCONT)
+                # What was sent may be carried out now: who asks again finds out, and wins or loses.
+                found = await recovered(lambda: store.read("a", "elicitation", "a-1"))
+                assert found in (row, replace(row, status="unknown", version=2))
+                later = recovered(lambda: store.write(replace(found, status="later")))
+                end = (await asyncio.gather(later, return_exceptions=True))[0]
+                if isinstance(end, Conflict):
+                    assert end.found == replace(row, status="unknown", version=2)
+                else:
+                    assert end == (replace(found, status="later", version=found.version + 1),)
+
+    async def test_a_server_that_waits_for_its_disk_no_more_acknowledges_nothing(self):
+        with own_valkey() as server:
+            async with opened(server.url, answer_seconds=0.5) as store:
+                server.look().config_set("appendfsync", "no")
+                with pytest.raises(StoreUnavailable):
+                    await store.write(record("a-1"))
+                server.look().config_set("appendfsync", "always")
+            async with opened(server.url) as store:
+                await store.write(record("a-2"))
+
+    async def test_a_lost_connection_costs_one_answer_at_most(self):
+        server = fresh_valkey()
+        async with opened(server.url) as store:
+            (row,) = await store.write(record("a-1"))
+            for number in range(5):
+                server.look().execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                server.look().execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+                change = replace(row, status=f"{number}")
+                (row,) = await recovered(lambda change=change: store.write(change))
+            assert row.version == 6
+
+
+class TestCluster:
+    async def test_owners_are_spread_over_its_servers(self):
+        nodes = fresh_cluster()
+        async with opened(nodes[0].url) as store:
+            for number in range(100):
+                await store.write(replace(record("x"), owner=f"{number}"))
+            kept = [
+                sum(len(node.look().hkeys(name)) for name in node.look().keys("*:records"))
+                for node in nodes
+            ]
+        assert sum(kept) == 100
+        assert all(count > 10 for count in kept)
+
+    async def test_a_shard_that_moves_to_another_server_is_found_there(self):
+        nodes = fresh_cluster()
+        async with opened(nodes[0].url) as store:
+            (row,) = await store.write(record("a-1"))
+            async with opened(nodes[1].url) as other:
+                end = begin_move(nodes, key(shard_of("a", shards=64), "records"))
+                with pytest.raises(StoreUnavailable, match="is being changed"):
+                    await store.write(replace(row, status="half of it is here"))
+                end()
+                (row,) = await recovered(lambda: store.write(replace(row, status="opened")))
+                assert await other.read("a", "elicitation", "a-1") == row
+                (row,) = await other.write(replace(row, status="accepted"))
+                assert await store.read("a", "elicitation", "a-1") == row
+
+    async def test_a_server_that_is_gone_stops_its_own_owners_alone(self):
+        with own_cluster() as nodes:
+            async with opened(nodes[0].url) as store:
+                owners = [f"{number}" for number in range(20)]
+                rows = [replace(record("x"), owner=owner) for owner in owners]
+                rows = [(await store.write(row))[0] for row in rows]
+                nodes[2].kill()
+                ends = [
+                    (await asyncio.gather(store.write(row), return_exceptions=True))[0]
+                    for row in rows
+                ]
+                assert {type(end) for end in ends} == {StoreUnavailable, tuple}
+                nodes[2].start()
+                for owner in owners:
+                    row = await recovered(lambda o=owner: store.read(o, "elicitation", "x"))
+                    await recovered(lambda row=row: store.write(replace(row, status="again")))
+
+
+def asked(node, *command):
+    return node.look().execute_command("CLUSTER", *command)
+
+
+def begin_move(nodes, name):
+    """Begin to hand the key's slot to the next server; return what ends it."""
+    slot = asked(nodes[0], "KEYSLOT", name)
+    ids = [asked(node, "MYID") for node in nodes]
+    (giver,) = [n for n, node in enumerate(nodes) if asked(node, "COUNTKEYSINSLOT", slot)]
+    taker = (giver + 1) % len(nodes)
+    asked(nodes[taker], "SETSLOT", slot, "IMPORTING", ids[giver])
+    asked(nodes[giver], "SETSLOT", slot, "MIGRATING", ids[taker])
+    place = ("MIGRATE", "127.0.0.1", nodes[taker].port, "", 0, 5000, "KEYS")
+    first, *rest = asked(nodes[giver], "GETKEYSINSLOT", slot, 100)
+    nodes[giver].look().execute_command(*place, first)
+
+    def end():
+        nodes[giver].look().execute_command(*place, *rest)
+        for node in (nodes[taker], nodes[giver]):
+            asked(node, "SETSLOT", slot, "NODE", ids[taker])
+
+    return end

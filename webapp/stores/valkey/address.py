@@ -1,0 +1,94 @@
+"""The address of a server: what it is reached by, and how it is shown without its password."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+_TLS = {"redis": False, "valkey": False, "rediss": True, "valkeys": True}
+_PORT = 6379
+# Of TLS: whose certificates are believed, and who we are.
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_LIKE = (
+    "valkey://user:password@host:6379/0, valkeys:// for TLS, or valkey:///run/valkey.sock?db=0 "
+    "for a Unix socket; redis:// and rediss:// mean the same"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValkeyAddress:
+    """`shown` holds no password; `options` are what a client of the library is made with."""
+
+    shown: str
+    database: int
+    options: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def is_encrypted(self) -> bool:
+        return "ssl" in self.options
+
+
+def parse_address(url: str) -> ValkeyAddress:
+    """Read the address; ValueError says what is wrong, without its password."""
+    if "#" in url:
+        raise ValueError(
+            f"what follows # in {_scheme(url)}://... is lost: write # in a password as %23"
+        )
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        query = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
+    except ValueError:
+        # What it says may hold a part of the address, and so of the password.
+        raise ValueError(f"{_scheme(url)}://... is no address of a server: {_LIKE}") from None
+    options: dict[str, Any] = {}
+    if parts.username:
+        options["username"] = unquote(parts.username)
+    if parts.password:
+        options["password"] = unquote(parts.password)
+    where, database = _place(parts, query)
+    is_socket = not parts.hostname
+    if is_socket:
+        options["unix_socket_path"] = where
+    else:
+        options |= {"host": parts.hostname, "port": port or _PORT}
+    if _TLS[parts.scheme]:
+        if is_socket:
+            raise ValueError(
+                f"a Unix socket needs no TLS: write valkey:// and not {parts.scheme}://"
+            )
+        options |= {"ssl": True, **{name: query.pop(name) for name in _FILES if name in query}}
+    if query:
+        raise ValueError(
+            f"{parts.scheme}://... has options that mean nothing: {', '.join(sorted(query))}. "
+            f"Possible are db, and for TLS {', '.join(_FILES)}"
+        )
+    shown = (
+        f"{parts.scheme}://{where}?db={database}"
+        if is_socket
+        else f"{parts.scheme}://{where}/{database}"
+    )
+    return ValkeyAddress(shown=shown, database=database, options=options)
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0]
+
+
+def _place(parts: SplitResult, query: dict[str, str]) -> tuple[str, int]:
+    """Return host and port, or the socket's path, and the number of the database."""
+    number = query.pop("db", "")
+    path = unquote(parts.path)
+    if parts.hostname:
+        in_path = path.strip("/")
+        if in_path and number:
+            raise ValueError(f"{parts.scheme}://... names its database twice: leave ?db= out")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        where, number = f"{host}:{parts.port or _PORT}", in_path or number
+    else:
+        if not path.strip("/") or path.strip("/").isdigit():
+            raise ValueError(f"{parts.scheme}://... names no host and no socket: {_LIKE}")
+        where = path
+    if not (number or "0").isdecimal():
+        raise ValueError(f"{parts.scheme}://... does not end with a database's number: {_LIKE}")
+    return where, int(number or "0")

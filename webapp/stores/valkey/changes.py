@@ -1,0 +1,144 @@
+"""What other openings write, as the server tells it: names are published, and records read then.
+
+What could go wrong: what is published while the connection is down is lost, and nobody says so. So
+watchers are told to look again when it comes back, and every 15 seconds, since a cluster may lose a
+message between its nodes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, cast
+from weakref import WeakSet
+
+from msgspec import DecodeError, msgpack
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ConnectionError as LostConnection
+
+from webapp.stores.store import Record
+from webapp.stores.valkey.gathering import Gathering
+from webapp.stores.valkey.server import FAILED, ValkeyServer
+from webapp.stores.watch import Watch
+
+LOOK_AGAIN_SECONDS = 15.0
+_SILENCE_SECONDS = 5.0  # then the server is asked whether it is there
+_TRY_AGAIN_SECONDS = 0.2
+_NAMES_AT_ONCE = 1000
+_decode = msgpack.Decoder(tuple[str, list[str]]).decode
+
+
+class ValkeyChanges:
+    """Subscribed from the opening to the close, whether anybody watches or not."""
+
+    def __init__(
+        self,
+        server: ValkeyServer,
+        *,
+        channel: str,
+        opening: str,
+        read: Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]],
+    ) -> None:
+        """`read` returns the records of these names."""
+        self._server = server
+        self._channel = channel
+        self._opening = opening
+        self._read_records = read
+        self._names: Gathering[str] = Gathering(self._read, at_once=_NAMES_AT_ONCE)
+        self._watches: WeakSet[Watch] = WeakSet()
+        self._task: asyncio.Task[None] | None = None
+        self._connection: AbstractConnection | None = None
+        self._loop = asyncio.get_running_loop()
+        self._next_look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
+
+    async def start(self) -> None:
+        """Subscribe. Raises what the library raises."""
+        self._connection = await self._subscribed()
+        self._task = asyncio.create_task(self._listen(self._connection))
+
+    def watch(self) -> Watch:
+        """Return a new watch that misses nothing from now on."""
+        watch = Watch()
+        self._watches.add(watch)
+        return watch
+
+    async def aclose(self) -> None:
+        """End the watches."""
+        self._next_look.cancel()
+        for watch in tuple(self._watches):
+            watch.end()
+        self._watches.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        if self._connection is not None:
+            await self._connection.disconnect(nowait=True)
+        await self._names.finish()
+
+    async def _listen(self, connection: AbstractConnection) -> None:
+        while True:
+            with suppress(*FAILED):
+                await self._hear(connection)
+            await connection.disconnect(nowait=True)
+            connection = self._connection = await self._subscribed_again()
+            self._tell(None)
+
+    async def _subscribed(self) -> AbstractConnection:
+        connection = self._server.new_connection()
+        try:
+            await connection.send_command("SUBSCRIBE", self._channel)
+            await connection.read_response()
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
+
+    async def _subscribed_again(self) -> AbstractConnection:
+        while True:
+            with suppress(*FAILED):
+                return await self._subscribed()
+            await asyncio.sleep(_TRY_AGAIN_SECONDS)
+
+    async def _hear(self, connection: AbstractConnection) -> None:
+        """Pass on what is published. Raises when the server is gone."""
+        is_asked = False
+        while True:
+            answer = cast("Any", await connection.read_response(timeout=_SILENCE_SECONDS))
+            if answer is None:
+                if is_asked:
+                    raise LostConnection("the server is silent")
+                await connection.send_command("PING")
+            elif answer[0] == b"message":
+                self._heard(answer[2])
+            is_asked = answer is None
+
+    def _heard(self, message: bytes) -> None:
+        if not self._watches:
+            return
+        try:
+            opening, names = _decode(message)
+        except DecodeError:
+            names = []  # of a newer version, perhaps
+        else:
+            if opening == self._opening:
+                return
+        if not names:
+            self._tell(None)
+        for name in names:
+            _ = self._names.put(name)
+
+    async def _read(self, names: Sequence[str]) -> Sequence[None]:
+        try:
+            for record in await self._read_records(list(dict.fromkeys(names))):
+                if record is not None:
+                    self._tell(record)
+        except Exception:  # noqa: BLE001 - the edge of a task: whoever watches sees for himself
+            self._tell(None)
+        return [None] * len(names)
+
+    def _look_again(self) -> None:
+        self._next_look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
+        self._tell(None)
+
+    def _tell(self, record: Record | None) -> None:
+        for watch in tuple(self._watches):
+            watch.tell(record)

@@ -1,0 +1,215 @@
+"""The connection to a server or a cluster: pipelines, and what is lost or unknown on the way.
+
+What could go wrong: a connection ends after a script was sent, and nobody knows whether it ran. So
+nothing is sent twice by itself: the library's own retries are off, and the caller is told that
+nothing is acknowledged. What the server refused before it did anything alone is sent again: a
+script that it does not know (its cache was flushed, or it was started anew), with its text, and
+what another node of a cluster has now.
+
+A pipeline that writes ends with WAITAOF on the same connection. Where `appendfsync` is `always`,
+the server answers nobody before the disk has what was written, and this costs a twentieth of a
+millisecond; where somebody has changed that since the start, it waits for the disk all the same.
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    ClusterError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import (
+    ConnectionError as LostConnection,
+)
+from redis.exceptions import (
+    TimeoutError as TooLate,
+)
+
+from flows.errors import StoreUnavailable
+from webapp.stores.valkey.address import ValkeyAddress
+from webapp.stores.valkey.layout import key
+from webapp.stores.valkey.scripts import Command, whole_of
+
+# What is silent for longer than this is taken for gone.
+ANSWER_SECONDS = 10.0
+FAILED = (RedisError, OSError)
+_CONNECT_SECONDS = 5.0
+_NOTHING_DONE = (NoScriptError, MovedError, AskError, TryAgainError)
+
+# The library has several errors for it.
+_NOT_LET_IN = re.compile("authentication required|invalid username-password", re.IGNORECASE)
+_ELSEWHERE = (MovedError, ReadOnlyError, ClusterError, LostConnection, TooLate, OSError)
+_Client: TypeAlias = "Redis | RedisCluster"
+
+
+class ValkeyServer:
+    """A client of redis-py; in a cluster, one that knows which node has which slot."""
+
+    def __init__(self, address: ValkeyAddress, client: _Client, *, answer_seconds: float) -> None:
+        self.address = address
+        self._client = client
+        self._answer_seconds = answer_seconds
+
+    @classmethod
+    async def connect(
+        cls, address: ValkeyAddress, *, answer_seconds: float = ANSWER_SECONDS
+    ) -> "ValkeyServer":
+        """Connect, and see whether it is one of a cluster. Raises what the library raises."""
+        options: dict[str, Any] = {
+            **address.options,
+            "protocol": 2,  # what is newer brings us nothing, and not every server has it
+            "socket_timeout": answer_seconds,
+            "socket_connect_timeout": min(_CONNECT_SECONDS, answer_seconds),
+        }
+        client = Redis(db=address.database, retry=Retry(NoBackoff(), 0), **options)
+        server = cls(address, client, answer_seconds=answer_seconds)
+        try:
+            (info,) = await server.ask_each("INFO", "cluster")
+            if info.get("cluster_enabled"):
+                await server.aclose()
+                cluster = RedisCluster(retry=Retry(NoBackoff(), 0), **options)
+                server = cls(address, cluster, answer_seconds=answer_seconds)
+                _ = await cluster.initialize()
+        except BaseException:
+            await server.aclose()
+            raise
+        return server
+
+    @property
+    def is_cluster(self) -> bool:
+        return isinstance(self._client, RedisCluster)
+
+    async def run(
+        self, commands: Sequence[Command], *, durable: Sequence[int] | None = None
+    ) -> list[Any]:
+        """Send all, and return what was answered to each: a StoreUnavailable where that failed.
+
+        What was written in the shards `durable` is on the disk then, or everything failed.
+        """
+        try:
+            answers = await self._pipeline(commands, durable)
+            again = [n for n, answer in enumerate(answers) if isinstance(answer, _NOTHING_DONE)]
+            if again:
+                await self._find_nodes(answers)
+                answered = await self._pipeline(
+                    [whole_of(commands[n]) for n in again], durable, is_redirected=True
+                )
+                for n, answer in zip(again, answered, strict=True):
+                    answers[n] = answer
+        except FAILED as error:
+            answers = [error] * len(commands)
+        await self._find_nodes(answers)
+        return [
+            unavailable(self.address, answer) if isinstance(answer, FAILED) else answer
+            for answer in answers
+        ]
+
+    async def ask_each(self, *command: str) -> list[Any]:
+        """Return what every server that may be written to answers."""
+        client: Any = self._client  # most of the library's methods have no types
+        if self.is_cluster:
+            return [
+                await client.execute_command(*command, target_nodes=node)
+                for node in client.get_primaries()
+            ]
+        return [await client.execute_command(*command)]
+
+    def new_connection(self) -> AbstractConnection:
+        """Return one beside those of the client, not yet connected."""
+        client: Any = self._client
+        if self.is_cluster:
+            node = client.get_default_node()
+            made: AbstractConnection = node.connection_class(**node.connection_kwargs)
+        else:
+            made = client.connection_pool.make_connection()
+        return made
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _pipeline(
+        self,
+        commands: Sequence[Command],
+        durable: Sequence[int] | None,
+        *,
+        is_redirected: bool = False,
+    ) -> list[Any]:
+        wait = ("WAITAOF", 1, 0, int(self._answer_seconds * 500))
+        client = self._client
+        if isinstance(client, RedisCluster):
+            _ = await client.initialize()
+            waiting = {client.get_node_from_key(key(shard, "fence")) for shard in durable or ()}
+            cluster = client.pipeline()
+            for command in commands:
+                _ = cluster.execute_command(*command)
+            for node in waiting:
+                _ = cluster.execute_command(*wait, target_nodes=node)
+            answers = await cluster.execute(raise_on_error=False, allow_redirections=is_redirected)
+        else:
+            alone: Any = client.pipeline(transaction=False)
+            for command in commands if not durable else (*commands, wait):
+                alone.execute_command(*command)
+            answers = await alone.execute(raise_on_error=False)
+        for waited in answers[len(commands) :]:
+            if isinstance(waited, BaseException):
+                raise waited
+            if waited[0] < 1:
+                raise TooLate("its disk has not taken what was written (WAITAOF)")
+        return answers[: len(commands)]
+
+    async def _find_nodes(self, answers: Sequence[object]) -> None:
+        """Let a cluster's client learn anew who has what, where that may have changed."""
+        client = self._client
+        if isinstance(client, RedisCluster) and any(
+            isinstance(answer, _ELSEWHERE) for answer in answers
+        ):
+            with suppress(*FAILED):
+                await client.aclose()  # it looks around before it is used again
+
+
+def unavailable(address: ValkeyAddress, error: BaseException) -> StoreUnavailable:
+    """Return the store's own error for one of the library's or the system's, with what to do."""
+    shown, text = address.shown, str(error)
+    if isinstance(error, AuthenticationError) or _NOT_LET_IN.search(text):
+        why = (
+            f"the store {shown} does not let us in ({text}): ELICIT_STORE needs the user and the "
+            "password that its server knows, as valkey://user:password@host:6379/0"
+        )
+    elif "DB index" in text:
+        why = (
+            f"the store {shown} has no database {address.database}: end ELICIT_STORE with a "
+            "number that the server's `databases` allows, or with /0"
+        )
+    elif isinstance(error, NoPermissionError):
+        why = (
+            f"the store {shown} forbids its user what is needed ({text}): allow it the keys and "
+            "channels elicit:*, and the commands that docs/stores.md names"
+        )
+    elif isinstance(error, ClusterError | TryAgainError):
+        why = f"the cluster of the store {shown} is being changed, or lacks a server: {text}"
+    elif isinstance(error, ResponseError):
+        why = f"the store {shown} refuses to serve: {text}"
+    else:
+        other, scheme = ("no TLS", "valkey://") if address.is_encrypted else ("TLS", "valkeys://")
+        why = (
+            f"the store {shown} cannot be reached ({text}): is its server up, and is this the "
+            f"address that ELICIT_STORE should have? If the server speaks {other}, it begins with "
+            f"{scheme}"
+        )
+    refusal = StoreUnavailable(why)
+    refusal.__cause__ = error
+    return refusal

@@ -1,0 +1,81 @@
+"""What is asked of a server before it is used: whether it would lose what it acknowledges.
+
+A service that is managed by others may forbid CONFIG. What INFO says then has to do: whether there
+is a log at all, and what is evicted. How often that log is brought to the disk it does not say; a
+write waits for it all the same, for up to a second where it is `everysec`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from flows.errors import StoreUnavailable
+from webapp.stores.valkey.layout import LAYOUT_KEY, LAYOUT_VERSION, SHARDS_OF_A_CLUSTER
+from webapp.stores.valkey.server import ValkeyServer
+
+_OLDEST = (7, 2)
+_KEPT = "ask whoever runs the server, or set in its configuration: "
+
+
+async def check_server(server: ValkeyServer) -> None:
+    """Raises StoreUnavailable if what is written may be lost, with the line to set."""
+    shown = server.address.shown
+    for info in await server.ask_each("INFO"):
+        check_info(shown, info)
+    try:
+        configured = await server.ask_each("CONFIG GET", "append*")
+    except ResponseError:  # it is forbidden, or has another name
+        return
+    for config in configured:
+        if (often := config.get("appendfsync")) not in (None, "always"):
+            raise StoreUnavailable(
+                f"the store {shown} may lose the last second of what it acknowledged, since its "
+                f"appendfsync is {often}: {_KEPT}appendfsync always"
+            )
+
+
+def check_info(shown: str, info: Mapping[str, Any]) -> None:
+    """Raises StoreUnavailable if what INFO tells is not enough."""
+    version = str(info.get("redis_version", "0"))
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if numbers < _OLDEST:
+        raise StoreUnavailable(
+            f"the store {shown} is of version {version}, which cannot say when its disk has what "
+            "was written: Valkey, or Redis 7.2 or newer, is needed"
+        )
+    if info.get("role") != "master":
+        raise StoreUnavailable(
+            f"the store {shown} is a replica, which cannot be written to: set ELICIT_STORE to the "
+            "address of its primary"
+        )
+    if not info.get("aof_enabled"):
+        raise StoreUnavailable(
+            f"the store {shown} keeps nothing that survives its end: {_KEPT}appendonly yes and "
+            "appendfsync always"
+        )
+    policy = str(info.get("maxmemory_policy", ""))
+    # What volatile- ones evict has a time to live, which nothing of ours has.
+    if policy.startswith("allkeys"):
+        raise StoreUnavailable(
+            f"the store {shown} throws away what was acknowledged when memory gets short "
+            f"({policy}): {_KEPT}maxmemory-policy noeviction"
+        )
+
+
+async def shards_of(server: ValkeyServer) -> int:
+    """Return how many shards the store has, which is settled here if it is new."""
+    shards = SHARDS_OF_A_CLUSTER if server.is_cluster else 1
+    ours = f"{LAYOUT_VERSION} {shards}"
+    made, found = await server.run([("SET", LAYOUT_KEY, ours, "NX"), ("GET", LAYOUT_KEY)])
+    for answer in (made, found):
+        if isinstance(answer, StoreUnavailable):
+            raise answer
+    version, _, count = found.decode().partition(" ")
+    if version != str(LAYOUT_VERSION) or not count.isdecimal():
+        raise StoreUnavailable(
+            f"the store {server.address.shown} has layout {found.decode()!r}, written by a newer "
+            f"version of this program; this one knows up to {LAYOUT_VERSION}"
+        )
+    return int(count)

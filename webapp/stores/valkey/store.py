@@ -1,0 +1,444 @@
+"""A store in Valkey or Redis: each method as commands for the shards that it concerns.
+
+What could go wrong: the shards of a cluster are changed one after the other. Nothing that a write
+promises spans two of them, since all records of an owner are in one; and what goes over all of them
+(`due`, `erase`, `list` without an owner) promises of several owners nothing at once.
+"""
+
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import msgpack
+
+from flows.errors import StoreUnavailable
+from webapp.stores.store import (
+    CLAIMS_HELD,
+    RECORDS_AT_MOST,
+    Conflict,
+    Record,
+    as_written,
+    check_copies,
+    check_erasure,
+    check_limit,
+    check_records,
+    check_time,
+)
+from webapp.stores.valkey import scripts
+from webapp.stores.valkey.address import parse_address
+from webapp.stores.valkey.changes import ValkeyChanges
+from webapp.stores.valkey.gathering import Gathering
+from webapp.stores.valkey.layout import (
+    SHARDS_OF_A_CLUSTER,
+    Entry,
+    check_texts,
+    entry_of,
+    key,
+    microseconds,
+    name_of,
+    record_of,
+    shard_of,
+    stored,
+)
+from webapp.stores.valkey.scripts import Command
+from webapp.stores.valkey.server import ANSWER_SECONDS, FAILED, ValkeyServer, unavailable
+from webapp.stores.valkey.start import check_server, shards_of
+from webapp.stores.watch import Watch
+
+_READS_AT_ONCE = 1000
+_WRITES_AT_ONCE = 256
+_BYTES_A_SCRIPT = 4 * 1024 * 1024
+_ERASED_A_SCRIPT = 1000
+_FREE_BYTES_AT_LEAST = 32 * 1024 * 1024
+
+# The shard, its entries, and its records as they are stored.
+_Write = tuple[int, list[Entry], list[bytes]]
+# Commands, and the shards in which they write what has to be on the disk.
+_Change = tuple[Sequence[Command], Sequence[int]]
+_encode = msgpack.Encoder().encode
+
+
+async def open_store(url: str) -> "ValkeyStore":
+    """Open the store at the address. Raises ValueError for the address, else StoreUnavailable."""
+    return await ValkeyStore.open(url)
+
+
+async def holds_something(url: str) -> bool:
+    """Whether records are kept at the address; also if that cannot be seen."""
+    try:
+        server = await ValkeyServer.connect(parse_address(url))
+    except FAILED:
+        return True
+    try:
+        found = await server.run(
+            [("EXISTS", key(shard, "records")) for shard in range(SHARDS_OF_A_CLUSTER)]
+        )
+    finally:
+        await server.aclose()
+    return found != [0] * SHARDS_OF_A_CLUSTER
+
+
+class ValkeyStore:
+    """One opening; another process, or another one of this process, is another."""
+
+    def __init__(self, server: ValkeyServer, *, shards: int) -> None:
+        self._server = server
+        self._shards = shards
+        self._opening = secrets.token_hex(8)
+        self._channel = f"elicit:{server.address.database}:written"
+        self._reads: Gathering[Command] = Gathering(server.run, at_once=_READS_AT_ONCE)
+        self._writes: Gathering[_Write] = Gathering(self._write_together, at_once=_WRITES_AT_ONCE)
+        self._others: Gathering[_Change] = Gathering(self._change_one_by_one, at_once=1)
+        self._changes = ValkeyChanges(
+            server, channel=self._channel, opening=self._opening, read=self._read_names
+        )
+        self._is_closed = False
+
+    @classmethod
+    async def open(cls, url: str, *, answer_seconds: float = ANSWER_SECONDS) -> "ValkeyStore":
+        """Connect, and refuse a server that would lose what it acknowledges.
+
+        What does not answer within `answer_seconds` is taken for gone.
+        """
+        address = parse_address(url)
+        try:
+            server = await ValkeyServer.connect(address, answer_seconds=answer_seconds)
+        except FAILED as error:
+            raise unavailable(address, error) from error
+        try:
+            await check_server(server)
+            store = cls(server, shards=await shards_of(server))
+            await store._changes.start()
+        except FAILED as error:
+            await server.aclose()
+            raise unavailable(address, error) from error
+        except BaseException:
+            await server.aclose()
+            raise
+        return store
+
+    @property
+    def address(self) -> str:
+        return self._server.address.shown
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        """See Store."""
+        check_records(records)
+        check_texts(records)
+        self._refuse_if_closed()
+        if not records:
+            return ()
+        entries = [entry_of(record, expected=str(record.version)) for record in records]
+        values = [
+            stored(record, entry, version=record.version + 1)
+            for record, entry in zip(records, entries, strict=True)
+        ]
+        found = await self._writes.put((self._shard(records[0].owner), entries, values))
+        _refuse_conflict(found)
+        return tuple([as_written(record) for record in records])
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        """See Store."""
+        self._refuse_if_closed()
+        where = key(self._shard(owner), "records")
+        value = await self._reads.put(("HGET", where, name_of(owner, kind, id)))
+        return None if value is None else record_of(value)
+
+    async def find(self, owner: str, kind: str, key: str) -> Record | None:
+        """See Store."""
+        self._refuse_if_closed()
+        command = scripts.FIND(self._shard(owner), name_of(owner, kind, key))
+        value = await self._reads.put(command)
+        return None if value is None else record_of(value)
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        owner: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Record]:
+        """See Store."""
+        check_limit(limit)
+        self._refuse_if_closed()
+        if owner is None:
+            prefix, shards, names = f"{kind}\0", list(range(self._shards)), "ids"
+            first = f"[{prefix}" if after is None else f"({prefix}{after}\1"
+        else:
+            prefix, shards, names = f"{owner}\0{kind}\0", [self._shard(owner)], "owned"
+            first = f"[{prefix}" if after is None else f"({prefix}{after}"
+        # Owners are spread evenly, so twice a shard's part of the page is seldom too little.
+        part = limit if len(shards) == 1 else 2 * limit // len(shards) + 8
+        pages = [
+            _Pages(shard, first=first, last=f"({prefix[:-1]}\1", status=status or "", names=names)
+            for shard in shards
+        ]
+        found: list[Record] = []
+        while len(found) < limit:
+            if hungry := [page for page in pages if page.is_hungry]:
+                answers = await self._ask([page.command(part) for page in hungry])
+                for page, (go_on, *values) in zip(hungry, answers, strict=True):
+                    page.feed(go_on, values)
+                continue
+            full = [page for page in pages if page.records]
+            if not full:
+                break
+            found.append(min(full, key=lambda page: page.records[0].id).records.pop(0))
+        return found
+
+    async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
+        """See Store."""
+        check_time(now)
+        check_limit(limit)
+        self._refuse_if_closed()
+        at, held, until = map(microseconds, (now, now + CLAIMS_HELD * hold, now + hold))
+        looked = await self._ask(
+            [scripts.DUE(shard, at, held, limit) for shard in range(self._shards)]
+        )
+        oldest = sorted(
+            (float(due_at), name, shard)
+            for shard, found in enumerate(looked)
+            for due_at, name in zip(found[::2], found[1::2], strict=True)
+        )[:limit]
+        if not oldest:
+            return []
+        names: dict[int, list[bytes]] = defaultdict(list)
+        for _, name, shard in oldest:
+            names[shard].append(name)
+        claimed = await self._ask(
+            [scripts.CLAIM(shard, at, held, until, *names[shard]) for shard in names]
+        )
+        records = [record_of(value) for values in claimed for value in values]
+        return sorted(records, key=lambda record: (record.due_at is None, record.due_at))
+
+    def watch(self) -> Watch:
+        """See Store."""
+        self._refuse_if_closed()
+        return self._changes.watch()
+
+    async def erase(
+        self, *, owner: str | None = None, before: datetime | None = None, limit: int = 1000
+    ) -> int:
+        """See Store."""
+        check_erasure(owner, before, limit)
+        self._refuse_if_closed()
+        moment = "" if before is None else str(microseconds(before))
+        erased = 0
+        for shard in await self._shards_to_erase(owner, moment):
+            while erased < limit:
+                part = min(limit - erased, _ERASED_A_SCRIPT)
+                command = scripts.ERASE(shard, owner or "", moment, part)
+                (count,) = await self._change([command], durable=[shard])
+                erased += count
+                if count < part:
+                    break
+        return erased
+
+    async def check(self) -> None:
+        """See Store."""
+        self._refuse_if_closed()
+        try:
+            told = await self._server.ask_each("INFO", "memory", "persistence")
+        except FAILED as error:
+            raise unavailable(self._server.address, error) from error
+        for info in told:
+            free = info.get("maxmemory", 0) - info.get("used_memory", 0)
+            if info.get("maxmemory") and free < min(_FREE_BYTES_AT_LEAST, info["maxmemory"] // 20):
+                raise StoreUnavailable(
+                    f"the store {self.address} has next to no memory left: raise its maxmemory"
+                )
+            if info.get("aof_last_write_status", "ok") != "ok":
+                raise StoreUnavailable(
+                    f"the store {self.address} cannot write its log: look at its disk"
+                )
+        shards = range(self._shards)
+        await self._change(
+            [scripts.CHECK(shard, self._opening) for shard in shards], durable=shards
+        )
+
+    async def scan(self) -> AsyncIterator[Sequence[Record]]:
+        """See Store."""
+        for shard in range(self._shards):
+            first = b"-"
+            while first:
+                self._refuse_if_closed()
+                ((first, *values),) = await self._ask([scripts.SCAN(shard, first)])
+                for start in range(0, len(values), RECORDS_AT_MOST):
+                    yield [record_of(each) for each in values[start : start + RECORDS_AT_MOST]]
+
+    async def load(self, *records: Record) -> None:
+        """See Store."""
+        check_copies(records)
+        check_texts(records)
+        self._refuse_if_closed()
+        of_shard: dict[int, list[Record]] = defaultdict(list)
+        for record in records:
+            of_shard[self._shard(record.owner)].append(record)
+        commands: list[Command] = []
+        for shard, group in of_shard.items():
+            entries = [entry_of(record, expected=None) for record in group]
+            values = [
+                stored(record, entry, version=record.version)
+                for record, entry in zip(group, entries, strict=True)
+            ]
+            commands.append(scripts.WRITE(shard, "", "", _encode([entries]), *values))
+        for (found,) in await self._change(commands, durable=list(of_shard)):
+            _refuse_conflict(found)
+
+    async def fence(self, why: str | None) -> None:
+        """See Store."""
+        self._refuse_if_closed()
+        fences = [key(shard, "fence") for shard in range(self._shards)]
+        commands: list[Command] = [
+            ("DEL", fence) if why is None else ("SET", fence, why) for fence in fences
+        ]
+        await self._change(commands, durable=range(self._shards))
+
+    async def fenced(self) -> str | None:
+        """See Store."""
+        self._refuse_if_closed()
+        fences: list[Command] = [("GET", key(n, "fence")) for n in range(self._shards)]
+        found = await asyncio.gather(*map(self._reads.put, fences))
+        return next((why.decode() for why in found if why is not None), None)
+
+    async def clock(self) -> datetime:
+        """What the server's clock says; of a cluster, that of one of its servers."""
+        self._refuse_if_closed()
+        try:
+            (seconds, microsecond), *_ = await self._server.ask_each("TIME")
+        except FAILED as error:
+            raise unavailable(self._server.address, error) from error
+        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microsecond)
+
+    async def aclose(self) -> None:
+        """See Store."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._changes.aclose()
+        for gathering in (self._writes, self._others, self._reads):
+            await gathering.finish()
+        await self._server.aclose()
+
+    def _shard(self, owner: str) -> int:
+        return shard_of(owner, shards=self._shards)
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable(f"the store {self._server.address.shown} is closed")
+
+    async def _shards_to_erase(self, owner: str | None, before: str) -> Sequence[int]:
+        if owner is not None:
+            return [self._shard(owner)]
+        if self._shards == 1:
+            return [0]
+        counts = await self._ask(
+            [("ZCOUNT", key(shard, "erase"), "-inf", before) for shard in range(self._shards)]
+        )
+        # With nothing to erase, one is asked all the same, whether anything may be erased at all.
+        return [shard for shard, count in enumerate(counts) if count] or [0]
+
+    async def _ask(self, commands: Sequence[Command]) -> Sequence[Any]:
+        """Send what need not be durable with what others read. Raises where a fence stands."""
+        return _unfenced(await asyncio.gather(*map(self._reads.put, commands)))
+
+    async def _change(
+        self, commands: Sequence[Command], *, durable: Sequence[int]
+    ) -> Sequence[Any]:
+        return _unfenced(await self._others.put((commands, durable)))
+
+    async def _change_one_by_one(self, jobs: Sequence[_Change]) -> Sequence[object]:
+        return [
+            _first_error(await self._server.run(commands, durable=durable))
+            for commands, durable in jobs
+        ]
+
+    async def _write_together(self, writes: Sequence[_Write]) -> Sequence[object]:
+        """Carry out many writes: a script for each shard, or for each four megabytes."""
+        places: list[tuple[int, list[int]]] = []  # a script's shard and the writes that it carries
+        open_scripts: dict[int, tuple[list[int], int]] = {}
+        for place, (shard, _, values) in enumerate(writes):
+            size = sum(map(len, values))
+            of_script, so_far = open_scripts.get(shard, ([], _BYTES_A_SCRIPT))
+            if so_far + size > _BYTES_A_SCRIPT:
+                of_script, so_far = list[int](), 0
+                places.append((shard, of_script))
+            of_script.append(place)
+            open_scripts[shard] = (of_script, so_far + size)
+        commands = [
+            scripts.WRITE(
+                shard,
+                self._opening,
+                self._channel,
+                _encode([writes[place][1] for place in of_script]),
+                *(value for place in of_script for value in writes[place][2]),
+            )
+            for shard, of_script in places
+        ]
+        answers: list[object] = [None] * len(writes)
+        told = await self._server.run(commands, durable=[*open_scripts])
+        for (_, of_script), answer in zip(places, told, strict=True):
+            if isinstance(answer, StoreUnavailable | bytes):
+                why = answer.decode() if isinstance(answer, bytes) else answer.why
+                for place in of_script:
+                    answers[place] = StoreUnavailable(why)
+            else:
+                for place, found in zip(of_script, answer, strict=True):
+                    answers[place] = found
+        return answers
+
+    async def _read_names(self, names: Sequence[str]) -> Sequence[Record | None]:
+        shards = [self._shard(name.partition("\0")[0]) for name in names]
+        commands = [
+            ("HGET", key(shard, "records"), name) for shard, name in zip(shards, names, strict=True)
+        ]
+        values = await asyncio.gather(*map(self._reads.put, commands))
+        return [None if value is None else record_of(value) for value in values]
+
+
+class _Pages:
+    """A shard's part of a list, read as it is used up."""
+
+    def __init__(self, shard: int, *, first: str, last: str, status: str, names: str) -> None:
+        self._shard = shard
+        self._first: str | bytes = first
+        self._last = last
+        self._status = status
+        self._names = names
+        self._has_ended = False
+        self.records: list[Record] = []
+
+    @property
+    def is_hungry(self) -> bool:
+        return not self.records and not self._has_ended
+
+    def command(self, limit: int) -> Command:
+        return scripts.LIST(
+            self._shard, self._first, self._last, self._status, limit, names=self._names
+        )
+
+    def feed(self, go_on: bytes, values: Sequence[bytes]) -> None:
+        self._first = go_on
+        self._has_ended = not go_on
+        self.records = [record_of(value) for value in values]
+
+
+def _refuse_conflict(found: bytes | int) -> None:
+    if found != 1:
+        raise Conflict(record_of(found) if isinstance(found, bytes) else None)
+
+
+def _unfenced(answers: Sequence[Any]) -> Sequence[Any]:
+    for answer in answers:
+        if isinstance(answer, bytes):
+            raise StoreUnavailable(answer.decode())
+    return [*answers]
+
+
+def _first_error(answers: Sequence[Any]) -> object:
+    return next((each for each in answers if isinstance(each, StoreUnavailable)), answers)
