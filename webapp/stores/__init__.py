@@ -18,9 +18,10 @@ Knows no elicitation: what it keeps is sealed.
 """
 
 from webapp.stores.opening import holds_something, is_gone, open_store, without_password
-from webapp.stores.store import Clocked, Conflict, Record, Store
+from webapp.stores.store import Choosing, Clocked, Conflict, Record, Store
 
 __all__ = [
+    "Choosing",
     "Clocked",
     "Conflict",
     "Record",

@@ -74,6 +74,11 @@ class PostgresStore:
     def address(self) -> str:
         return self._server.address
 
+    @property
+    def round_trips(self) -> int:
+        """How many there were to the server, but for the opening's."""
+        return self._server.round_trips
+
     async def write(self, *records: Record) -> tuple[Record, ...]:
         """See Store."""
         check_records(records)
