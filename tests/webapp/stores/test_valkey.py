@@ -495,6 +495,15 @@ class TestConnection:
                 async with asyncio.timeout(LIMIT_SECONDS):
                     assert await anext(watch) == theirs
 
+    async def test_of_very_much_at_once_a_watch_is_told_to_look_again(self):
+        url = fresh_valkey().url
+        async with opened(url) as store, opened(url) as other:
+            watch = store.watch()
+            many = [[record(f"{part}-{number}") for number in range(500)] for part in range(3)]
+            await asyncio.gather(*(other.write(*rows) for rows in many))
+            async with asyncio.timeout(LIMIT_SECONDS):
+                assert await anext(watch) is None
+
     async def test_a_watch_is_told_to_look_again_once_in_a_while(self, monkeypatch):
         monkeypatch.setattr("webapp.stores.valkey.changes.LOOK_AGAIN_SECONDS", 0.01)
         async with opened(fresh_valkey().url) as store, asyncio.timeout(LIMIT_SECONDS):
@@ -584,7 +593,18 @@ class TestCluster:
                     for row in rows
                 ]
                 assert {type(end) for end in ends} == {StoreUnavailable, tuple}
-                nodes[2].start()
+                for node in nodes:
+                    node.kill()
+                for call in (lambda: store.write(rows[0]), lambda: store.list("x"), store.check):
+                    with pytest.raises(StoreUnavailable):
+                        await call()
+                with pytest.raises(StoreUnavailable):
+                    await open_store(nodes[0].url)
+                watch = store.watch()
+                for node in nodes:
+                    node.start()
+                async with asyncio.timeout(LIMIT_SECONDS):
+                    assert await anext(watch) is None
                 for owner in owners:
                     row = await recovered(lambda o=owner: store.read(o, "elicitation", "x"))
                     await recovered(lambda row=row: store.write(replace(row, status="again")))
