@@ -144,8 +144,8 @@ async def _wait_for(elicitations: Elicitations, id: str) -> None:
     with elicitations.waiters.waiter(id, leg="leg", run="run", taker=TAKER) as waiter:
         print("waits", flush=True)
         now = utc_now()
-        while not (await waiter.changes(until=now + timedelta(minutes=5), now=now)):
-            pass
+        while not any(await waiter.changes(until=now + timedelta(minutes=5), now=now)):
+            pass  # to look again, as the store says now and then
         print(perf_counter(), flush=True)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import counts, scale
+from benchmarks import counts, scale, valkey
 from benchmarks.bare import BareWriter, SealingWriter
 from benchmarks.calling import REVISIONS, tool_calls
 from benchmarks.figure import Figure, summary, table
@@ -37,6 +37,12 @@ async def test_settling_is_measured_against_a_bare_commit(tmp_path):
 @pytest.mark.parametrize("writes", [None, SealingWriter, BareWriter])
 async def test_lifecycles_are_measured_against_four_writes(tmp_path, writes):
     assert is_measured(await lifecycles(tmp_path, writes=writes, seconds=0, times=20, log_bytes=1))
+
+
+async def test_valkey_is_measured_against_a_bare_client_and_across_two_processes():
+    figures = await valkey.measure(seconds=0, times=4)
+    assert len(figures) == 3
+    assert all(map(is_measured, figures))
 
 
 async def test_what_a_call_a_callback_and_a_webhook_take_is_counted():

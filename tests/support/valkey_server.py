@@ -18,7 +18,9 @@ from subprocess import DEVNULL
 from typing import Any, TypeVar
 
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, RedisError
+from redis.retry import Retry
 
 from tests.support.processes import close, open_process
 
@@ -97,7 +99,9 @@ class OwnValkey:
     def look(self) -> Any:
         """A client that blocks, for what a test sees and does behind the store's back."""
         if self._client is None:
-            self._client = Redis(unix_socket_path=str(self.socket), protocol=2)
+            self._client = Redis(
+                unix_socket_path=str(self.socket), protocol=2, retry=Retry(NoBackoff(), 0)
+            )
         return self._client
 
     def empty(self) -> None:

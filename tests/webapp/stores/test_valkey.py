@@ -4,13 +4,14 @@ import asyncio
 import os
 import signal
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from msgspec.structs import replace
+from redis.exceptions import ResponseError
 
 from flows.errors import StoreUnavailable
 from tests.support.certificates import issued
@@ -47,10 +48,10 @@ async def opened(url, *, answer_seconds=ANSWER_SECONDS):
         await store.aclose()
 
 
-async def refused(url):
+async def refused(url, *, answer_seconds=ANSWER_SECONDS):
     """Why it is, with no password in it."""
     with pytest.raises(StoreUnavailable) as refusal:
-        await open_store(url)
+        await ValkeyStore.open(url, answer_seconds=answer_seconds)
     assert "hunter2" not in repr(refusal.value.__notes__)
     return refusal.value.why
 
@@ -163,7 +164,8 @@ class TestStart:
 
     async def test_a_server_without_tls_is_not_spoken_to_with_it(self):
         with own_valkey(has_port=True) as server:
-            why = await refused(server.url.replace("valkey://", "valkeys://:hunter2@"))
+            url = server.url.replace("valkey://", "valkeys://:hunter2@")
+            why = await refused(url, answer_seconds=0.3)  # such a server waits for more
         assert "begins with valkey://" in why
 
     async def test_a_server_of_another_protocol_is_refused(self):
@@ -305,6 +307,19 @@ class TestKeys:
                     assert await store.erase(owner=owner) == 5
                 left = {name for client in clients for name in client().keys("*")}
             assert left == {b"elicit:layout"}
+
+    async def test_a_store_keeps_its_shards_where_its_server_joins_a_cluster_or_leaves_it(self):
+        for server, shards in ((fresh_cluster()[0], 1), (fresh_valkey(), 64)):
+            async with opened(server.url) as store:
+                assert await store.list("elicitation") == []
+            for node in fresh_cluster() if shards == 1 else [fresh_valkey()]:
+                with suppress(ResponseError):  # it is another node's
+                    node.look().set("elicit:layout", f"1 {shards}")
+            async with opened(server.url) as store:
+                await everything(store)
+                for owner in "abcdef":
+                    await store.write(replace(record("x"), owner=owner))
+                assert len([row async for page in store.scan() for row in page]) == 6
 
     async def test_a_zero_byte_in_a_name_is_refused(self):
         async with opened(fresh_valkey().url) as store:
@@ -495,6 +510,15 @@ class TestConnection:
                 async with asyncio.timeout(LIMIT_SECONDS):
                     assert await anext(watch) == theirs
 
+    async def test_of_very_much_at_once_a_watch_is_told_to_look_again(self):
+        url = fresh_valkey().url
+        async with opened(url) as store, opened(url) as other:
+            watch = store.watch()
+            many = [[record(f"{part}-{number}") for number in range(500)] for part in range(3)]
+            await asyncio.gather(*(other.write(*rows) for rows in many))
+            async with asyncio.timeout(LIMIT_SECONDS):
+                assert await anext(watch) is None
+
     async def test_a_watch_is_told_to_look_again_once_in_a_while(self, monkeypatch):
         monkeypatch.setattr("webapp.stores.valkey.changes.LOOK_AGAIN_SECONDS", 0.01)
         async with opened(fresh_valkey().url) as store, asyncio.timeout(LIMIT_SECONDS):
@@ -584,7 +608,18 @@ class TestCluster:
                     for row in rows
                 ]
                 assert {type(end) for end in ends} == {StoreUnavailable, tuple}
-                nodes[2].start()
+                for node in nodes:
+                    node.kill()
+                for call in (lambda: store.write(rows[0]), lambda: store.list("x"), store.check):
+                    with pytest.raises(StoreUnavailable):
+                        await call()
+                with pytest.raises(StoreUnavailable):
+                    await open_store(nodes[0].url)
+                watch = store.watch()
+                for node in nodes:
+                    node.start()
+                async with asyncio.timeout(LIMIT_SECONDS):
+                    assert await anext(watch) is None
                 for owner in owners:
                     row = await recovered(lambda o=owner: store.read(o, "elicitation", "x"))
                     await recovered(lambda row=row: store.write(replace(row, status="again")))

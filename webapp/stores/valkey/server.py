@@ -28,6 +28,7 @@ from redis.exceptions import (
     NoPermissionError,
     NoScriptError,
     ReadOnlyError,
+    RedisClusterException,
     RedisError,
     ResponseError,
     TryAgainError,
@@ -46,13 +47,21 @@ from webapp.stores.valkey.scripts import Command, whole_of
 
 # What is silent for longer than this is taken for gone.
 ANSWER_SECONDS = 10.0
-FAILED = (RedisError, OSError)
+FAILED = (RedisError, RedisClusterException, OSError)
 _CONNECT_SECONDS = 5.0
 _NOTHING_DONE = (NoScriptError, MovedError, AskError, TryAgainError)
 
 # The library has several errors for it.
 _NOT_LET_IN = re.compile("authentication required|invalid username-password", re.IGNORECASE)
-_ELSEWHERE = (MovedError, ReadOnlyError, ClusterError, LostConnection, TooLate, OSError)
+_ELSEWHERE = (
+    RedisClusterException,
+    MovedError,
+    ReadOnlyError,
+    ClusterError,
+    LostConnection,
+    TooLate,
+    OSError,
+)
 _Client: TypeAlias = "Redis | RedisCluster"
 
 
@@ -132,7 +141,7 @@ class ValkeyServer:
         """Return one beside those of the client, not yet connected."""
         client: Any = self._client
         if self.is_cluster:
-            node = client.get_default_node()
+            node = client.get_random_primary_node()  # one that is gone is not asked for ever
             made: AbstractConnection = node.connection_class(**node.connection_kwargs)
         else:
             made = client.connection_pool.make_connection()
