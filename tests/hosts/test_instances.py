@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from mcp import MCPError
 
-from tests.hosts.checks import PROMISES, Promise, Verdict
+from tests.hosts.checks import PROMISES, Promise, Verdict, type_secret
 from tests.hosts.instances import instances
 from tests.hosts.nginx import NGINX
 from tests.support.mcp_server import LEGACY, MODERN, soon, text_of
@@ -44,12 +44,11 @@ async def test_where_nothing_goes_by_sessions_2026_07_28_needs_nothing_and_a_ses
         both.served.person() as person,
     ):
         at = both.served
-        for _ in range(4):
+        for number in range(4):
             async with at.calls.caller(MODERN, headers=at.key) as caller:
-                call = caller.call("read_terms")
-                gone = await person.go_on(await caller.link())
-                await person.visit(gone)
-                assert text_of(await soon(call)) == "read"
+                call = caller.call("order", what=f"tea {number}")
+                await type_secret(person, await caller.link())
+                assert text_of(await soon(call)).endswith("for 4 letters")
         # What the official client makes of the 404: its call, or its opening, raises.
         with pytest.RaisesGroup(
             pytest.RaisesExc(MCPError, match="Session not found"), flatten_subgroups=True
