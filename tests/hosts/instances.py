@@ -1,6 +1,6 @@
 """Two instances of one server behind nginx, as docs/workers.md has it."""
 
-import re
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tests.hosts.host import MODULE, SECRET, Served
 from tests.hosts.nginx import configured
 from tests.support.cli import COMMAND, HOUSE, environment_of, said_until
 from tests.support.leaks import EARS
-from tests.support.processes import Process, ended, error_of, start
+from tests.support.processes import ended, error_of, start
 from tests.support.serving import free_port
 
 DOCUMENT = HOUSE / "docs" / "workers.md"
@@ -29,7 +29,7 @@ class Instances:
 
 def of_the_document(front: int, ports: Mapping[str, int], *, by_session: bool) -> str:
     """Nginx's configuration as the document has it, here; or without going by the session."""
-    (text,) = re.findall(r"```nginx\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
+    text = DOCUMENT.read_text("utf-8").partition("```nginx\n")[2].partition("```")[0]
     for number, name in enumerate(NAMES, 1):
         text = text.replace(f"10.0.0.{number}:8765", f"127.0.0.1:{ports[name]}")
     text = text.replace("listen 8080;", f"listen 127.0.0.1:{front};")

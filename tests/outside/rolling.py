@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import httpx2
@@ -165,7 +165,7 @@ async def _call(people: _People, kind: str, revision: str, number: int) -> str:
             people.show(params.url, kind=kind, number=number)
             return ElicitResult(action="accept")
         fields = params.requested_schema["properties"]
-        content = {
+        content: dict[str, Any] = {
             name: True if field["type"] == "boolean" else "soup" for name, field in fields.items()
         }
         return ElicitResult(action="accept", content=content)
@@ -174,7 +174,7 @@ async def _call(people: _People, kind: str, revision: str, number: int) -> str:
     for _ in range(TRIES_AT_MOST):
         try:
             async with Client(
-                f"{people.url}/mcp", mode=revision, elicitation_callback=show
+                f"{people.url}/mcp", mode=revision, elicitation_callback=cast("Any", show)
             ) as client:
                 text = text_of(await client.call_tool(kind, {"number": number}))
         except (MCPError, httpx.HTTPError, httpx2.HTTPError, ExceptionGroup) as error:

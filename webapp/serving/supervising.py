@@ -32,7 +32,6 @@ _AT_ONCE_SECONDS = 10.0
 _DEATHS_AT_MOST = 5
 _FIRST_PAUSE_SECONDS = 0.1
 _GREETING_BYTES = 64 * 1024
-_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Greeting(Struct):
@@ -307,8 +306,11 @@ async def supervise(
 def _told_by_signals(workers: Workers) -> Generator[None]:
     """Within it SIGTERM and SIGINT end them, and SIGHUP starts them anew."""
     loop = asyncio.get_running_loop()
-    handlers = dict.fromkeys(_STOPS, workers.stop)
-    handlers[signal.SIGHUP] = workers.start_anew
+    handlers: dict[signal.Signals, Callable[[], None]] = {
+        signal.SIGINT: workers.stop,
+        signal.SIGTERM: workers.stop,
+        signal.SIGHUP: workers.start_anew,
+    }
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
     try:

@@ -18,7 +18,7 @@ import secrets
 import socket
 import stat
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -125,7 +125,7 @@ class Relay:
         self._begun = set[_Channel]()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
+    async def listening(self) -> AsyncGenerator[None]:
         """Reached by the others within it. Raises RelayUnusable."""
         path = self._folder / self._name
         try:

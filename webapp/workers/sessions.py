@@ -9,7 +9,7 @@ by the protocol the client begins a new one, and the same call, made in it, goes
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from http import HTTPStatus
@@ -46,7 +46,7 @@ async def routed(
     service: Service,
     store: Store,
     processes: int = 1,
-) -> AsyncIterator[ASGIApp]:
+) -> AsyncGenerator[ASGIApp]:
     """The application of one worker, which the others of the same server reach within it.
 
     What is kept in memory has one process. Raises StoreUnavailable where there are to be several
@@ -81,7 +81,7 @@ class RoutedSessions:
         self._relay = Relay(self._answer, name=self._own or name, folder=folder, ring=ring)
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
+    async def listening(self) -> AsyncGenerator[None]:
         """Reached by the other workers within it. Raises RelayUnusable."""
         async with self._relay.listening():
             yield

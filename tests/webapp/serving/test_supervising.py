@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -120,7 +120,7 @@ async def test_a_worker_that_dies_is_replaced_and_the_same_call_goes_on(home):
         return ElicitResult(action="accept")
 
     def client_at(url: str) -> Client:
-        return Client(f"{url}/mcp", mode="legacy", elicitation_callback=show)
+        return Client(f"{url}/mcp", mode="legacy", elicitation_callback=cast("Any", show))
 
     async with serving("tools:mcp", "--workers", "2", home=home) as server:
         before = await pids_of(server, are=are_two)
