@@ -8,6 +8,7 @@ of which nobody hears. So the store is read through again after a miss, and ever
 """
 
 import asyncio
+import logging
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,10 +27,12 @@ from webapp.stores import Record
 from webapp.telemetry import families
 from webapp.telemetry.families import MetricFamily, Samples
 
+_log = logging.getLogger(__name__)
 EVERY: Final = timedelta(hours=1)
 AFTER_A_MISS: Final = timedelta(seconds=30)
 # Reading takes at most a fifth of the time, for as long as it lasts.
 PAUSES: Final = 4
+AT_ONCE: Final = 1000  # of what is added up
 ADDED_UP_AFTER: Final = timedelta(seconds=5)
 AGES: Final = (
     (timedelta(minutes=1), "1m"),
@@ -82,8 +85,12 @@ class Collector:
             return
         while True:
             self.has_missed.clear()
-            with suppress(StoreUnavailable):  # `/ready` tells; it is tried again
+            try:
                 await self.read_through()
+            except StoreUnavailable as error:
+                _log.warning("store.unavailable", extra={"why": error.why})
+            except Exception:  # noqa: BLE001 - a task's edge, and nothing is served by it
+                _log.exception("metrics.not_counted")
             pause = AFTER_A_MISS if self._entries is None else EVERY
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause.total_seconds()):
@@ -105,16 +112,18 @@ class Collector:
             found[families.DISK] = {(): float(room)}
         now = service.clock()
         if self._added is None or now - self._added[0] >= ADDED_UP_AFTER:
-            self._added = now, self._add_up(now)
+            self._added = now, await self._add_up(now)
         return {**found, **self._added[1]}
 
-    def _add_up(self, now: datetime) -> Mapping[MetricFamily, Samples]:
+    async def _add_up(self, now: datetime) -> Mapping[MetricFamily, Samples]:
         if self._entries is None or self._read_at is None:
             return {}
         counts: Counter[tuple[str, ...]] = Counter()
         oldest, unspent = now, 0
         unresolved: Counter[tuple[str, ...]] = Counter({(each.value,): 0 for each in _UNRESOLVED})
-        for row, what, since, until in self._entries.values():
+        for number, (row, what, since, until) in enumerate(tuple(self._entries.values())):
+            if not number % AT_ONCE:
+                await asyncio.sleep(0)  # others have their turn
             if until is not None and until <= now:
                 continue  # its time is over: the sweeper writes so, or it is erased
             if row == KINDS[Elicitation]:

@@ -7,9 +7,11 @@ somebody looks.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 from prometheus_client import (
@@ -93,6 +95,23 @@ class Metrics(Observer):
 
     def wrote(self, values: Sequence[object]) -> None:
         self.follow(values)
+
+
+@contextmanager
+def counted_together() -> Generator[None]:
+    """What is started within counts into one folder, which is nobody else's and ends with it.
+
+    For a parent that counts nothing: its workers find the folder's name in their environment.
+    """
+    if SHARED in os.environ:  # somebody else's, who keeps it
+        yield
+        return
+    with TemporaryDirectory(prefix="elicit-metrics-") as folder:
+        os.environ[SHARED] = folder
+        try:
+            yield
+        finally:
+            del os.environ[SHARED]
 
 
 def metrics_here() -> Metrics:

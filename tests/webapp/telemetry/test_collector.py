@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from webapp.elicitations.watcher import listen
 from webapp.service import Service, open_service
 from webapp.stores import Record, Store
 from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import SqliteStore
 from webapp.telemetry.metrics import Metrics
 from webapp.telemetry.telemetry import Telemetry
 
@@ -232,3 +234,11 @@ async def test_nobody_collects_where_nobody_reads() -> None:
     ) as service:
         with suppress(StoreUnavailable):
             await asyncio.wait_for(Collector(service).collect(), timeout=60)
+
+
+async def test_the_room_on_the_disk_of_a_file_is_told(tmp_path: Path) -> None:
+    clock, store = Clock(), await SqliteStore.open(tmp_path / "elicit.db")
+    async with process(store, clock) as (_, collector):
+        room = value(await page(collector), "elicit_store_disk_free_bytes")
+    assert room is not None
+    assert room > 0

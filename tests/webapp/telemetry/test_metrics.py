@@ -1,5 +1,6 @@
 """The page of metrics: what it counts, who reads it, and that it names nobody."""
 
+import os
 import re
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from webapp.stores import Conflict, Record
 from webapp.stores.memory import MemoryStore
 from webapp.stores.observed import ObservedStore, observed
 from webapp.telemetry.families import FAMILIES
-from webapp.telemetry.metrics import Metrics
+from webapp.telemetry.metrics import SHARED, Metrics, counted_together
 from webapp.telemetry.observer import UNOBSERVED
 from webapp.testing import elicit_person
 from webapp.testing.person import URL
@@ -226,10 +227,9 @@ sys.stdin.read()
 """
 
 
-def _worker(folder: Path) -> "subprocess.Popen[str]":
+def _worker() -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", ONE_OF_SEVERAL],
-        env={"PROMETHEUS_MULTIPROC_DIR": str(folder), "PATH": "/usr/bin:/bin"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -246,18 +246,30 @@ def _told(lines: Iterable[str]) -> str:
     return "".join(told)
 
 
-def test_several_processes_are_counted_as_one_and_one_that_has_ended_holds_nothing(
-    tmp_path: Path,
-) -> None:
-    first = _worker(tmp_path)
-    assert first.stdout is not None
-    alone = parsed(_told(first.stdout))
-    first.communicate()
-    second = _worker(tmp_path)
-    assert second.stdout is not None
-    together = parsed(_told(second.stdout))
-    second.communicate()
+def test_several_processes_are_counted_as_one_and_one_that_has_ended_holds_nothing() -> None:
+    with counted_together():
+        first = _worker()
+        assert first.stdout is not None
+        alone = parsed(_told(first.stdout))
+        first.communicate()
+        second = _worker()
+        assert second.stdout is not None
+        together = parsed(_told(second.stdout))
+        second.communicate()
+        folder = Path(os.environ[SHARED])
+        assert folder.stat().st_mode & 0o077 == 0
     assert value(alone, "elicit_questions_total", kind="url") == 1
     assert value(together, "elicit_questions_total", kind="url") == 2
     assert value(together, "elicit_wake_seconds_count", kind="url") == 2
     assert value(together, "elicit_calls_held") == 1
+    assert not folder.exists()
+    assert SHARED not in os.environ
+
+
+def test_a_folder_that_somebody_else_has_named_is_theirs_to_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SHARED, str(tmp_path))
+    with counted_together():
+        assert os.environ[SHARED] == str(tmp_path)
+    assert tmp_path.exists()
