@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from flows.elicitation.calling_client import SeenClient
 from flows.elicitation.run import Run
-from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.states import RECORD_KEPT, Elicitation, Json
+from flows.elicitation.traits import traits_of
 from flows.errors import Unreadable
 from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
@@ -356,8 +357,8 @@ class Rows:
         longer = self.longer.get(type(value))
         if longer is None or value.erase_at is None:
             return value.erase_at
-        if isinstance(value, Elicitation) and value.kind == "payment":
-            longer = max(longer, timedelta())  # it may be paid late
+        if isinstance(value, Elicitation):  # a late answer finds it, where one counts
+            longer = max(longer, traits_of(value.kind).kept - RECORD_KEPT)
         return value.erase_at + longer
 
     async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:
