@@ -39,7 +39,7 @@ async def settle_to_resumed(
         size = await sealed_bytes(elicitations, owner)
         writer = BareWriter(folder / "bare.db")
         try:
-            baseline = partial(_bare_resumed, writer, blobs_of(size))
+            baseline = partial(_bare_resumed, writer, blobs(size))
             ours = partial(our_resumed, elicitations, owner)
             while not _is_grown(folder, log_bytes):
                 await alternate(0, baseline, ours)
@@ -72,10 +72,10 @@ async def lifecycles(
         writer = (writes or BareWriter)(folder / "bare.db")
         try:
             new_id = partial(elicitations.new_id, owner)
-            baseline = partial(bare_lifecycles, writer, blobs_of(size), times, new_id=new_id)
+            baseline = partial(bare_lifecycles, writer, blobs(size), times, new_id=new_id)
             if writes is None:
                 await writer.write(new_id(), bytes(log_bytes))  # the log that is not measured
-                baseline = partial(_stored_lifecycles, elicitations, owner, times)
+                baseline = partial(stored_lifecycles, elicitations, owner, times)
             ours = partial(our_lifecycles, elicitations, owner, times)
             while not _is_grown(folder, log_bytes):
                 await alternate(0, baseline, ours)
@@ -140,16 +140,16 @@ async def bare_lifecycles(
         for version in range(4):
             await writer.write(id, next(blobs), version)
 
-    return await _rate(one, times)
+    return await rate(one, times)
 
 
-async def _stored_lifecycles(elicitations: Elicitations, owner: str, times: int) -> float:
+async def stored_lifecycles(elicitations: Elicitations, owner: str, times: int) -> float:
     async def one() -> None:
         question = fresh(owner, now=utc_now(), id=elicitations.new_id(owner))
         for version in range(4):
             await elicitations.rows.write(replace(question, version=version))
 
-    return await _rate(one, times)
+    return await rate(one, times)
 
 
 async def our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> float:
@@ -172,10 +172,10 @@ async def our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> 
         await elicitations.open_attempt(id, browser="0" * 64)
         await complete_elicitation(elicitations, id, {"paid": True}, TrustedCode())
 
-    return await _rate(tool, times)
+    return await rate(tool, times)
 
 
-async def _rate(one: Callable[[], Awaitable[None]], times: int) -> float:
+async def rate(one: Callable[[], Awaitable[None]], times: int) -> float:
     """How many a second, of `times` in all, by 100 that each begin the next when one is over."""
     left = iter(range(times))
 
@@ -194,5 +194,5 @@ def _is_grown(folder: Path, log_bytes: int) -> bool:
     return all((folder / f"{name}.db-wal").stat().st_size >= log_bytes for name in ("bare", "ours"))
 
 
-def blobs_of(size: int) -> Iterator[bytes]:
+def blobs(size: int) -> Iterator[bytes]:
     return cycle([secrets.token_bytes(size) for _ in range(61)])

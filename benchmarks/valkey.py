@@ -26,7 +26,7 @@ from redis.asyncio import Redis
 
 from benchmarks.figure import Figure, Round, alternate, in_rounds, summary, table
 from benchmarks.ours import TAKER, fresh, open_elicitations, sealed_bytes, utc_now
-from benchmarks.settling import AT_ONCE, bare_lifecycles, blobs_of, our_lifecycles, our_resumed
+from benchmarks.settling import AT_ONCE, bare_lifecycles, blobs, our_lifecycles, our_resumed
 from flows.elicitation.proof import TrustedCode
 from tests.support.valkey_server import OwnValkey, own_valkey
 from webapp.elicitations.complete import complete_elicitation
@@ -60,7 +60,7 @@ async def lifecycles(server: OwnValkey, folder: Path, *, seconds: float, times: 
     ):
         size = await sealed_bytes(elicitations, owner)
         new_id = partial(elicitations.new_id, owner)
-        baseline = partial(bare_lifecycles, client, blobs_of(size), times, new_id=new_id)
+        baseline = partial(bare_lifecycles, client, blobs(size), times, new_id=new_id)
         ours = partial(our_lifecycles, elicitations, owner, times)
         await alternate(0, baseline, ours)
         rounds = [await alternate(number, baseline, ours) for number in in_rounds(seconds)]
@@ -80,11 +80,11 @@ async def settle_to_resumed(
         open_elicitations(folder, address=server.url) as (elicitations, owner),
         BareClient.open(server) as client,
     ):
-        blobs = blobs_of(await sealed_bytes(elicitations, owner))
+        values = blobs(await sealed_bytes(elicitations, owner))
 
         async def one_script() -> float:
             start = perf_counter()
-            await client.write(elicitations.new_id(owner), next(blobs))
+            await client.write(elicitations.new_id(owner), next(values))
             return perf_counter() - start
 
         ours = partial(our_resumed, elicitations, owner)

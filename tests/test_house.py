@@ -13,7 +13,9 @@ SOURCES = {
     for package in ("flows", "webapp")
     for path in sorted((HOUSE / package).rglob("*.py"))
 }
-CONCRETE_STORES = ("webapp.stores.memory", "webapp.stores.sqlite", "webapp.stores.redis")
+CONCRETE_STORES = tuple(
+    f"webapp.stores.{name}" for name in ("memory", "postgres", "sqlite", "valkey")
+)
 SERVERS = ("webapp", "litestar", "mcp", "mcp_types", "fastmcp", "uvicorn")
 OUTSIDE = ("redis", "sqlite3", "os", "socket", "time", "pathlib", "subprocess")
 MUST_NOT_IMPORT = {
@@ -208,6 +210,7 @@ ALONE = {
     "webapp/elicitations/cache.py": "what may be remembered, and never believed",
     "webapp/mcp/traced.py": "a middleware that stands before the library's, and not with ours",
     "webapp/mcp/params.py": "arguments as the library reads them",
+    "webapp/settings/processes.py": "one subject's settings, for which there is no room beside",
     "webapp/pages/builder_payments.py": "one kind's pages, which the builder has no room for",
     "webapp/pages/views_forms.py": "one kind's views",
 }
@@ -245,6 +248,7 @@ def test_the_map_names_every_room() -> None:
 def test_the_sandbox_is_reached_by_its_address_alone() -> None:
     serves = {
         "webapp/serving/http_server.py": "webapp.sandbox",
+        "webapp/serving/supervising.py": "webapp.sandbox.settings",
         "webapp/app.py": "webapp.sandbox.settings",
     }
     serves["webapp/settings/sandboxed.py"] = serves["webapp/app.py"]

@@ -530,7 +530,7 @@ MAY_START = {
     "typescript/packages.py": {"subprocess.run": "installs the clients"},
     "webapp/identity/test_accepting.py": {"Config": "nothing is served with it"},
     "support/serving.py": {"ASGITransport": "overheard", "Config": "overheard"},
-    "webapp/test_workers.py": {"create_subprocess_exec": "each line of it is heard"},
+    "webapp/workers/test_processes.py": {"create_subprocess_exec": "each line of it is heard"},
     "webapp/identity/test_local_peer.py": {
         "create_subprocess_exec": "bash and nginx, and nothing of ours"
     },

@@ -5,10 +5,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import mcp_types as types
 import pytest
 
 from flows import elicit
-from tests.attacks.test_sessions import shop
 from tests.support.guarded_server import guarded_by_tokens
 from tests.support.mcp_server import RING, eventually, new_server
 from tests.support.users import AS_ROOT, ME, NOBODY, calling
@@ -23,6 +23,21 @@ GUARDED = {
     "anns": {"iss": "https://login.example.com", "sub": "ann"},
     "bobs": {"iss": "https://login.example.com", "sub": "bob"},
 }
+
+
+def shop(server: Any) -> list[str]:
+    ran: list[str] = []
+
+    @server.tool(annotations=types.ToolAnnotations(destructive_hint=True))
+    async def wipe() -> str:
+        ran.append("wiped")
+        return "wiped"
+
+    @server.tool()
+    async def keep(what: str) -> str:
+        return str(await elicit.secret(f"The key of {what}"))
+
+    return ran
 
 
 @pytest.fixture
@@ -40,11 +55,6 @@ def make(library: str, ran: list[list[str]]) -> Any:
     def made() -> Any:
         server = new_server(library)
         ran.append(shop(server))
-
-        @server.tool()
-        async def keep(what: str) -> str:
-            return await elicit.secret(f"The key of {what}")
-
         return server
 
     return made

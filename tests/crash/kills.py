@@ -20,6 +20,8 @@ import httpx
 from tests.crash.account_env import AccountEnv, Customer, open_customer, open_market
 from tests.crash.books import agreed
 from tests.crash.shop_env import Calling, ProcessPool, Server, calling
+from tests.support.postgres_server import PostgresServer
+from tests.support.valkey_server import OwnValkey
 
 WRITES_A_LIFE = (2, 40)
 PATIENCE_SECONDS = 900
@@ -33,8 +35,8 @@ class Database(Protocol):
         """What ELICIT_STORE would be; empty for a file in the test's folder."""
         ...
 
-    async def kill_and_start(self) -> None:
-        """As kill -9 would, of every process of it; it is back when this returns."""
+    def kill_and_start(self) -> bool:
+        """As kill -9 would, of every process of it; whether there was any."""
         ...
 
 
@@ -43,8 +45,30 @@ class NoDatabase:
 
     address = ""
 
-    async def kill_and_start(self) -> None:
-        """Nothing is there to be killed."""
+    def kill_and_start(self) -> bool:
+        return False
+
+
+class KilledPostgres:
+    def __init__(self, server: PostgresServer, address: str) -> None:
+        self._server = server
+        self.address = address
+
+    def kill_and_start(self) -> bool:
+        self._server.kill()
+        self._server.start()
+        return True
+
+
+class KilledValkey:
+    def __init__(self, server: OwnValkey) -> None:
+        self._server = server
+        self.address = server.url
+
+    def kill_and_start(self) -> bool:
+        self._server.kill()
+        self._server.start()
+        return True
 
 
 class Lives:
@@ -80,8 +104,7 @@ class Lives:
                 if not await self._has_written(server, writes, done):
                     return
                 if self._random.random() < 0.5:
-                    await self._database.kill_and_start()
-                    self.killed += not isinstance(self._database, NoDatabase)
+                    self.killed += await asyncio.to_thread(self._database.kill_and_start)
                     if not await self._has_written(server, writes, done):
                         return
                 self._server = asyncio.get_running_loop().create_future()

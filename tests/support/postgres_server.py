@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 
 import asyncpg
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 USER = "tester"
 GUARDED_USER = "guarded"  # who needs a password

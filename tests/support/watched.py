@@ -1,6 +1,11 @@
 """A server that is watched: what its page of metrics says, and a tool for each kind of question."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+import contextvars
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import httpx
 from mcp.server.mcpserver import MCPServer
@@ -12,6 +17,7 @@ from webapp.testing.person import URL
 
 METRICS_TOKEN = "metrics-of-a-test-which-nobody-else-reads"
 WATCHED = {"ELICIT_METRICS": METRICS_TOKEN}
+WORD_LETTERS_AT_LEAST = 8
 TYPED = "sesame-4711-open"  # what somebody types, and nobody else may read
 
 
@@ -99,3 +105,41 @@ async def done(person: AskedPerson, *kinds: str) -> None:
         ACTS[kind](person)
         heard = await person.call(f"ask_{kind}")
         assert not heard.is_error, heard.text
+
+
+class Elsewhere:
+    """Whatever a person does has no part in what runs in the task that asks them."""
+
+    def __init__(self, person: AskedPerson) -> None:
+        self._person = person
+        self.seen: list[str] = []  # what a browser was sent to and sent
+        for hooks in (person._browser.event_hooks,):
+            hooks["request"] = [self._sent]
+            hooks["response"] = [self._came]
+
+    async def answer(self, context: Any, params: Any) -> Any:
+        loop, empty = asyncio.get_running_loop(), contextvars.Context()
+        return await loop.create_task(
+            self._person.elicitation_callback(context, params), context=empty
+        )
+
+    async def _sent(self, request: httpx.Request) -> None:
+        self.seen += [str(request.url), request.read().decode(), request.headers.get("cookie", "")]
+
+    async def _came(self, reply: httpx.Response) -> None:
+        self.seen.append(reply.headers.get("location", ""))
+        self.seen += reply.headers.get_list("set-cookie")
+
+    def words(self) -> set[str]:
+        """Each token, code, state, answer and cookie that went through the browser."""
+        return {word for text in self.seen for word in _words(text)}
+
+
+def _words(text: str) -> Iterable[str]:
+    parts = urlsplit(text)
+    found = [*parts.path.split("/"), *(value for _, value in parse_qsl(parts.query))]
+    found += [value for _, value in parse_qsl(text)]
+    found += re.split(r"[;,= ]", text) if "=" in text and "://" not in text else []
+    for word in map(unquote, found):
+        if len(word) >= WORD_LETTERS_AT_LEAST and re.search(r"\d", word):
+            yield word

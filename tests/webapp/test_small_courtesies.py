@@ -27,6 +27,21 @@ def test_a_store_that_keeps_nothing_says_so(
     assert ("is lost when this ends" in said) == is_told
 
 
+def test_the_password_of_a_store_is_not_said_at_the_start(tmp_path: Path) -> None:
+    for scheme in ("postgresql", "valkeys"):
+        store = f"{scheme}://me:hunter2@db.example/1"
+        said = "".join(
+            announcement(
+                read_settings(
+                    {"HOME": str(tmp_path), "ELICIT_STORE": store, "ELICIT_SECRET": "x" * 40}
+                ),
+                "shop",
+            )
+        )
+        assert "db.example" in said
+        assert "hunter2" not in said
+
+
 @pytest.mark.parametrize("word", ["[", "del[ete", '["delete_*"]', "a]", "delete;"])
 def test_what_is_no_pattern_of_names_is_no_gate(tmp_path: Path, word: str) -> None:
     # finding: A4

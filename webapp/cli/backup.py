@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from flows.errors import StoreUnavailable
+from webapp.cli.operator import counted
 from webapp.command import CommandRefused, opened_store, quieten, settings_for
 from webapp.connecting import utc_now
 from webapp.printing import tell
@@ -37,7 +38,7 @@ def _run(options: argparse.Namespace) -> None:
             raise CommandRefused(f"{each} is there already: name another file.")
     try:
         rows = asyncio.run(_back_up(settings, target))
-        tell(f"{target} has all {rows} records of the store.")
+        tell(f"{target} has all of the store: {counted(rows)}.")
         if settings.key_file is None:
             tell(
                 "THE SECRET IS NOT IN IT. Nobody can open it without the ELICIT_SECRET of now: "

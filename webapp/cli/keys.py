@@ -37,7 +37,7 @@ from webapp.records.owners import count_wrapped, rewrap, was_served
 from webapp.settings.key_file import KeyFile, SecretSetting, new_secret
 from webapp.settings.key_usage import wrapped_in
 from webapp.settings.settings import SECRET_NAMES, Settings, key_file_of
-from webapp.stores import Store
+from webapp.stores import Store, without_password
 
 ORDER = """\
 To replace the secret while processes serve, in this order:
@@ -322,10 +322,11 @@ async def _on_keys(environment: Mapping[str, str], work: Callable[[Keys], Awaita
     settings = settings_for(environment)
     try:
         ring = file.ring() if file is not None else settings.ring
+        place = without_password(settings.store)
         async with opened_store(settings) as store:
             return await _refusing(
                 work,
-                Keys(ring=ring, store=store, place=settings.store, variable=variable, file=file),
+                Keys(ring=ring, store=store, place=place, variable=variable, file=file),
                 settings,
             )
     except (OSError, WeakSecret) as error:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from flows.errors import StoreUnavailable
+from webapp.cli.operator import counted, kind_word
 from webapp.command import CommandRefused
 from webapp.printing import tell
 from webapp.settings.settings import key_file_of
@@ -74,9 +75,9 @@ async def _move(source: str, target: str) -> None:
 
 def _tell_moved(moved: Moved, *, old: str, new: str) -> None:
     if moved.was_before:
-        tell(f"{old} has been moved before; {new} has {moved.records} records by now.")
+        tell(f"{old} has been moved before; {new} has {counted(moved.records)} by now.")
     else:
-        tell(f"{new} has all {moved.records} records of {old}; each was compared.")
+        tell(f"All of {old} is in {new}: {counted(moved.records)}, each was compared.")
 
 
 def _tell_of_secret(old: str, new: str) -> None:
@@ -105,9 +106,9 @@ async def _say_what(source: str, target: str) -> None:
         kinds = Counter([each.kind async for page in store.scan() for each in page])
         if why := await store.fenced():
             tell(f"It is fenced: {why}.")
-    tell(f"{kinds.total()} records would be moved:")
+    tell(f"{counted(kinds.total())} would be moved:")
     for kind, number in sorted(kinds.items()):
-        tell(f"  {number:>8}  {kind}")
+        tell(f"  {number:>8}  {kind_word(kind)}")
     tell("Nothing was changed.")
 
 

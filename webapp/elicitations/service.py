@@ -341,18 +341,16 @@ class Elicitations:
             self._works.discard(task)
 
     def _was_asked(self, fresh: Elicitation) -> None:
-        about = {"id": fresh.id, "kind": fresh.kind, "tool": fresh.asked.tool}
-        _log.info("elicitation.asked", extra=about)
+        _log.info("elicitation.asked", extra={**_told(fresh), "tool": fresh.asked.tool})
         self.observer.asked(fresh.kind)
 
     def _moved(self, changed: Elicitation) -> None:
         status = "late" if changed.is_late else changed.status.value
-        about = {"id": changed.id, "kind": changed.kind}
         if changed.status.is_final:
-            _log.info("elicitation.settled", extra={**about, "status": status})
+            _log.info("elicitation.settled", extra={**_told(changed), "status": status})
             self.observer.settled(changed.kind, status)
         else:
-            _log.info("elicitation.moved", extra={**about, "status": status})
+            _log.info("elicitation.moved", extra={**_told(changed), "status": status})
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._works.discard(task)
@@ -382,3 +380,9 @@ class Elicitations:
                 # It ended while the write was under way: the next one need not wait for the lease.
                 await self.each([id], lambda e: states.release(e, leg=leg))
         return settled
+
+
+def _told(elicitation: Elicitation) -> dict[str, str]:
+    """What the log says of it, and the call that waits, whoever ends it."""
+    about = {"id": elicitation.id, "kind": elicitation.kind}
+    return about if elicitation.waiter is None else {**about, "call": elicitation.waiter}

@@ -4,6 +4,7 @@ It reads what a message itself says of its trace (`_meta`), and no header; so a 
 stands in the header alone, as a gateway's does, would lose it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -20,11 +21,11 @@ class InTraceOfRequest:
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
-        headers = {} if context.request is None else context.request.headers
-        carrier = {name: headers[name] for name in _HEADERS if name in headers}
-        if not carrier:
+        headers: Mapping[str, str] = getattr(context.request, "headers", {})
+        said = {name: headers[name] for name in _HEADERS if name in headers}
+        if not said:
             return await call_next(context)
-        token = ambient.attach(_W3C.extract(carrier))
+        token = ambient.attach(_W3C.extract(said))
         try:
             return await call_next(context)
         finally:

@@ -5,16 +5,18 @@ from webapp.connecting import utc_now
 from webapp.identity.local_peer import can_tell_users
 from webapp.identity.pairing import address_of, key_of
 from webapp.settings.settings import Settings
+from webapp.stores import without_password
 
 _FLEETING = "   (all that is kept in it is lost when this ends: for trying only)"
 
 
 def announcement(settings: Settings, name: str, *, sandbox_url: str | None = None) -> list[str]:
+    fleeting = _FLEETING if settings.store == "memory:" else ""
     lines = [
         f"{name} is served.",
         f"  address  {settings.url}",
         f"  MCP      {settings.url}/mcp",
-        f"  store    {settings.store}{_FLEETING if settings.store == 'memory:' else ''}",
+        f"  store    {without_password(settings.store)}{fleeting}",
     ]
     if sandbox_url is not None:
         lines.append(f"  sandbox  {sandbox_url}")

@@ -78,9 +78,8 @@ STORE = Setting(
     says="`sqlite:////absolute/file.db`, `sqlite:///relative.db`, `memory:` (of one process: "
     "several workers are refused), or for several machines `postgresql://user:password@host/name` "
     "or `valkey://user:password@host`: [stores](stores.md). SQLite 3.32 or newer, on a disk of "
-    "this machine. File and folder must be this user's "
-    "alone, like the key's: what others could open or replace is refused, with the command that "
-    "mends it",
+    "this machine. File and folder must be this user's alone, like the key's: what others could "
+    "open or replace is refused, with the command that mends it",
     names_file=True,
 )
 CONFIG = Setting(

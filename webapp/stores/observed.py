@@ -73,6 +73,22 @@ class ObservedStore:
         """See Store."""
         await self._timed("check", self._store.check())
 
+    def scan(self) -> AsyncIterator[Sequence[Record]]:
+        """See Store."""
+        return self._store.scan()
+
+    async def load(self, *records: Record) -> None:
+        """See Store."""
+        await self._timed("load", self._store.load(*records))
+
+    async def fence(self, why: str | None) -> None:
+        """See Store."""
+        await self._timed("fence", self._store.fence(why))
+
+    async def fenced(self) -> str | None:
+        """See Store."""
+        return await self._timed("fenced", self._store.fenced())
+
     async def aclose(self) -> None:
         """See Store."""
         await self._store.aclose()

@@ -23,7 +23,7 @@ CREATE TABLE elicit_records (
     version       bigint NOT NULL,
     sealed        bytea NOT NULL,
     PRIMARY KEY (kind, id, owner),     -- in this order it serves pages by id, too
-    UNIQUE (owner, kind, key) DEFERRABLE INITIALLY IMMEDIATE -- so that keys may move in one statement
+    UNIQUE (owner, key, kind) DEFERRABLE INITIALLY IMMEDIATE -- so that keys may move in one statement
 ) WITH (fillfactor = 80);
 CREATE INDEX elicit_records_by_due_at ON elicit_records (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX elicit_records_by_erase_at ON elicit_records (erase_at) WHERE erase_at IS NOT NULL;
@@ -35,8 +35,11 @@ ALTER TABLE elicit_records ALTER COLUMN sealed SET STORAGE EXTERNAL; -- what is 
 -- rows are locked, in one order for all, then nobody changes what is compared.
 --
 -- Another's insert that is not committed yet is seen by the constraints alone: they wait for it, and
--- then all of this is undone (23505) and to be called again. The planner may not go by statistics of
--- the time when the table was empty.
+-- then all of this is undone (23505) and to be called again.
+--
+-- Plans are kept, also one that was made while the table was empty and every index as good as another.
+-- So each row is looked up by itself (LIMIT 1), by two columns that one index begins with, and what is
+-- compared besides is written (|| '') so that no other index may be taken for it.
 --
 -- A newer layout keeps this function for as long as code that calls it may write.
 CREATE FUNCTION elicit_write_1(
@@ -47,15 +50,22 @@ CREATE FUNCTION elicit_write_1(
     erase_at timestamptz, version bigint, sealed bytea
 )
 LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
     losers integer[] := '{}';
 BEGIN
-    PERFORM FROM unnest(owners, kinds, ids) AS asked (owner, kind, id)
-        JOIN elicit_records AS stood USING (kind, id, owner)
-        ORDER BY kind, id, owner FOR UPDATE OF stood;
+    PERFORM FROM (
+        SELECT * FROM unnest(owners, kinds, ids) AS asked (owner, kind, id)
+        ORDER BY kind COLLATE "C", id COLLATE "C", owner COLLATE "C"
+    ) AS asked
+    CROSS JOIN LATERAL (
+        SELECT FROM elicit_records AS stood
+        WHERE stood.kind = asked.kind AND stood.id = asked.id
+            AND stood.owner || '' = asked.owner
+        LIMIT 1 FOR UPDATE
+    ) AS locked;
     FOR refused, owner, kind, id, status, key, due_at, erase_at, version, sealed IN
         SELECT DISTINCT ON (conflict.write)
             conflict.write, conflict.owner, conflict.kind, conflict.id, conflict.status,
@@ -64,15 +74,23 @@ BEGIN
             SELECT asked.write, 1 AS rank, asked.place, stood.*
             FROM unnest(writes, owners, kinds, ids, versions)
                 WITH ORDINALITY AS asked (write, owner, kind, id, version, place)
-            LEFT JOIN elicit_records AS stood
-                ON stood.kind = asked.kind AND stood.id = asked.id AND stood.owner = asked.owner
+            LEFT JOIN LATERAL (
+                SELECT * FROM elicit_records AS stood
+                WHERE stood.kind = asked.kind AND stood.id = asked.id
+                    AND stood.owner || '' = asked.owner
+                LIMIT 1
+            ) AS stood ON true
             WHERE asked.version <> coalesce(stood.version, 0)
             UNION ALL
             SELECT asked.write, 2, asked.place, holder.*
             FROM unnest(writes, owners, kinds, ids, keys)
                 WITH ORDINALITY AS asked (write, owner, kind, id, key, place)
-            JOIN elicit_records AS holder
-                ON holder.owner = asked.owner AND holder.kind = asked.kind AND holder.key = asked.key
+            CROSS JOIN LATERAL (
+                SELECT * FROM elicit_records AS holder
+                WHERE holder.owner = asked.owner AND holder.key = asked.key
+                    AND holder.kind || '' = asked.kind
+                LIMIT 1
+            ) AS holder
             WHERE holder.id <> asked.id AND NOT EXISTS (
                 SELECT FROM unnest(writes, kinds, ids) AS beside (write, kind, id)
                 WHERE beside.write = asked.write AND beside.kind = holder.kind
@@ -89,8 +107,13 @@ BEGIN
         claimed_until = NULL, version = asked.version + 1, sealed = asked.sealed
     FROM unnest(writes, owners, kinds, ids, statuses, keys, due_ats, erase_ats, versions, seals)
         AS asked (write, owner, kind, id, status, key, due_at, erase_at, version, sealed)
-    WHERE stood.kind = asked.kind AND stood.id = asked.id AND stood.owner = asked.owner
-        AND asked.version > 0 AND asked.write <> ALL (losers);
+    CROSS JOIN LATERAL (
+        SELECT found.ctid AS place FROM elicit_records AS found
+        WHERE found.kind = asked.kind AND found.id = asked.id
+            AND found.owner || '' = asked.owner
+        LIMIT 1
+    ) AS locked
+    WHERE stood.ctid = locked.place AND asked.version > 0 AND asked.write <> ALL (losers);
     INSERT INTO elicit_records (
         owner, kind, id, status, key, due_at, erase_at, version, sealed
     )
@@ -153,7 +176,8 @@ FROM unnest($1::text[], $2::text[], $3::text[])
     WITH ORDINALITY AS asked (owner, kind, id, place)
 CROSS JOIN LATERAL (
     SELECT owner, kind, id, status, key, due_at, erase_at, version, sealed FROM elicit_records
-    WHERE kind = asked.kind AND id = asked.id AND owner = asked.owner
+    WHERE kind = asked.kind AND id = asked.id
+        AND owner || '' = asked.owner
     LIMIT 1
 ) AS found;
 
@@ -163,7 +187,8 @@ FROM unnest($1::text[], $2::text[], $3::text[])
     WITH ORDINALITY AS asked (owner, kind, key, place)
 CROSS JOIN LATERAL (
     SELECT owner, kind, id, status, key, due_at, erase_at, version, sealed FROM elicit_records
-    WHERE owner = asked.owner AND kind = asked.kind AND key = asked.key
+    WHERE owner = asked.owner AND key = asked.key
+        AND kind || '' = asked.kind
     LIMIT 1
 ) AS found;
 
@@ -177,13 +202,13 @@ ORDER BY id LIMIT $1;
 UPDATE elicit_records AS claimed
 SET claimed_until = $2
 FROM (
-    SELECT kind, id, owner FROM elicit_records
+    SELECT ctid AS place FROM elicit_records
     WHERE due_at <= $1
         AND (claimed_until IS NULL OR claimed_until <= $1 OR claimed_until > $3)
     ORDER BY due_at LIMIT $4
     FOR UPDATE SKIP LOCKED
 ) AS due
-WHERE claimed.kind = due.kind AND claimed.id = due.id AND claimed.owner = due.owner
+WHERE claimed.ctid = due.place
 RETURNING claimed.owner, claimed.kind, claimed.id, claimed.status, claimed.key, claimed.due_at,
     claimed.erase_at, claimed.version, claimed.sealed;
 

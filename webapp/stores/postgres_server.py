@@ -171,6 +171,9 @@ _SESSION = {
     "application_name": "elicit",
     "statement_timeout": f"{SECONDS:.0f}s",
     "idle_in_transaction_session_timeout": "60s",
+    # For the plans that are kept of statements, as in the function of postgres.sql.
+    "enable_seqscan": "off",
+    "jit": "off",
 }
 
 

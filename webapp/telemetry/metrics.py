@@ -12,9 +12,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import cast
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
 from webapp.telemetry import families
@@ -117,8 +123,8 @@ def _pooled(folder: str) -> Iterable[Metric]:
     for file in Path(folder).glob("gauge_live*_*.db"):
         _, _, written = file.stem.rpartition("_")
         if written.isdecimal() and not _is_running(int(written)):
-            mark_process_dead(int(written), folder)  # type: ignore[no-untyped-call]
-    pooled = MultiProcessCollector(None, folder)  # type: ignore[no-untyped-call]
+            multiprocess.mark_process_dead(int(written), folder)  # type: ignore[no-untyped-call]
+    pooled = multiprocess.MultiProcessCollector(None, folder)  # type: ignore[no-untyped-call]
     return cast("Iterable[Metric]", pooled.collect())  # type: ignore[no-untyped-call]
 
 

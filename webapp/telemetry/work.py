@@ -40,6 +40,8 @@ class About(Protocol):
     @property
     def id(self) -> str: ...
     @property
+    def owner(self) -> str: ...
+    @property
     def kind(self) -> str: ...
     @property
     def waiter(self) -> str | None: ...
@@ -141,6 +143,7 @@ def _begun(name: str, tracer: Tracer, question: About) -> Span:
     """In the trace that the question was asked in; tied to the one of here, if that is another."""
     here = get_current_span()
     asked = get_current_span(_W3C.extract({_PARENT: question.trace or ""})).get_span_context()
+    short_id = question.id.removeprefix(question.owner)  # not whose it is
     is_elsewhere = (
         here.get_span_context().is_valid and here.get_span_context().trace_id != asked.trace_id
     )
@@ -150,7 +153,7 @@ def _begun(name: str, tracer: Tracer, question: About) -> Span:
         name,
         set_span_in_context(NonRecordingSpan(asked)),
         SpanKind.INTERNAL if here.get_span_context().is_valid else SpanKind.SERVER,
-        attributes={"elicit.id": question.id, "elicit.kind": question.kind},
+        attributes={"elicit.id": short_id, "elicit.kind": question.kind},
         links=[Link(here.get_span_context())] if is_elsewhere else [],
     )
 

@@ -37,7 +37,7 @@ _PLAIN = ("method", "scheme", "http_version", "path", "raw_path", "query_string"
 _End = tuple[str, int] | None
 
 
-class Refused(Exception):
+class BadEnvelope(Exception):
     """No envelope of ours for this worker and connection; the message is for the log."""
 
 
@@ -118,7 +118,7 @@ class Envelope(Struct, array_like=True):
 
     @classmethod
     def open(cls, sealed: bytes, ring: Ring, *, to: str, challenge: bytes) -> Self:
-        """Raises Refused."""
+        """Raises BadEnvelope."""
         fingerprint, rest = sealed[:FINGERPRINT_BYTES], sealed[FINGERPRINT_BYTES:]
         try:
             plain = _cipher(ring, fingerprint).decrypt(
@@ -126,9 +126,9 @@ class Envelope(Struct, array_like=True):
             )
             return decode(plain, type=cls)
         except KeyError:
-            raise Refused("it is under no secret of ours") from None
+            raise BadEnvelope("it is under no secret of ours") from None
         except (InvalidTag, ValueError, DecodeError):
-            raise Refused("it is forged, or for another worker or connection") from None
+            raise BadEnvelope("it is forged, or for another worker or connection") from None
 
 
 class Sealing:
@@ -146,12 +146,12 @@ class Sealing:
         return self._cipher.encrypt(_sided(nonce, is_answer=is_answer), piece, None)
 
     def open(self, sealed: bytes, *, is_answer: bool) -> bytes:
-        """Raises Refused."""
+        """Raises BadEnvelope."""
         nonce, self._read = _COUNTER.pack(self._read), self._read + 1
         try:
             return self._cipher.decrypt(_sided(nonce, is_answer=is_answer), sealed, None)
         except (InvalidTag, ValueError):
-            raise Refused("a piece of it is forged, missing or out of order") from None
+            raise BadEnvelope("a piece of it is forged, missing or out of order") from None
 
 
 def _sided(nonce: bytes, *, is_answer: bool) -> bytes:

@@ -36,7 +36,7 @@ from webapp.http.connection import (
     client_connection_of,
     watched,
 )
-from webapp.workers.envelope import CHALLENGE_BYTES, Envelope, Refused, Sealing
+from webapp.workers.envelope import CHALLENGE_BYTES, BadEnvelope, Envelope, Sealing
 
 _GREETING_SECONDS = 10.0
 _ENVELOPE_BYTES_AT_MOST = 512 * 1024
@@ -55,18 +55,18 @@ class _Start(Struct, array_like=True, tag=1):
     headers: list[tuple[bytes, bytes]]
 
 
-class _Body(Struct, array_like=True, tag=2):
+class _Piece(Struct, array_like=True, tag=2):
     body: bytes
     has_more: bool
 
 
-class _Taken(Struct, array_like=True, tag=3):
+class _HandedOn(Struct, array_like=True, tag=3):
     """The last piece of the answer was handed on; `is_lost` if the client was gone by then."""
 
     is_lost: bool
 
 
-_Frame: TypeAlias = _Start | _Body | _Taken
+_Frame: TypeAlias = _Start | _Piece | _HandedOn
 
 
 class _Gone(Exception):
@@ -103,8 +103,8 @@ class _Channel:
         try:
             sealed = await _read(self._reader, at_most=_FRAME_BYTES_AT_MOST)
             plain = self._sealing.open(sealed, is_answer=not self._is_answer)
-            frame: _Frame = decode(plain, type=_Start | _Body | _Taken)
-        except (OSError, EOFError, Refused, DecodeError) as error:
+            frame: _Frame = decode(plain, type=_Start | _Piece | _HandedOn)
+        except (OSError, EOFError, BadEnvelope, DecodeError) as error:
             raise _Gone from error
         return frame
 
@@ -210,7 +210,7 @@ class Relay:
                     }
                 )
                 self._begun.add(channel)
-            elif isinstance(frame, _Body):
+            elif isinstance(frame, _Piece):
                 await send(
                     {
                         "type": "http.response.body",
@@ -218,8 +218,8 @@ class Relay:
                         "more_body": frame.has_more,
                     }
                 )
-            taken = _Taken(is_lost=wire is not None and wire.is_broken)
-            if isinstance(frame, _Body) and not frame.has_more:
+            taken = _HandedOn(is_lost=wire is not None and wire.is_broken)
+            if isinstance(frame, _Piece) and not frame.has_more:
                 with suppress(_Gone):
                     await channel.send(taken)
                 return
@@ -246,7 +246,7 @@ class Relay:
             async with asyncio.timeout(_GREETING_SECONDS):
                 sealed = await _read(reader, at_most=_ENVELOPE_BYTES_AT_MOST)
             envelope = Envelope.open(sealed, self._ring, to=self._name, challenge=challenge)
-        except (Refused, TimeoutError) as error:
+        except (BadEnvelope, TimeoutError) as error:
             _log.warning("relay.refused", extra={"why": str(error) or "no envelope came"})
             return
         except (OSError, EOFError) as error:
@@ -277,10 +277,10 @@ class _Exchange:
         try:
             while True:
                 frame = await self._channel.read()
-                if isinstance(frame, _Body):
+                if isinstance(frame, _Piece):
                     body: Message = {"type": "http.request", "body": frame.body}
                     self._came.put_nowait({**body, "more_body": frame.has_more})
-                elif isinstance(frame, _Taken):
+                elif isinstance(frame, _HandedOn):
                     if frame.is_lost:
                         return
                     self._taken.put_nowait(None)
@@ -304,7 +304,7 @@ class _Exchange:
         frame = (
             _Start(status=message["status"], headers=_pairs(message.get("headers", ())))
             if message["type"] == "http.response.start"
-            else _Body(
+            else _Piece(
                 body=bytes(message.get("body", b"")), has_more=message.get("more_body", False)
             )
         )
@@ -318,7 +318,7 @@ async def _send_body(receive: Receive, channel: _Channel) -> None:
     with suppress(_Gone):
         while (message := await receive())["type"] == "http.request":
             await channel.send(
-                _Body(body=message.get("body", b""), has_more=message.get("more_body", False))
+                _Piece(body=message.get("body", b""), has_more=message.get("more_body", False))
             )
     channel.close()
 
@@ -338,10 +338,10 @@ def _write(writer: asyncio.StreamWriter, piece: bytes) -> None:
 
 
 async def _read(reader: asyncio.StreamReader, *, at_most: int) -> bytes:
-    """Raises EOFError, OSError, or Refused for what is longer."""
+    """Raises EOFError, OSError, or BadEnvelope for what is longer."""
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > at_most:
-        raise Refused("it is longer than any of ours")
+        raise BadEnvelope("it is longer than any of ours")
     return await reader.readexactly(length)
 
 

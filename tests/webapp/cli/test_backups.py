@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 
 from tests.support.cli import called, serving
-from tests.support.contender import record
+from tests.support.records import record
 from webapp.stores.sqlite import SqliteStore
 
 
@@ -90,7 +90,7 @@ async def test_what_is_damaged_is_named_and_no_list_says_that_nothing_is_there(
     assert "is damaged" in listed.err
     told = await called("doctor", home=tmp_path)
     assert told.status == 1
-    assert "NO  The store cannot be opened" in told.out
+    assert "NO  store       The store cannot be opened" in told.out
     assert "elicit restore" in told.out
 
 

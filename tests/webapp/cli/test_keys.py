@@ -12,6 +12,7 @@ import pytest
 from flows.crypto.vault import fingerprint_of
 from flows.errors import WeakSecret
 from tests.support.cli import Ended, called, ended, serving, waiting_demo
+from tests.support.valkey_server import own_valkey
 from webapp.demo.walker import Page, walk
 from webapp.settings.key_file import KeyFile, SecretSetting
 
@@ -255,3 +256,14 @@ async def test_a_pipe_in_place_of_the_key_is_refused_and_not_waited_for(tmp_path
     refused = await called("payments", "list", home=tmp_path)
     assert refused.status in (1, 2)
     assert f"{name} is no file" in refused.err
+
+
+async def test_no_command_shows_the_password_of_a_store(tmp_path):
+    with own_valkey(requirepass="swordfish") as server:
+        for password, status in (("swordfish", 0), ("hunter2", 1)):
+            store = {"ELICIT_STORE": server.url.replace("://", f"://:{password}@")}
+            for command in (("pending", "list"), ("keys", "list")):
+                end = await called(*command, home=tmp_path, extra=store)
+                assert end.status == status
+                assert str(server.socket) in end.out + end.err or command == ("pending", "list")
+                assert password not in end.out + end.err

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 
 from tests.support.cli import called, run, serving
-from tests.support.contender import record
+from tests.support.records import record
 from webapp.stores import open_store
 
 

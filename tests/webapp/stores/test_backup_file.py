@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.errors import StoreUnavailable
-from tests.webapp.stores.test_contract import NOW, record
+from tests.support.records import NOW, record
 from webapp.stores import Record
 from webapp.stores.backup_file import BackupFile, BadBackup, write_backup
 from webapp.stores.memory import MemoryStore

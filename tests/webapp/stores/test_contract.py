@@ -9,48 +9,21 @@ import pytest
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
-from tests.support.postgres_server import fresh_database
+from tests.support.pgbouncer import pooled
+from tests.support.postgres_server import fresh_database, shared_server
+from tests.support.records import HOLD, NOW, record, scanned
 from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import Conflict, Record, Store, open_store
 from webapp.stores.memory import MemoryStore
+from webapp.stores.observed import observed
 from webapp.stores.sqlite import SqliteStore
+from webapp.telemetry.observer import Observer
 
 WHY = "it's moved to postgresql://elsewhere/elicit"
-NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
-HOLD = timedelta(seconds=30)
-
-
-def record(
-    id="a-1",
-    *,
-    owner="a",
-    kind="elicitation",
-    status="pending",
-    key: str | None = None,
-    due_at: datetime | None = None,
-    erase_at: datetime | None = None,
-    version=0,
-    sealed=b"sealed",
-):
-    return Record(
-        owner=owner,
-        kind=kind,
-        id=id,
-        status=status,
-        key=key,
-        due_at=due_at,
-        erase_at=erase_at,
-        version=version,
-        sealed=sealed,
-    )
 
 
 def ids(records: Iterable[Record]) -> list[str]:
     return sorted(each.id for each in records)
-
-
-async def scanned(store: Store) -> list[Record]:
-    return [each async for page in store.scan() for each in page]
 
 
 class StoreContract:
@@ -603,6 +576,19 @@ class TestPostgres(StoreContract):
             await other.aclose()
 
 
+class TestPooledPostgres(StoreContract):
+    """Through PgBouncer, where a session is another's a moment later."""
+
+    @pytest.fixture
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        async with fresh_database() as url, pooled(shared_server(), url) as address:
+            store = await open_store(address, listen=url)
+            other = await open_store(address, listen=url)
+            yield store, other
+            await store.aclose()
+            await other.aclose()
+
+
 class TestValkey(StoreContract):
     @pytest.fixture
     async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
@@ -618,6 +604,17 @@ class TestValkeyCluster(StoreContract):
     async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
         one, another, _ = fresh_cluster()
         store, other = await open_store(one.url), await open_store(another.url)
+        yield store, other
+        await store.aclose()
+        await other.aclose()
+
+
+class TestObserved(StoreContract):
+    @pytest.fixture
+    async def pair(self, tmp_path: Path) -> AsyncIterator[tuple[Store, Store]]:
+        heard = Observer()
+        store = observed(await SqliteStore.open(tmp_path / "store.db"), heard)
+        other = observed(await SqliteStore.open(tmp_path / "store.db"), heard)
         yield store, other
         await store.aclose()
         await other.aclose()

@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from unittest import TestCase
 
 from hypothesis import settings
@@ -196,9 +197,10 @@ class ValkeyClusterBesideDict(BesideDict):
 
 
 def enough(machine: type[BesideDict], *, examples: int = 40) -> type[TestCase]:
-    case: type[TestCase] = machine.TestCase
+    case: Any = machine.TestCase
     case.settings = settings(max_examples=examples, stateful_step_count=25, deadline=None)
-    return case
+    found: type[TestCase] = case
+    return found
 
 
 TestMemoryIsAsADict = enough(MemoryBesideDict)

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
-from tests.webapp.stores.test_contract import HOLD, NOW, record, scanned
+from tests.support.records import HOLD, NOW, record, scanned
 from webapp.stores import Record, Store, open_store
 from webapp.stores.moving import NotMoved, move, unfence
 from webapp.stores.sqlite import SqliteStore

@@ -7,9 +7,11 @@ import asyncpg
 import pytest
 
 from flows.errors import StoreUnavailable
+from tests.support.pgbouncer import pooled
 from tests.support.postgres_server import GUARDED_USER, USER, fresh_database, shared_server
-from tests.webapp.stores.test_contract import HOLD, NOW, record
-from webapp.stores import Conflict, holds_something, open_store
+from tests.support.records import HOLD, NOW, record
+from webapp.stores import Conflict, holds_something
+from webapp.stores.postgres import open_store
 from webapp.stores.postgres_server import must_be_safe
 
 SAFE = {
@@ -243,3 +245,11 @@ async def test_a_name_or_key_of_any_length_is_kept_or_refused_before_the_server_
 
 async def test_the_clock_of_the_server_is_told(store):
     assert (await store.clock()).tzinfo is not None
+
+
+async def test_a_pooler_is_refused_until_an_address_to_listen_at_is_set(url):
+    async with pooled(shared_server(), url) as address:
+        assert "set ELICIT_STORE_LISTEN" in await refusal(address)
+        with pytest.raises(StoreUnavailable) as refused:
+            await open_store(address, listen=address)
+    assert refused.value.why.startswith("ELICIT_STORE_LISTEN leads to a pooler")

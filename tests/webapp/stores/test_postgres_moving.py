@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
 from tests.support.postgres_server import fresh_database
-from tests.webapp.stores.test_contract import HOLD, NOW, record
-from webapp.stores import Conflict, open_store
+from tests.support.records import HOLD, NOW, record
+from webapp.stores import Conflict
+from webapp.stores.postgres import open_store
 
 
 @pytest.fixture

@@ -14,8 +14,14 @@ from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
 from tests.support.certificates import issued
-from tests.support.contender import record
-from tests.support.valkey_server import free_ports, fresh_cluster, fresh_valkey, own_valkey
+from tests.support.records import record
+from tests.support.valkey_server import (
+    free_ports,
+    fresh_cluster,
+    fresh_valkey,
+    own_cluster,
+    own_valkey,
+)
 from webapp.stores import Conflict, holds_something, open_store
 from webapp.stores.valkey.address import parse_address
 from webapp.stores.valkey.layout import key, shard_of
@@ -199,8 +205,8 @@ class TestStart:
     async def test_the_configuration_that_the_documents_name_is_enough(self):
         block = DOCUMENT.partition("```text\n")[2].partition("```")[0]
         settings = dict(line.split() for line in block.splitlines())
-        named = {name.replace("-", "_"): value for name, value in settings.items()}
-        with own_valkey(**named) as server:
+        with own_valkey() as server:
+            assert settings == {name: server.look().config_get(name)[name] for name in settings}
             async with opened(server.url) as store:
                 await everything(store)
 
@@ -557,25 +563,52 @@ class TestCluster:
         async with opened(nodes[0].url) as store:
             (row,) = await store.write(record("a-1"))
             async with opened(nodes[1].url) as other:
-                move(nodes, key(shard_of("a", shards=64), "records"))
-                (row,) = await store.write(replace(row, status="opened"))
+                end = begin_move(nodes, key(shard_of("a", shards=64), "records"))
+                with pytest.raises(StoreUnavailable, match="is being changed"):
+                    await store.write(replace(row, status="half of it is here"))
+                end()
+                (row,) = await recovered(lambda: store.write(replace(row, status="opened")))
                 assert await other.read("a", "elicitation", "a-1") == row
                 (row,) = await other.write(replace(row, status="accepted"))
                 assert await store.read("a", "elicitation", "a-1") == row
 
+    async def test_a_server_that_is_gone_stops_its_own_owners_alone(self):
+        with own_cluster() as nodes:
+            async with opened(nodes[0].url) as store:
+                owners = [f"{number}" for number in range(20)]
+                rows = [replace(record("x"), owner=owner) for owner in owners]
+                rows = [(await store.write(row))[0] for row in rows]
+                nodes[2].kill()
+                ends = [
+                    (await asyncio.gather(store.write(row), return_exceptions=True))[0]
+                    for row in rows
+                ]
+                assert {type(end) for end in ends} == {StoreUnavailable, tuple}
+                nodes[2].start()
+                for owner in owners:
+                    row = await recovered(lambda o=owner: store.read(o, "elicitation", "x"))
+                    await recovered(lambda row=row: store.write(replace(row, status="again")))
 
-def move(nodes, name):
-    """Hand the key's slot, with all that is in it, to the next server."""
-    slot = nodes[0].look().execute_command("CLUSTER", "KEYSLOT", name)
-    ids = [node.look().execute_command("CLUSTER", "MYID") for node in nodes]
-    count = ("CLUSTER", "COUNTKEYSINSLOT", slot)
-    (source,) = [n for n, node in enumerate(nodes) if node.look().execute_command(*count)]
-    target = (source + 1) % len(nodes)
-    giver, taker = nodes[source].look(), nodes[target].look()
-    taker.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
-    giver.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
-    names = giver.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100)
-    place = ("MIGRATE", "127.0.0.1", nodes[target].port, "", 0, 5000, "KEYS")
-    giver.execute_command(*place, *names)
-    for node in (nodes[target], nodes[source]):
-        node.look().execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+
+def asked(node, *command):
+    return node.look().execute_command("CLUSTER", *command)
+
+
+def begin_move(nodes, name):
+    """Begin to hand the key's slot to the next server; return what ends it."""
+    slot = asked(nodes[0], "KEYSLOT", name)
+    ids = [asked(node, "MYID") for node in nodes]
+    (giver,) = [n for n, node in enumerate(nodes) if asked(node, "COUNTKEYSINSLOT", slot)]
+    taker = (giver + 1) % len(nodes)
+    asked(nodes[taker], "SETSLOT", slot, "IMPORTING", ids[giver])
+    asked(nodes[giver], "SETSLOT", slot, "MIGRATING", ids[taker])
+    place = ("MIGRATE", "127.0.0.1", nodes[taker].port, "", 0, 5000, "KEYS")
+    first, *rest = asked(nodes[giver], "GETKEYSINSLOT", slot, 100)
+    nodes[giver].look().execute_command(*place, first)
+
+    def end():
+        nodes[giver].look().execute_command(*place, *rest)
+        for node in (nodes[taker], nodes[giver]):
+            asked(node, "SETSLOT", slot, "NODE", ids[taker])
+
+    return end

@@ -199,6 +199,8 @@ def unavailable(address: ValkeyAddress, error: BaseException) -> StoreUnavailabl
             f"the store {shown} forbids its user what is needed ({text}): allow it the keys and "
             "channels elicit:*, and the commands that docs/stores.md names"
         )
+    elif isinstance(error, ClusterError | TryAgainError):
+        why = f"the cluster of the store {shown} is being changed, or lacks a server: {text}"
     elif isinstance(error, ResponseError):
         why = f"the store {shown} refuses to serve: {text}"
     else:

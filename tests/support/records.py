@@ -1,0 +1,37 @@
+"""Records of a store, as its tests write them."""
+
+from datetime import UTC, datetime, timedelta
+
+from webapp.stores import Record, Store
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
+HOLD = timedelta(seconds=30)
+
+
+def record(
+    id="a-1",
+    *,
+    owner="a",
+    kind="elicitation",
+    status="pending",
+    key: str | None = None,
+    due_at: datetime | None = None,
+    erase_at: datetime | None = None,
+    version=0,
+    sealed=b"sealed",
+):
+    return Record(
+        owner=owner,
+        kind=kind,
+        id=id,
+        status=status,
+        key=key,
+        due_at=due_at,
+        erase_at=erase_at,
+        version=version,
+        sealed=sealed,
+    )
+
+
+async def scanned(store: Store) -> list[Record]:
+    return [each async for page in store.scan() for each in page]
