@@ -24,6 +24,7 @@ from tests.deployment.files import (
     variables,
 )
 from tests.deployment.tools import DEPLOY, run_packaged
+from tests.support.cli import HOUSE
 from webapp.cli.main import parser_for
 from webapp.limits import CallLimits
 from webapp.routes.live import PING_EVERY
@@ -141,3 +142,11 @@ def test_the_image_serves_as_the_user_that_the_pods_have() -> None:
     context = manifest("StatefulSet")["spec"]["template"]["spec"]["securityContext"]
     assert user == f"{context['runAsUser']}:{context['runAsGroup']}"
     assert f"--uid {context['runAsUser']} " in DOCKERFILE
+
+
+def test_the_page_names_files_that_there_are() -> None:
+    page = (HOUSE / "docs" / "deployment.md").read_text("utf-8")
+    named = set(re.findall(r"`((?:systemd|nginx|caddy|container|kubernetes)/[\w./]+)`", page))
+    named |= set(re.findall(r"\bdeploy/([\w./]+\.\w+)", page))
+    assert len(named) >= 7
+    assert {each for each in named if not (DEPLOY / each).is_file()} == set()

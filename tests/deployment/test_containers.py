@@ -37,7 +37,7 @@ def test_what_is_not_named_stays_out_of_the_image() -> None:
 
 
 async def test_the_image_says_whether_it_is_well_by_its_public_name(tmp_path: Path) -> None:
-    command, name = health_check(), "https://tools.example.com/tools"
+    command, name = health_check(), "https://tools.example.com/tools/"
     assert command[:2] == ["python", "-c"]
     settings = {
         "ELICIT_URL": name,
