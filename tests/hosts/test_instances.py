@@ -9,10 +9,9 @@ from tests.hosts.checks import PROMISES, Promise, Verdict, type_secret
 from tests.hosts.instances import instances
 from tests.hosts.nginx import NGINX
 from tests.support.mcp_server import LEGACY, MODERN, soon, text_of
+from tests.support.shared_stores import STORES
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="needs nginx")
-# Where both keep their records; {folder} is the test's own.
-STORES = ("sqlite:///{folder}/store.db",)
 # What the proxy goes by, and whether the two reach each other.
 WAYS = {"by session, apart": (True, False), "in turn, on one machine": (False, True)}
 TRIED = ("pages", "host and origin", "identity", "sessions", "resumption", "delivery")
@@ -26,11 +25,11 @@ TRIED = ("pages", "host and origin", "identity", "sessions", "resumption", "deli
 async def test_a_promise_holds_whichever_instance_a_request_comes_to(
     tmp_path: Path, promise: Promise, way: str, store: str
 ) -> None:
-    address = store.format(folder=tmp_path)
     by_session, together = WAYS[way]
-    async with instances(
-        tmp_path, store=address, by_session=by_session, on_one_machine=together
-    ) as both:
+    async with (
+        STORES[store](tmp_path) as address,
+        instances(tmp_path, store=address, by_session=by_session, on_one_machine=together) as both,
+    ):
         assert await promise.check(both.served) == Verdict.HOLDS
 
 
@@ -38,8 +37,8 @@ async def test_a_promise_holds_whichever_instance_a_request_comes_to(
 async def test_where_nothing_goes_by_sessions_2026_07_28_needs_nothing_and_a_session_is_unknown(
     tmp_path: Path, store: str
 ) -> None:
-    address = store.format(folder=tmp_path)
     async with (
+        STORES[store](tmp_path) as address,
         instances(tmp_path, store=address, by_session=False) as both,
         both.served.person() as person,
     ):

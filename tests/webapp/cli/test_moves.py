@@ -5,8 +5,9 @@ from pathlib import Path
 import httpx
 
 from tests.support.cli import called, run, serving
-from tests.support.records import record
-from webapp.stores import open_store
+from tests.support.records import record, scanned
+from tests.support.shared_stores import STORES
+from webapp.stores import Record, open_store
 
 
 async def put(address: str, *ids: str) -> None:
@@ -20,6 +21,13 @@ async def ids(address: str) -> list[str]:
     found = [each.id for each in await store.list("elicitation")]
     await store.aclose()
     return found
+
+
+async def rows(address: str) -> list[Record]:
+    store = await open_store(address)
+    found = await scanned(store)
+    await store.aclose()
+    return sorted(found, key=lambda each: (each.owner, each.kind, each.id))
 
 
 def places(home: Path) -> tuple[str, str]:
@@ -119,3 +127,19 @@ async def test_no_password_is_printed(tmp_path: Path) -> None:
         "move", old, "postgresql://ann:hunter2@127.0.0.1:1/x", "--dry-run", home=tmp_path
     )
     assert "hunter2" not in said.out + said.err
+
+
+async def test_a_store_goes_round_all_kinds_of_stores_and_comes_back_as_it_was(
+    tmp_path: Path,
+) -> None:
+    first, last = places(tmp_path)
+    await put(first, *(f"a-{number:03}" for number in range(300)))
+    before = await rows(first)
+    async with STORES["postgres"](tmp_path) as second, STORES["valkey"](tmp_path) as third:
+        for old, new in ((first, second), (second, third), (third, last)):
+            moved = await called("move", old, new, home=tmp_path)
+            assert (moved.status, moved.err) == (0, "")
+            assert await rows(new) == before
+            assert await rows(old) == before
+            refused = await called("move", old, f"{last}.other", home=tmp_path)
+            assert (refused.status, "has moved to" in refused.err) == (1, True)
