@@ -36,7 +36,7 @@ def installed() -> str:
 async def pooled(server: PostgresServer, url: str) -> AsyncIterator[str]:
     """The address of the same database through a pooler."""
     folder = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
-    port = 6432  # of which its socket has only the name
+    port = server.port  # of which its socket has only the name
     settings = folder / "pgbouncer.ini"
     text = _SETTINGS.format(server=server.folder, user=USER, port=port, folder=folder)
     settings.write_text(text, "utf-8")
@@ -50,7 +50,7 @@ async def pooled(server: PostgresServer, url: str) -> AsyncIterator[str]:
             while not await _is_open(socket):
                 assert process.returncode is None
                 await asyncio.sleep(0.01)
-        yield url.replace(f"host={server.folder}", f"host={folder}&port={port}")
+        yield url.replace(f"host={server.folder}", f"host={folder}")
     finally:
         await killed(process)
         shutil.rmtree(folder, ignore_errors=True)

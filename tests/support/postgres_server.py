@@ -62,6 +62,7 @@ class PostgresServer:
     """One that can be stopped, killed and started again."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self.port = 5432  # its socket is named for it
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         if os.geteuid() == 0:
             os.chown(self.folder, NOBODY, NOBODY)
@@ -110,7 +111,7 @@ class PostgresServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str, *, user: str = USER) -> str:
-        return f"postgresql://{user}@/{database}?host={self.folder}"
+        return f"postgresql://{user}@/{database}?host={self.folder}&port={self.port}"
 
     @asynccontextmanager
     async def database(self, options: str = "") -> AsyncIterator[str]:
