@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from typing import Literal
 from urllib.parse import urlsplit
 
 import httpx
@@ -156,12 +157,16 @@ def _how_alive(reply: httpx.Response, settings: Settings) -> Finding:
     return ok("address", f"{settings.url} leads here")
 
 
+class _Alive(Struct, frozen=True, kw_only=True):
+    status: Literal["ok"]
+
+
 def _is_ours(reply: httpx.Response) -> bool:
     try:
-        says = msgspec.json.decode(reply.content)
+        msgspec.json.decode(reply.content, type=_Alive)
     except msgspec.MsgspecError:
         return False
-    return isinstance(says, dict) and says.get("status") == "ok"
+    return True
 
 
 async def _encrypted(settings: Settings, around: Surroundings) -> Finding:

@@ -38,17 +38,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    has_both = options.source is not None and options.target is not None
-    if has_both == (options.unfence is not None):
-        raise CommandRefused(
-            "Say from where and to where (elicit move FROM TO), or --unfence ADDRESS.", status=2
-        )
-    if options.unfence is not None:
-        work = _unfence(options.unfence)
-    elif options.is_dry:
-        work = _say_what(options.source, options.target)
-    else:
-        work = _move(options.source, options.target)
+    match options.source, options.target, options.unfence:
+        case str(source), str(target), None:
+            work = _say_what(source, target) if options.is_dry else _move(source, target)
+        case None, None, str(address):
+            work = _unfence(address)
+        case _:
+            raise CommandRefused(
+                "Say from where and to where (elicit move FROM TO), or --unfence ADDRESS.", status=2
+            )
     try:
         asyncio.run(work)
     except NotMoved as error:
