@@ -46,7 +46,7 @@ from webapp.mcp.messages import BoundedMessages
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
 from webapp.pages.renderer import Renderer, template_folder
-from webapp.records.owners import must_open_all
+from webapp.records.owners import must_be_servable
 from webapp.routes.answers import Answers
 from webapp.routes.router import is_ours, routes
 from webapp.sandbox.settings import Sandbox
@@ -103,7 +103,7 @@ async def open_app(
             must_be_one_process(sys.argv, caller=inspect.currentframe())
             store = await open_noted(settings, clock=clock)
             stack.push_async_callback(store.aclose)
-        await must_open_all(store, settings.ring)
+        await must_be_servable(store, settings.ring)
         outbound = outbound or await outbound_of(stack, settings)
         issuer = None
         if settings.identity.client is not None:

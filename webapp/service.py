@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
+from msgspec import Struct
+
 from flows.crypto.tokens import Tokens
 from flows.crypto.vault import Ring
+from flows.elicitation.run import Run
+from flows.elicitation.states import RECORD_KEPT, Elicitation
 from flows.elicitation.traits import declared
 from flows.elicitation.user_code import UserCodeGenerator
 from flows.kinds.gate import GatePolicy
@@ -48,9 +52,11 @@ from webapp.oauth.accounts import Accounts
 from webapp.oauth.avatars import Avatars
 from webapp.payments.certificates import Certificates, Shelf
 from webapp.payments.payments import Payments
+from webapp.payments.webhook_log import KEPT as WEBHOOK_KEPT
 from webapp.payments.webhook_log import WebhookLog
 from webapp.payments.webhooks import Webhooks
 from webapp.records.owners import open_owners
+from webapp.records.rows import Approval, StoredWebhook, TurnedAway
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store
@@ -108,6 +114,15 @@ class Service:
         await self.bodies.all_answered(within=within)
 
 
+def _longer_kept(policies: PolicySettings) -> Mapping[type[Struct], timedelta]:
+    """By how much, than is the rule of each kind of row."""
+    records, webhooks = policies.keep_records - RECORD_KEPT, policies.keep_webhooks - WEBHOOK_KEPT
+    return {
+        **dict.fromkeys((Elicitation, Run, Approval), records),
+        **dict.fromkeys((StoredWebhook, TurnedAway), webhooks),
+    }
+
+
 @asynccontextmanager
 async def open_service(
     *,
@@ -147,6 +162,7 @@ async def open_service(
     elicitations = Elicitations(
         store=store, owners=owners, waiters=Waiters(), clock=clock, plugins=Plugins(plugins)
     )
+    elicitations.rows.longer = _longer_kept(policies)
     who, tokens = who or IdentitySettings(), Tokens(ring, origin=public_url)
     links = Links(tokens=tokens, public_url=public_url)
     browser = Browser(public_url=public_url, csrf_keys=partial(ring.derive_all, "csrf"))

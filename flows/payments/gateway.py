@@ -124,6 +124,26 @@ class MerchantAccount(Protocol):
     def account(self) -> str | None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupFinding:
+    """What an operator is told of a registration; `fix` is what to do, with the setting's name.
+
+    Where it has a fix and is not wrong, it could not be found out.
+    """
+
+    says: str
+    fix: str | None = None
+    is_wrong: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupReport:
+    """What a provider says of our registration there, and when by its clock (HTTP's Date)."""
+
+    findings: tuple[SetupFinding, ...]
+    told_at: str | None = None
+
+
 class Gateway(Protocol):
     """One provider, with our registration there; it implements flows.elicitation.flow.Flow."""
 
@@ -406,3 +426,12 @@ def forget_page(elicitation: Elicitation, session: str) -> Elicitation:
         return elicitation
     closed: Json = msgspec.to_builtins(replace(kept, url=None))
     return replace(elicitation, attempt=replace(attempt, kept=closed))
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A gateway whose provider can be asked about our registration, for `elicit doctor`."""
+
+    def examine(self, url: str | None) -> Talk[SetupReport]:
+        """`url` is where its webhooks are to go; None where they cannot. Raises Failed."""
+        ...

@@ -13,7 +13,14 @@ from flows.errors import NotConfigured
 from flows.payments.declared.catalog import SELLERS
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.gateway import DeclaredGateway
-from flows.payments.gateway import Gateway, MerchantAccount, NoticesOnly, ProviderSession, Signs
+from flows.payments.gateway import (
+    Examinable,
+    Gateway,
+    MerchantAccount,
+    NoticesOnly,
+    ProviderSession,
+    Signs,
+)
 from flows.payments.mollie.gateway import MOLLIE, MollieAccount, MollieGateway
 from flows.payments.paypal.gateway import PayPalAccount, PayPalGateway
 from flows.payments.receipt import Payment, Refund
@@ -56,7 +63,7 @@ class Gateways:
     It implements flows.elicitation.flow.Flow. Raises NotConfigured for one that is gone from the
     settings. `signers` can sign their webhooks, `signing` are those of them that are set up for it,
     and the webhooks of those `unsigned` only say what to ask about. `refundable` are those that
-    can be asked for a refund.
+    can be asked for a refund, those `examinable` what they know of us.
     """
 
     def __init__(self, sellers: Mapping[str, MerchantAccount]) -> None:
@@ -66,6 +73,9 @@ class Gateways:
         self.signing = {name: one for name, one in self.signers.items() if one.webhook_secrets}
         self.unsigned = {
             name: one for name, one in self._gateways.items() if isinstance(one, NoticesOnly)
+        }
+        self.examinable = {
+            name: one for name, one in self._gateways.items() if isinstance(one, Examinable)
         }
         self.refundable = frozenset(
             name

@@ -254,6 +254,18 @@ class DyingStore:
     async def check(self) -> None:
         await self._inner.check()
 
+    def scan(self) -> AsyncIterator[Sequence[Record]]:
+        return self._inner.scan()
+
+    async def load(self, *records: Record) -> None:
+        await self._inner.load(*records)
+
+    async def fence(self, why: str | None) -> None:
+        await self._inner.fence(why)
+
+    async def fenced(self) -> str | None:
+        return await self._inner.fenced()
+
     async def aclose(self) -> None:
         await self._inner.aclose()
 

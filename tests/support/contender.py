@@ -12,21 +12,8 @@ import sys
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
-from webapp.stores import Conflict, Record, open_store
-
-
-def record(id, *, status="pending", sealed=b"sealed"):
-    return Record(
-        owner="a",
-        kind="elicitation",
-        id=id,
-        status=status,
-        key=None,
-        due_at=None,
-        erase_at=None,
-        version=0,
-        sealed=sealed,
-    )
+from tests.support.records import record
+from webapp.stores import Conflict, open_store
 
 
 def say(what):

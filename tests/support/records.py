@@ -1,8 +1,8 @@
-"""Records as a store gets them, with nothing in them that matters."""
+"""Records of a store, as its tests write them."""
 
 from datetime import UTC, datetime, timedelta
 
-from webapp.stores import Record
+from webapp.stores import Record, Store
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
 HOLD = timedelta(seconds=30)
@@ -31,3 +31,7 @@ def record(
         version=version,
         sealed=sealed,
     )
+
+
+async def scanned(store: Store) -> list[Record]:
+    return [each async for page in store.scan() for each in page]

@@ -1,6 +1,8 @@
 """A provider that renews keys and takes them back, and people whose accounts live there."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
@@ -10,7 +12,8 @@ import httpx
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Revocation
 from flows.providers import github
-from tests.support.account_env import Answer, Network, stored
+from tests.support.account_env import Answer, Network, connect, serving_accounts, stored
+from tests.support.clock import Clock
 from webapp.service import Service
 
 BASE = "http://127.0.0.1:8766"
@@ -88,3 +91,15 @@ async def down(request: httpx.Request) -> httpx.Response:
 async def the_one(service: Service) -> Connection:
     (connection,) = await stored(service)
     return connection
+
+
+@asynccontextmanager
+async def connected(
+    *, tool: str = "t", hours: int = 0, **more: Any
+) -> AsyncIterator[tuple[Service, Renewing, Clock]]:
+    """An account that was connected so many hours ago; its key lives for one."""
+    network, clock = Renewing(), Clock()
+    async with serving_accounts(network, clock=clock, **more) as service:
+        await connect(service, "repo", tool=tool)
+        clock.tick(hours=hours)
+        yield service, network, clock

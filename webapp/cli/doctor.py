@@ -1,59 +1,167 @@
-"""`elicit doctor`: whether settings, key and store are well, and what to do where they are not."""
+"""`elicit doctor`: what is wrong with settings, key, store, address and registrations; and the fix.
+
+What could go wrong: somebody is told that all is well, where it was only not looked at. So what
+cannot be found out from here is told as such.
+"""
 
 import argparse
 import asyncio
 import os
 import sqlite3
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, closing
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
 
 from flows.errors import StoreUnavailable, Unreadable
-from webapp.cli.backup import SQLITE, file_of, must_be_whole
-from webapp.command import (
-    CommandRefused,
-    opened_store,
-    quieten,
-    settings_for,
-    under_another_secret,
+from webapp.cli.examination import (
+    Finding,
+    Surroundings,
+    certificate_end,
+    examine_outside,
+    note,
+    ok,
+    wrong,
 )
+from webapp.cli.table import add_json, as_ascii
+from webapp.command import CommandRefused, opened_store, quieten, settings_for, under_another_secret
+from webapp.connecting import outbound_of, service_of, utc_now
+from webapp.deadline import Clock
+from webapp.http.client import Outbound
+from webapp.http.trusted_hosts import TrustedHost
 from webapp.printing import tell
-from webapp.records.owners import must_open_all, open_owners
+from webapp.records.owners import last_backup, must_be_servable, open_owners
 from webapp.settings.settings import Settings
+from webapp.stores import Store
+from webapp.stores.opening import SQLITE
+
+_MARKS = {"ok": "ok", "note": "--", "wrong": "NO"}
+BACKUP_AGE_AT_MOST = timedelta(days=7)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
+    add_json(parser, of=Finding, says="one JSON array, with an object for each thing looked at")
     parser.set_defaults(run=_run)
 
 
-def _run(_: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     quieten()
+    found = asyncio.run(_examine())
+    if options.as_json:
+        tell(as_ascii([msgspec.to_builtins(each) for each in found]))
+    else:
+        for each in found:
+            tell(f"{_MARKS[each.standing]}  {each.subject:<12}{each.says}")
+            if each.fix is not None:
+                tell(f"    {'':<12}do: {each.fix}")
+    return int(any(each.standing == "wrong" for each in found))
+
+
+async def _examine() -> list[Finding]:
     try:
         settings = settings_for(os.environ)
-        tell(f"ok  settings  {settings.url}")
-        key = settings.key_file.path if settings.key_file is not None else "ELICIT_SECRET"
-        tell(f"ok  key       {key}")
-        asyncio.run(_examine_store(settings))
     except CommandRefused as refusal:
-        for sentence in refusal.sentences:
-            tell(f"NO  {sentence}")
-        return 1
-    return 0
+        return [_of_setting(sentence) for sentence in refusal.sentences]
+    key = settings.key_file.path if settings.key_file is not None else "ELICIT_SECRET"
+    found = [ok("settings", settings.url), ok("key", str(key))]
+    async with AsyncExitStack() as stack:
+        outbound = await outbound_of(stack, _trusting_itself(settings))
+        around = Surroundings(outbound=outbound, now=utc_now, certificate=certificate_end)
+        found += await examine_store(settings, outbound=outbound, clock=utc_now)
+        found += await examine_outside(settings, around)
+    return found
 
 
-async def _examine_store(settings: Settings) -> None:
-    async with opened_store(settings) as store:
-        tell(f"ok  opened    {settings.store}: this user's alone, each page readable")
-        try:
-            await must_open_all(store, settings.ring)
+def _trusting_itself(settings: Settings) -> Settings:
+    """Our own public address may lead to a private one from here."""
+    parts = urlsplit(settings.url)
+    own = TrustedHost(port=parts.port or 443, name=parts.hostname or "")
+    return replace(settings, trusted_hosts=(*settings.trusted_hosts, own))
+
+
+async def examine_store(
+    settings: Settings, *, outbound: Outbound, clock: Clock = utc_now
+) -> list[Finding]:
+    """What is kept, whether it opens, and what in it waits for somebody."""
+    found = list[Finding]()
+    try:
+        async with opened_store(settings) as store:
+            found.append(ok("opened", f"{store.address or settings.store}"))
+            if store.address is None:
+                fix = "set ELICIT_STORE to sqlite:////var/lib/elicit/elicit.db, or leave it out"
+                says = "memory: forgets everything with its process"
+                found.append(wrong("kept", says, fix=fix))
+            await must_be_servable(store, settings.ring)
             await open_owners(store=store, ring=settings.ring)
-            tell("ok  secrets   open what is kept")
+            found.append(ok("secrets", "open what is kept"))
             await store.check()
-            tell("ok  writes    and there is room")
-        except Unreadable as error:
-            raise under_another_secret(settings) from error
-        except StoreUnavailable as error:
-            raise CommandRefused(error.why) from error
-    if settings.store.startswith(SQLITE):
-        try:
-            await asyncio.to_thread(must_be_whole, file_of(settings.store))
-        except sqlite3.Error as error:
-            raise CommandRefused(f"The store cannot be read: {error}") from error
-        tell("ok  whole     each index agrees with what it is of")
+            found.append(ok("writes", "and there is room"))
+            if settings.store.startswith(SQLITE):
+                file = Path(settings.store.removeprefix(SQLITE))
+                await asyncio.to_thread(_must_be_whole, file)
+                found.append(ok("whole", "each index agrees with what it is of"))
+            found += await _kept(settings, store, outbound=outbound, clock=clock)
+    except Unreadable:
+        found.append(_of_setting(str(under_another_secret(settings))))
+    except StoreUnavailable as error:
+        found.append(_of_store(error.why))
+    except CommandRefused as refusal:
+        found.append(_of_store(str(refusal)))
+    except sqlite3.Error as error:
+        found.append(_of_store(f"The store cannot be read: {error}"))
+    return found
+
+
+async def _kept(
+    settings: Settings, store: Store, *, outbound: Outbound, clock: Clock
+) -> Sequence[Finding]:
+    """The age of the last backup, payments to look at, and clients that were caught."""
+    found = [_backup(await last_backup(store), clock())] if store.address is not None else []
+    async with service_of(settings, store=store, clock=clock, outbound=outbound) as service:
+        loose = len(await service.kinds.payments.loose_ends.open())
+        if loose:
+            says = f"{loose} to look at at their provider"
+            fix = "elicit payments list --open tells which; then elicit payments done ID"
+            found.append(note("payments", says, fix=fix))
+        else:
+            found.append(ok("payments", "none that somebody has to look at"))
+        clients = await service.clients.all()
+        if clients:
+            says = f"{len(clients)} showed links or forms otherwise than they say: "
+            says += ", ".join(sorted({f"{one.name} {one.release}" for one in clients})[:5])
+            fix = "elicit clients list tells what they did; ELICIT_CLIENTS overrides it"
+            found.append(note("clients", says, fix=fix))
+    return found
+
+
+def _backup(made_at: datetime | None, now: datetime) -> Finding:
+    if made_at is None:
+        return note("backup", "none was made", fix="elicit backup FILE, and each night again")
+    age = now - made_at
+    says = f"the last was made {made_at:%Y-%m-%d %H:%M} UTC, {age.days} days ago"
+    if age > BACKUP_AGE_AT_MOST:
+        return note("backup", says, fix="elicit backup FILE, and each night again")
+    return ok("backup", says)
+
+
+def _of_setting(sentence: str) -> Finding:
+    """The sentence says what to do, as each of a setting does."""
+    return wrong("settings", sentence)
+
+
+def _of_store(sentence: str) -> Finding:
+    return wrong("store", sentence)
+
+
+def _must_be_whole(path: Path) -> None:
+    """Raises Refused, or sqlite3.Error."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
+        (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise CommandRefused(
+            f"{path} is damaged ({' '.join(str(found).split())}): put a backup back."
+        )

@@ -17,16 +17,25 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from flows.errors import StoreUnavailable, Unreadable
+from flows.payments.unresolved import UnresolvedPayment
 from webapp.cli.table import Table, add_json, show_facts, show_table
 from webapp.command import CommandRefused, quieten, settings_for, under_another_secret
 from webapp.connecting import connect, utc_now
 from webapp.printing import printed, tell
+from webapp.records.rows import KINDS, DoneOnce, EarlyEvent, Standing, StoredWebhook
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Record
 
 OWNER_CHARACTERS = 6
 NAMED_AT_MOST = 5
+_KIND_WORDS = {
+    KINDS[UnresolvedPayment]: "unresolved payment",
+    KINDS[StoredWebhook]: "webhook",
+    KINDS[EarlyEvent]: "early webhook",
+    KINDS[DoneOnce]: "result of once",
+    KINDS[Standing]: "list of open questions",
+}
 T = TypeVar("T")
 
 
@@ -66,6 +75,15 @@ def operate(
     show(given)
     if left_out:
         raise _not_all(left_out)
+
+
+def counted(records: int) -> str:
+    return "1 record" if records == 1 else f"{records} records"
+
+
+def kind_word(kind: str) -> str:
+    """What an operator reads of a kind of record."""
+    return _KIND_WORDS.get(kind, kind)
 
 
 def _run(
@@ -114,8 +132,8 @@ def _not_all(left_out: Sequence[Record]) -> CommandRefused:
     kinds = sorted({record.kind for record in left_out})
     ids = ", ".join(record.id.removeprefix(record.owner) for record in left_out[:NAMED_AT_MOST])
     more = ", ..." if len(left_out) > NAMED_AT_MOST else ""
-    count = "1 record" if len(left_out) == 1 else f"{len(left_out)} records"
     return CommandRefused(
-        f"{count} of the store cannot be read ({', '.join(kinds)}: {printed(ids)}{more}); what can "
-        "be read stands above. A backup from before has them: elicit restore"
+        f"{counted(len(left_out))} of the store cannot be read ({', '.join(kinds)}: "
+        f"{printed(ids)}{more}); what can be read stands above. A backup from before has them: "
+        "elicit restore"
     )

@@ -1,24 +1,31 @@
-"""`elicit restore`: a backup in the place of the store, which is kept aside.
+"""`elicit restore`: a backup in the place of the store, whichever store it was made of.
 
-What could go wrong: a file that is put in place under a server that has the old one open. So
-nothing is put back while any process has the store open.
+What could go wrong: a file that is put in place under a server that has the old one open; a server
+that begins to serve what is half there. So a file is put in place whole, while no process has the
+old one open, which is kept aside; another store has to be empty, and is fenced until all is there.
 """
 
 import argparse
+import asyncio
 import fcntl
 import os
 import secrets
 import sqlite3
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 
-from webapp.cli.backup import copy_whole, file_of, key_beside, must_be_whole, write_private
-from webapp.command import CommandRefused
+from flows.errors import StoreUnavailable
+from webapp.cli.backup import key_beside, write_private
+from webapp.command import CommandRefused, quieten
 from webapp.connecting import utc_now
 from webapp.printing import tell
 from webapp.settings.key_file import KeyFile
 from webapp.settings.settings import key_file_of, store_of
+from webapp.stores import open_store
+from webapp.stores.backup_file import BackupFile, BadBackup
+from webapp.stores.moving import NotMoved, copy, half, must_be_empty
+from webapp.stores.opening import SQLITE
 from webapp.stores.sqlite_file import SIDES
 
 # What a connection of SQLite's holds a lock on for as long as it has the file open (its os_unix.c).
@@ -31,25 +38,42 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    try:
-        _restore(options.file)
-    except (OSError, sqlite3.Error) as error:
-        raise CommandRefused(f"{options.file} cannot be put back: {error}") from error
-
-
-def _restore(source: Path) -> None:
-    store, key_file = file_of(store_of(os.environ)), key_file_of(os.environ)
+    quieten()
+    source, address = options.file, store_of(os.environ)
     if not source.is_file():
         raise CommandRefused(f"There is no file {source}.")
-    must_be_whole(source)
-    if key_file is None:
-        tell("The secret was not in it: the server opens it with the ELICIT_SECRET of then.")
-    else:
-        _put_key_back(key_file, key_beside(source))
+    try:
+        backup = BackupFile(source)
+        key_file = key_file_of(os.environ)
+        if key_file is None:
+            tell("The secret was not in it: the server opens it with the ELICIT_SECRET of then.")
+        else:
+            _put_key_back(key_file, key_beside(source))
+        if address.startswith(SQLITE):
+            _put_in_file(backup, source, Path(address.removeprefix(SQLITE)).absolute())
+        else:
+            asyncio.run(_put(backup, source, address))
+    except (BadBackup, NotMoved, ValueError) as error:
+        raise CommandRefused(str(error)) from error
+    except StoreUnavailable as error:
+        raise CommandRefused(error.why) from error
+    except (OSError, sqlite3.Error) as error:
+        raise CommandRefused(f"{source} cannot be put back: {error}") from error
+    tell(f"The store is as it was at {backup.made_at:%Y-%m-%d %H:%M} UTC.")
+    tell("What was paid since is not in it.")
+
+
+def _put_in_file(backup: BackupFile, source: Path, store: Path) -> None:
+    """In place of what is there, which is kept aside."""
     store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone(store):
         draft = store.with_name(f"{store.name}.{secrets.token_hex(8)}")
-        copy_whole(source, draft)
+        try:
+            asyncio.run(_put(backup, source, f"{SQLITE}{draft}"))
+        except BaseException:
+            for side in SIDES:
+                Path(f"{draft}{side}").unlink(missing_ok=True)
+            raise
         if store.exists():
             aside = store.with_name(f"{store.name}.before-{utc_now():%Y%m%dT%H%M%S}")
             for side in reversed(SIDES):
@@ -57,7 +81,20 @@ def _restore(source: Path) -> None:
                     Path(f"{store}{side}").rename(f"{aside}{side}")
             tell(f"What was there is kept as {aside}.")
         draft.replace(store)
-    tell(f"{store} is as it was when {source} was made. What was paid since is not in it.")
+
+
+async def _put(backup: BackupFile, source: Path, address: str) -> None:
+    """Into an empty store, or one to which this was begun before."""
+    words = half(str(source), f"elicit restore {source}")
+    async with aclosing(await open_store(address)) as store:
+        if store.address is None:
+            raise ValueError("ELICIT_STORE: memory: ends with its process; set another store.")
+        if await store.fenced() != words:
+            await must_be_empty(store)
+            await store.fence(words)
+            await must_be_empty(store)
+        await copy(backup.scan, store)
+        await store.fence(None)
 
 
 def _put_key_back(file: KeyFile, key: Path) -> None:

@@ -34,7 +34,7 @@ class Readiness:
                 self._looked_at is not None and self._now() - self._looked_at < _FRESH_SECONDS
             )
             if not is_fresh or self._is_ready:
-                # A file that is gone is seen by reading, at once.
+                # A file that is gone, and a fence, are seen by reading, at once.
                 self._is_ready = await self._look(writes=not is_fresh)
             if not is_fresh:
                 self._looked_at = self._now()
@@ -44,13 +44,14 @@ class Readiness:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self._store.read(SERVICE, "pepper", SERVICE)
-                if writes:
+                why = await self._store.fenced()
+                if writes and why is None:
                     await self._store.check()
         except StoreUnavailable as error:
             why = error.why
         except TimeoutError:
             why = f"it did not take a write within {PATIENCE_SECONDS:g} seconds"
-        else:
+        if why is None:
             return True
         _log.error("store.unavailable", extra={"why": why})
         return False

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.crypto.vault import Ring, wrapped_under
-from flows.errors import Unreadable
+from flows.errors import StoreUnavailable, Unreadable
 from webapp.records.ids import Pepper
 from webapp.records.seal import Locker, Randomness
 from webapp.stores import Conflict, Record, Store
@@ -30,7 +30,7 @@ from webapp.stores import Conflict, Record, Store
 SERVICE = "~"  # owner of what belongs to nobody in particular: the pepper, aliases
 CACHED_AT_MOST = 10_000
 DATA_KEY = "data key"
-_PEPPER, _SERVED = "pepper", "served secret"
+_PEPPER, _SERVED, _BACKUP = "pepper", "served secret", "backup"
 _DATA_KEY_BYTES = 32
 _PAGE = 100
 
@@ -173,8 +173,13 @@ async def count_wrapped(store: Store) -> Counter[bytes]:
     return counted
 
 
-async def must_open_all(store: Store, ring: Ring) -> None:
-    """Raises Unreadable if a secret that was taken out of the ring still wraps somebody's key."""
+async def must_be_servable(store: Store, ring: Ring) -> None:
+    """Raises Unreadable if a secret that was taken out of the ring still wraps somebody's key.
+
+    Raises StoreUnavailable if nobody may write, as it has moved elsewhere.
+    """
+    if (why := await store.fenced()) is not None:
+        raise StoreUnavailable(why)
     for fingerprint in set(await count_wrapped(store)) - set(ring.fingerprints):
         if await was_served(store, fingerprint):  # else it is damage, which no secret mends
             raise Unreadable
@@ -188,6 +193,30 @@ async def was_served(store: Store, fingerprint: bytes) -> bool:
         or wrapped_under(pepper.sealed) == fingerprint
         or await store.read(SERVICE, _SERVED, fingerprint.hex()) is not None
     )
+
+
+async def note_backup(store: Store, now: datetime) -> None:
+    """Keep when all that was there then was copied."""
+    found = await store.read(SERVICE, _BACKUP, SERVICE)
+    made = Record(
+        owner=SERVICE,
+        kind=_BACKUP,
+        id=SERVICE,
+        status="made",
+        key=None,
+        due_at=None,
+        erase_at=None,
+        version=0 if found is None else found.version,
+        sealed=now.isoformat().encode(),
+    )
+    with suppress(Conflict):  # of another backup, a moment ago
+        await store.write(made)
+
+
+async def last_backup(store: Store) -> datetime | None:
+    """When that was; None for never."""
+    found = await store.read(SERVICE, _BACKUP, SERVICE)
+    return None if found is None else datetime.fromisoformat(found.sealed.decode())
 
 
 async def _note_served(store: Store, ring: Ring) -> None:

@@ -5,7 +5,7 @@ The whole value is inside the seal, its status too, so that a changed column is 
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -321,6 +321,7 @@ class Rows:
         self._owners = owners
         self._store = owners.store
         self.ids = RowIds(owners.pepper)
+        self.longer: Mapping[type[Struct], timedelta] = {}  # than by itself is kept, or less
         self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
 
     def new_id(self, owner: str, *, now: datetime) -> str:
@@ -342,7 +343,7 @@ class Rows:
                 status=value.status,
                 key=getattr(value, "row_key", None),  # most are found by their id alone
                 due_at=value.due_at,
-                erase_at=value.erase_at,
+                erase_at=self._erase_at(value),
                 version=value.version,
                 sealed=its_bytes,
             )
@@ -350,6 +351,14 @@ class Rows:
         ]
         await self._store.write(*records)
         return [replace(value, version=value.version + 1) for value in values]
+
+    def _erase_at(self, value: Value) -> datetime | None:
+        longer = self.longer.get(type(value))
+        if longer is None or value.erase_at is None:
+            return value.erase_at
+        if isinstance(value, Elicitation) and value.kind == "payment":
+            longer = max(longer, timedelta())  # it may be paid late
+        return value.erase_at + longer
 
     async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:
         found = await self._store.read(owner, KINDS[kind], id)

@@ -13,7 +13,9 @@ from webapp.settings.table import setting
 # What one owner has open stands in one record.
 PER_OWNER_AT_MOST = 200
 
-
+KEPT_AT_MOST: Final = timedelta(days=3653)
+_FROM_A_DAY: Final = "1 day at least, and 10 years"
+_FROM_A_WEEK: Final = "7 days at least, and 10 years"
 _ANSWERS: Final = "answers:"
 _DRAWN: Final = {"nothing": (), "forms": ("form",), "links": ("url",), "forms+links": MODES}
 _AT_ONCE: Final = ("form", "confirm", "gate")
@@ -153,4 +155,20 @@ class PolicySettings:
         default="10m",
         says="how long a tool may go on whose client has gone: seconds, or `12h`, `30m` and the "
         "like, 1 day at most",
+    )
+    # How much later than by itself, or sooner, a record is erased.
+    keep_records: timedelta = setting(
+        "ELICIT_KEEP_RECORDS",
+        parse=duration(KEPT_AT_MOST, _FROM_A_DAY, at_least=timedelta(days=1)),
+        default="30d",
+        says="how long it is kept after its end what was asked, called and approved: `7d` and the "
+        "like, from a day on. A question for a payment is kept for 30 days at least, as it may be "
+        "paid late. It holds for what is written from then on",
+    )
+    keep_webhooks: timedelta = setting(
+        "ELICIT_KEEP_WEBHOOKS",
+        parse=duration(KEPT_AT_MOST, _FROM_A_WEEK, at_least=timedelta(days=7)),
+        default="30d",
+        says="how long webhooks are kept that came: `90d` and the like, from 7 days on, as "
+        "providers send them again for some days",
     )

@@ -8,8 +8,9 @@ trip (`lanes`, `postgres_writer`), changes of others are heard by name (`postgre
 `valkey`, where a script carries out what is written, for one server or a cluster.
 `memory` is for tests and for servers that may forget. `opening` picks one by its address.
 
-A store that moves elsewhere is fenced, read by `scan` and put in place there by `load`; a fence is
-of the place, so that also a process of an older version is refused (`sqlite_fence`: triggers).
+A store that moves elsewhere (`moving`) is fenced, read by `scan` and put in place there by `load`.
+A fence is of the place, so that also a process of an older version is refused (`sqlite_fence`). The
+same two make a file of rows, and a store of one (`backup_file`).
 
 Promised: what was written is durable when `write` returns; version 0 means that neither id nor key
 is taken; what is due is given to one caller. One contract suite holds all of them: tests/stores.

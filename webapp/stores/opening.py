@@ -5,10 +5,10 @@ An address may hold a password, so a refusal names its scheme and nothing more o
 
 import asyncio
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import Protocol, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -16,7 +16,7 @@ from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.store import Store
 
-_SQLITE = "sqlite:///"
+SQLITE = "sqlite:///"
 _POSSIBLE = (
     "sqlite:///relative.db, sqlite:////absolute.db, postgresql://, redis://, rediss://, "
     "valkey://, valkeys:// or memory:"
@@ -65,9 +65,9 @@ def holds_something(url: str) -> bool:
     """Whether records are kept at the address; also if that cannot be seen. Blocks."""
     if is_shared(url):
         return _in_a_thread(url)
-    path = Path(url.removeprefix(_SQLITE))
+    path = Path(url.removeprefix(SQLITE))
     try:
-        if not url.startswith(_SQLITE) or path.stat().st_size == 0:
+        if not url.startswith(SQLITE) or path.stat().st_size == 0:
             return False
         address = f"{path.absolute().as_uri()}?mode=rw"  # not ro: its log may be all there is
         with closing(sqlite3.connect(address, uri=True)) as connection:
@@ -86,7 +86,7 @@ def is_gone(address: str) -> bool:
     if is_shared(address):
         return False  # a server that does not answer may be back
     try:
-        Path(address.removeprefix(_SQLITE)).stat()
+        Path(address.removeprefix(SQLITE)).stat()
     except (FileNotFoundError, NotADirectoryError):
         return True
     return False
@@ -106,7 +106,7 @@ async def open_store(url: str, *, listen: str = "") -> Store:
     if _scheme_of(url) != "sqlite":
         scheme = url.partition(":")[0]
         raise ValueError(f"no store is reached by {scheme!r}; possible are {_POSSIBLE}")
-    path = url.removeprefix(_SQLITE)
+    path = url.removeprefix(SQLITE)
     if path in (url, "", "/", ":memory:"):
         raise ValueError(f"this address names no file; possible are {_POSSIBLE}")
     if "?" in path:
@@ -132,8 +132,6 @@ def _module_of(url: str) -> _Module:
 
 def _in_a_thread(url: str) -> bool:
     """Asked while settings are read, where a loop may run already."""
-    found: list[bool] = []
-    look = Thread(target=lambda: found.append(asyncio.run(_module_of(url).holds_something(url))))
-    look.start()
-    look.join()
-    return found != [False]
+    with ThreadPoolExecutor(1) as thread:
+        look = thread.submit(lambda: asyncio.run(_module_of(url).holds_something(url)))
+        return look.exception() is not None or look.result()

@@ -59,6 +59,12 @@ def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, OpenedFil
     return writer, reader, file
 
 
+def _vacuum(path: Path) -> None:
+    with closing(connect(path)) as connection:
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
 class SqliteStore:
     """One opening of the file; another process, or another handle, is another opening."""
 
@@ -172,6 +178,15 @@ class SqliteStore:
                 while rows := await asyncio.to_thread(pages.fetchmany, RECORDS_AT_MOST):
                     self._refuse_if_closed()
                     yield tuple(map(record_of, rows))
+        except sqlite3.Error as error:
+            raise unavailable(path, error) from error
+
+    async def vacuum(self) -> None:
+        """See Vacuums. Needs as much room again as the file has, for as long as it takes."""
+        self._refuse_if_closed()
+        path = self._file.path
+        try:
+            await asyncio.to_thread(_vacuum, path)
         except sqlite3.Error as error:
             raise unavailable(path, error) from error
 

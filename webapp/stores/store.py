@@ -163,6 +163,15 @@ class Clocked(Protocol):
         ...
 
 
+@runtime_checkable
+class Vacuums(Protocol):
+    """A store that keeps the room of what was erased until it is told to let it go."""
+
+    async def vacuum(self) -> None:
+        """Let it go, while others read and write. Raises StoreUnavailable."""
+        ...
+
+
 def check_records(records: tuple[Record, ...]) -> None:
     """Refuse with ValueError what no store may write."""
     _check_each(records)

@@ -15,7 +15,14 @@ from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.payments.checkout_page import asked, begun, prepared, ways_back
-from flows.payments.gateway import CLOCKS_DIFFER, Notice, ProviderSession, payment_of, terms_for
+from flows.payments.gateway import (
+    CLOCKS_DIFFER,
+    Notice,
+    ProviderSession,
+    SetupReport,
+    payment_of,
+    terms_for,
+)
 from flows.payments.money import Money
 from flows.payments.pace import PACE
 from flows.payments.receipt import Payment, Refund
@@ -29,6 +36,7 @@ from flows.payments.responses import (
 from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
 from flows.payments.stripe.account import STRIPE, StripeAccount, charge_amount
 from flows.payments.stripe.events import notice_in
+from flows.payments.stripe.registration import examined
 from flows.payments.stripe.responses import (
     claims_in,
     code_of,
@@ -53,7 +61,7 @@ _WITH_CHARGE = urlencode({"expand[]": "payment_intent.latest_charge"})
 
 
 class StripeGateway:
-    """Implements Gateway and Signs."""
+    """Implements Gateway, Signs and Examinable."""
 
     scheme = STRIPE
     pace = PACE
@@ -145,6 +153,10 @@ class StripeGateway:
         """A bank's claim names the payment only, so Stripe is asked what it was begun for."""
         reply = yield self._get(_path(_INTENTS, payment))
         return reference_in(reply, payment, self.seller)
+
+    def examine(self, url: str | None) -> Talk[SetupReport]:
+        account, endpoints = self._get("/v1/account"), self._get("/v1/webhook_endpoints?limit=100")
+        return examined(self.seller, url, account=account, endpoints=endpoints)
 
     def _get(self, path: str) -> httpx.Request:
         return httpx.Request("GET", self.seller.api + path, headers=self._headers())

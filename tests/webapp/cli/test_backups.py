@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 
 from tests.support.cli import called, serving
-from tests.support.contender import record
+from tests.support.records import record
 from webapp.stores.sqlite import SqliteStore
 
 
@@ -90,7 +90,7 @@ async def test_what_is_damaged_is_named_and_no_list_says_that_nothing_is_there(
     assert "is damaged" in listed.err
     told = await called("doctor", home=tmp_path)
     assert told.status == 1
-    assert "NO  The store cannot be opened" in told.out
+    assert "NO  store       The store cannot be opened" in told.out
     assert "elicit restore" in told.out
 
 
@@ -99,3 +99,41 @@ async def test_the_doctor_names_what_others_may_open(tmp_path: Path) -> None:
     (folder_of(tmp_path) / "key").chmod(0o644)
     told = await called("doctor", home=tmp_path)
     assert (told.status, "chmod 600" in told.out) == (1, True)
+
+
+async def test_a_backup_goes_back_into_another_store_unless_that_holds_something(
+    tmp_path: Path,
+) -> None:
+    copy, elsewhere = tmp_path / "copy", tmp_path / "elsewhere/new.db"
+    assert (await called("payments", "list", home=tmp_path)).status == 0
+    await put(tmp_path, "a-1")
+    assert (await called("backup", str(copy), home=tmp_path)).status == 0
+    extra = {"ELICIT_STORE": f"sqlite:///{elsewhere}"}
+    back = await called("restore", str(copy), home=tmp_path, extra=extra)
+    assert back.status == 0, back.err
+    assert "The store is as it was at 20" in back.out
+    store = await SqliteStore.open(elsewhere)
+    assert [each.id for each in await store.list("elicitation")] == ["a-1"]
+    assert await store.fenced() is None
+    await store.aclose()
+    assert sorted(each.name for each in elsewhere.parent.iterdir()) == ["new.db"]
+    refused = await called("restore", str(copy), home=tmp_path, extra={"ELICIT_STORE": "memory:"})
+    assert (refused.status, "set another store" in refused.err) == (1, True)
+
+
+async def test_what_is_no_backup_changes_nothing(tmp_path: Path) -> None:
+    assert (await called("payments", "list", home=tmp_path)).status == 0
+    await put(tmp_path, "a-1")
+    copy = tmp_path / "copy"
+    copy.write_text("no backup")
+    refused = await called("restore", str(copy), home=tmp_path)
+    assert (refused.status, "no file that elicit backup has made" in refused.err) == (1, True)
+    assert await ids(tmp_path) == ["a-1"]
+    missing = await called("restore", str(tmp_path / "missing"), home=tmp_path)
+    assert (missing.status, "There is no file" in missing.err) == (1, True)
+
+
+async def test_where_nothing_is_kept_there_is_nothing_to_copy(tmp_path: Path) -> None:
+    refused = await called("backup", str(tmp_path / "copy"), home=tmp_path)
+    assert (refused.status, "There is nothing in the store yet" in refused.err) == (1, True)
+    assert not (tmp_path / "copy").exists()

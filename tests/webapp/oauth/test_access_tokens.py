@@ -1,8 +1,8 @@
 """The keys of accounts: renewed once, by one of all who need it; given back; never lost by us."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -29,7 +29,7 @@ from tests.support.account_env import (
     stored,
 )
 from tests.support.clock import Clock
-from tests.support.renewing import BY_FORM, HUB, NO_WAY, Renewing, down, gone, the_one
+from tests.support.renewing import BY_FORM, HUB, NO_WAY, Renewing, connected, down, gone, the_one
 from webapp.calls.resources import OwnersReach
 from webapp.calls.verbs import Verbs
 from webapp.oauth.access_tokens import BACK_OFF, CLAIM, FRESH
@@ -52,18 +52,6 @@ async def unasked(asked: Asking) -> Account:
         await asyncio.sleep(0)
     assert not asked.has_asked
     return await asked.account()
-
-
-@asynccontextmanager
-async def connected(
-    *, tool: str = "t", hours: int = 0, **more: Any
-) -> AsyncIterator[tuple[Service, Renewing, Clock]]:
-    """An account that was connected so many hours ago; its key lives for one."""
-    network, clock = Renewing(), Clock()
-    async with serving_accounts(network, clock=clock, **more) as service:
-        await connect(service, "repo", tool=tool)
-        clock.tick(hours=hours)
-        yield service, network, clock
 
 
 async def test_a_key_is_renewed_when_it_is_due_and_not_before() -> None:

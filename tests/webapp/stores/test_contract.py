@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from flows.errors import StoreUnavailable
 from tests.support.pgbouncer import pooled
 from tests.support.postgres_server import fresh_database, shared_server
-from tests.support.records import HOLD, NOW, record
+from tests.support.records import HOLD, NOW, record, scanned
 from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import Conflict, Record, Store, open_store
 from webapp.stores.memory import MemoryStore
@@ -22,10 +22,6 @@ WHY = "it's moved to postgresql://elsewhere/elicit"
 
 def ids(records: Iterable[Record]) -> list[str]:
     return sorted(each.id for each in records)
-
-
-async def scanned(store: Store) -> list[Record]:
-    return [each async for page in store.scan() for each in page]
 
 
 class StoreContract:

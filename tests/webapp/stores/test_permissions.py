@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.errors import StoreUnavailable
-from tests.support.contender import record
+from tests.support.records import record
 from webapp.settings.key_file import KeyFile
 from webapp.stores.permissions import Exposed, must_be_private
 from webapp.stores.sqlite import SqliteStore

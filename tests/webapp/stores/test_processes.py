@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.contender import record
 from tests.support.contenders import contender, heard, told
 from tests.support.postgres_server import fresh_database
+from tests.support.records import record
 from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import open_store
 

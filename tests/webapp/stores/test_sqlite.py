@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
-from tests.support.contender import record
+from tests.support.records import record
 from webapp.stores import open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from flows.errors import StoreUnavailable
-from tests.support.contender import record
+from tests.support.records import record
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.sqlite_file import FREE_BYTES_AT_LEAST
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.contender import record
 from tests.support.contenders import contender, heard
+from tests.support.records import record
 from webapp.stores.sqlite import SqliteStore
 
 

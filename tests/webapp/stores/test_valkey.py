@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from flows.errors import StoreUnavailable
 from tests.support.certificates import issued
-from tests.support.contender import record
+from tests.support.records import record
 from tests.support.valkey_server import (
     free_ports,
     fresh_cluster,

@@ -1,0 +1,322 @@
+"""`elicit doctor` on set-ups that are wrong: each is found, and told with what to set to what."""
+
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pytest_httpx import HTTPXMock
+
+from tests.support.cli import called
+from tests.support.records import record
+from webapp.cli.doctor import BACKUP_AGE_AT_MOST, examine_store
+from webapp.cli.examination import Finding, Surroundings, examine_outside
+from webapp.http.browser import page_headers
+from webapp.http.client import Outbound
+from webapp.records.owners import note_backup
+from webapp.settings.settings import Settings, read_settings
+from webapp.stores import open_store
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+URL = "https://elicit.example"
+PUBLIC = {"ELICIT_URL": URL, "ELICIT_SECRET": "a" * 32, "ELICIT_PROXIES": "10.0.0.5"}
+STRIPE = {
+    **PUBLIC,
+    "ELICIT_STRIPE_KEY": "sk_test_abc",
+    "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_" + "a" * 32,
+}
+ISSUER = "https://login.example"
+SIGN_IN = {
+    **PUBLIC,
+    "ELICIT_ISSUER": ISSUER,
+    "ELICIT_ISSUER_CLIENT_ID": "abc",
+    "ELICIT_ISSUER_CLIENT_SECRET": "def",
+}
+API = "https://api.stripe.com/v1"
+EVERY_EVENT = (
+    *("checkout.session.completed", "checkout.session.async_payment_succeeded"),
+    *("checkout.session.async_payment_failed", "checkout.session.expired", "charge.refunded"),
+    *("charge.dispute.created", "charge.dispute.updated", "charge.dispute.closed"),
+)
+
+# What is set for a server of this machine, and what the doctor has to say of it.
+SETTINGS: dict[str, tuple[Mapping[str, str], Sequence[str]]] = {
+    "a name that is none": ({"ELICIT_STROE": "memory:"}, ["ELICIT_STROE", "ELICIT_STORE"]),
+    "no https": ({"ELICIT_URL": "http://elicit.example"}, ["ELICIT_URL", "https"]),
+    "no secret": ({"ELICIT_URL": URL}, ["ELICIT_SECRET", "elicit keys new"]),
+    "a weak secret": ({"ELICIT_SECRET": "short"}, ["ELICIT_SECRET", "elicit keys new"]),
+    "a store that forgets": ({"ELICIT_STORE": "memory:"}, ["ELICIT_STORE to sqlite:///"]),
+    "no such store": ({"ELICIT_STORE": "mongodb://far/db"}, ["ELICIT_STORE", "sqlite:///"]),
+    "half of a provider": ({"ELICIT_GITHUB_CLIENT_ID": "abc"}, ["ELICIT_GITHUB_CLIENT_SECRET"]),
+    "a key that is none": (
+        {"ELICIT_STRIPE_KEY": "pk_test_a", "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_a"},
+        ["ELICIT_STRIPE_KEY", "sk_"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("extra", "words"), SETTINGS.values(), ids=SETTINGS)
+async def test_a_setting_that_is_wrong_is_named_with_its_fix(
+    tmp_path: Path, extra: Mapping[str, str], words: Sequence[str]
+) -> None:
+    told = await called("doctor", home=tmp_path, extra=extra)
+    assert told.status == 1
+    lines = [line for line in told.out.splitlines() if not line.startswith("ok")]
+    assert all(word in "\n".join(lines) for word in words), told.out
+
+
+async def test_another_secret_than_the_stores_is_named(tmp_path: Path) -> None:
+    was = await called("payments", "list", home=tmp_path, extra={"ELICIT_SECRET": "a" * 32})
+    told = await called("doctor", home=tmp_path, extra={"ELICIT_SECRET": "b" * 32})
+    assert (was.status, told.status) == (0, 1)
+    assert "set ELICIT_SECRET to that one" in told.out
+
+
+async def test_a_store_that_has_moved_says_where_to(tmp_path: Path) -> None:
+    old, new = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
+    store = await open_store(old)
+    await store.write(record("a-1"))
+    await store.aclose()
+    assert (await called("move", old, new, home=tmp_path)).status == 0
+    extra = {"ELICIT_STORE": old, "ELICIT_SECRET": "a" * 32}
+    told = await called("doctor", home=tmp_path, extra=extra)
+    assert (told.status, f"has moved to {new}: set ELICIT_STORE to that" in told.out) == (1, True)
+
+
+async def test_as_json_each_thing_has_its_standing_and_its_fix(tmp_path: Path) -> None:
+    told = await called("doctor", "--json", home=tmp_path, extra={"ELICIT_STORE": "memory:"})
+    (found,) = [each for each in json.loads(told.out) if each["standing"] == "wrong"]
+    assert (found["subject"], "ELICIT_STORE" in found["fix"], told.status) == ("kept", True, 1)
+
+
+# A server that others reach: what is there on its way out and in again.
+
+
+def settings_of(environment: Mapping[str, str], tmp_path: Path) -> Settings:
+    return read_settings({"HOME": str(tmp_path), **environment})
+
+
+async def examined(
+    environment: Mapping[str, str],
+    tmp_path: Path,
+    *,
+    end: datetime | Exception = NOW + timedelta(days=90),
+) -> list[Finding]:
+    async def resolve(_: str, __: int) -> Sequence[str]:
+        return ["93.184.215.14"]
+
+    async def certificate(_: str, __: int) -> datetime:
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    async with httpx.AsyncClient() as client:
+        outbound = Outbound(client, allow_loopback=False, resolve=resolve)
+        around = Surroundings(outbound=outbound, now=lambda: NOW, certificate=certificate)
+        return await examine_outside(settings_of(environment, tmp_path), around)
+
+
+def alive(network: HTTPXMock, **about: Any) -> None:
+    answer = {"json": {"status": "ok"}, "headers": page_headers(), **about}
+    network.add_response(url=f"{URL}/live", **answer)
+
+
+def at_stripe(
+    network: HTTPXMock,
+    *endpoints: Mapping[str, Any],
+    date: datetime = NOW,
+    account: int = 200,
+    listing: int = 200,
+) -> None:
+    headers = {"date": format_datetime(date, usegmt=True)}
+    network.add_response(
+        url=f"{API}/account", json={"id": "acct_1"}, headers=headers, status_code=account
+    )
+    if account != 401:
+        network.add_response(
+            url=f"{API}/webhook_endpoints?limit=100",
+            json={"data": list(endpoints)},
+            status_code=listing,
+        )
+
+
+def endpoint(*events: str, url: str = f"{URL}/webhooks/stripe", status: str = "enabled") -> Any:
+    return {"url": url, "status": status, "enabled_events": list(events)}
+
+
+def told_of(found: Sequence[Finding], standing: str) -> str:
+    return "\n".join(f"{each.says} -> {each.fix}" for each in found if each.standing == standing)
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({"status_code": 421}, ["changes the Host header", "proxy_set_header Host"]),
+        ({"status_code": 301, "headers": {"location": "https://x.example"}}, ["ELICIT_URL to"]),
+        ({"status_code": 502}, ["does not reach the server", "--host and --port"]),
+        ({"status_code": 404}, ["another program answers", "set ELICIT_URL", "ELICIT_ROOT_PATH"]),
+        ({"json": None, "text": "<h1>It works!</h1>"}, ["another program answers"]),
+    ],
+    ids=["host", "redirect", "no server", "path", "another"],
+)
+async def test_what_is_before_the_server_is_told(
+    tmp_path: Path, httpx_mock: HTTPXMock, about: dict[str, Any], words: Sequence[str]
+) -> None:
+    alive(httpx_mock, **about)
+    told = told_of(await examined(PUBLIC, tmp_path), "wrong")
+    assert all(word in told for word in words), told
+
+
+async def test_an_address_that_leads_nowhere_is_told(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
+    httpx_mock.add_exception(httpx.ConnectError("refused"), url=f"{URL}/live")
+    told = told_of(await examined(PUBLIC, tmp_path), "wrong")
+    assert f"{URL}/live is not reached from here (ConnectError" in told or "refused" in told
+    assert "set ELICIT_URL to the address that people open" in told
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (NOW + timedelta(days=5, hours=1), "ends in 5 days -> renew it"),
+        (NOW - timedelta(days=1), "has ended -> renew it"),
+        (ssl.SSLCertVerificationError(1, "self-signed"), "with its whole chain"),
+    ],
+    ids=["soon", "ended", "not believed"],
+)
+async def test_a_certificate_that_is_not_good_for_long_is_told(
+    tmp_path: Path, httpx_mock: HTTPXMock, end: datetime | Exception, words: str
+) -> None:
+    alive(httpx_mock)
+    if isinstance(end, ssl.SSLCertVerificationError):
+        end.verify_message = "self-signed"
+    assert words in told_of(await examined(PUBLIC, tmp_path, end=end), "wrong")
+
+
+async def test_what_a_proxy_takes_off_is_told(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
+    headers = {name: value for name, value in page_headers().items() if name != "referrer-policy"}
+    alive(httpx_mock, headers=headers)
+    told = told_of(await examined({**PUBLIC, "ELICIT_PROXIES": ""}, tmp_path), "note")
+    assert "takes off or changes referrer-policy" in told
+    assert "set ELICIT_PROXIES to its address" in told
+
+
+WRONG_AT_STRIPE: dict[str, tuple[dict[str, Any], Sequence[Any], Sequence[str]]] = {
+    "key": ({"account": 401}, [], ["does not know the key", "set ELICIT_STRIPE_KEY"]),
+    "no endpoint": ({}, [], ["no webhook endpoint", "ELICIT_STRIPE_WEBHOOK_SECRET"]),
+    "another endpoint": (
+        {},
+        [endpoint("*", url="https://old.example/webhooks/stripe")],
+        [f"no webhook endpoint {URL}/webhooks/stripe (it has: https://old.example"],
+    ),
+    "switched off": ({}, [endpoint("*", status="disabled")], ["off", "switch it on"]),
+    "too few events": (
+        {},
+        [endpoint(*EVERY_EVENT[:-3])],
+        ["charge.dispute.closed, charge.dispute.created, charge.dispute.updated"],
+    ),
+    "clock": (
+        {"date": NOW - timedelta(minutes=3)},
+        [endpoint("*")],
+        ["180 s ahead of Stripe's", "NTP"],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("about", "endpoints", "words"), WRONG_AT_STRIPE.values(), ids=WRONG_AT_STRIPE
+)
+async def test_what_stripe_says_of_us_is_told_with_the_fix(
+    tmp_path: Path,
+    httpx_mock: HTTPXMock,
+    about: dict[str, Any],
+    endpoints: Sequence[Any],
+    words: Sequence[str],
+) -> None:
+    alive(httpx_mock)
+    at_stripe(httpx_mock, *endpoints, **about)
+    told = told_of(await examined(STRIPE, tmp_path), "wrong")
+    assert all(word in told for word in words), told
+
+
+async def test_a_restricted_key_leaves_open_what_it_may_not_read(
+    tmp_path: Path, httpx_mock: HTTPXMock
+) -> None:
+    alive(httpx_mock)
+    at_stripe(httpx_mock, account=403, listing=403)
+    found = await examined(STRIPE, tmp_path)
+    assert told_of(found, "wrong") == ""
+    assert "cannot be asked with this key -> let it read webhook endpoints" in told_of(
+        found, "note"
+    )
+
+
+async def test_stripe_that_cannot_be_reached_is_no_verdict(
+    tmp_path: Path, httpx_mock: HTTPXMock
+) -> None:
+    alive(httpx_mock)
+    httpx_mock.add_exception(httpx.ConnectError("refused"), url=f"{API}/account")
+    found = await examined(STRIPE, tmp_path)
+    assert told_of(found, "wrong") == ""
+    assert "could not be asked" in told_of(found, "note")
+
+
+async def test_an_issuer_that_does_not_know_itself_by_that_name_is_told(
+    tmp_path: Path, httpx_mock: HTTPXMock
+) -> None:
+    alive(httpx_mock)
+    httpx_mock.add_response(
+        url=f"{ISSUER}/.well-known/openid-configuration", json={"issuer": f"{ISSUER}/"}
+    )
+    told = told_of(await examined(SIGN_IN, tmp_path), "wrong")
+    assert f"{ISSUER} cannot be used" in told
+    assert "ELICIT_ISSUER has to belong to an issuer that names itself so" in told
+
+
+async def test_where_all_is_well_it_is_said_what_has_to_be_registered(
+    tmp_path: Path, httpx_mock: HTTPXMock
+) -> None:
+    alive(httpx_mock)
+    at_stripe(httpx_mock, endpoint(*EVERY_EVENT))
+    httpx_mock.add_response(
+        url=f"{ISSUER}/.well-known/openid-configuration",
+        json={
+            "issuer": ISSUER,
+            "authorization_endpoint": f"{ISSUER}/authorize",
+            "token_endpoint": f"{ISSUER}/token",
+            "jwks_uri": f"{ISSUER}/jwks",
+        },
+    )
+    github = {"ELICIT_GITHUB_CLIENT_ID": "abc", "ELICIT_GITHUB_CLIENT_SECRET": "def"}
+    found = await examined({**STRIPE, **SIGN_IN, **github}, tmp_path)
+    assert {each.standing for each in found} == {"ok"}
+    told = told_of(found, "ok")
+    assert f"its redirect address there has to be {URL}/callback/github" in told
+    assert f"its redirect address there has to be {URL}/signin/callback" in told
+    assert f"Stripe sends all that is needed to {URL}/webhooks/stripe" in told
+    assert "it agrees with Stripe's" in told
+
+
+async def test_the_age_of_the_last_backup_is_told(tmp_path: Path) -> None:
+    settings = settings_of({}, tmp_path)
+
+    async def told() -> str:
+        found = await examine_store(settings, outbound=Outbound.none(), clock=lambda: NOW)
+        (backup,) = [each for each in found if each.subject == "backup"]
+        return f"{backup.standing} {backup.says}"
+
+    assert await told() == "note none was made"
+    for age, words in (
+        (BACKUP_AGE_AT_MOST + timedelta(hours=1), "note the last was made 2026-02-22"),
+        (timedelta(hours=5), "ok the last was made 2026-03-01 07:00 UTC, 0 days ago"),
+    ):
+        store = await open_store(settings.store)
+        with suppress(ValueError):
+            await note_backup(store, NOW - age)
+        await store.aclose()
+        assert (await told()).startswith(words)

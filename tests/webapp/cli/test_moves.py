@@ -1,0 +1,121 @@
+"""`elicit move`: what it says, what it refuses, and what a server does behind the fence."""
+
+from pathlib import Path
+
+import httpx
+
+from tests.support.cli import called, run, serving
+from tests.support.records import record
+from webapp.stores import open_store
+
+
+async def put(address: str, *ids: str) -> None:
+    store = await open_store(address)
+    await store.write(*map(record, ids))
+    await store.aclose()
+
+
+async def ids(address: str) -> list[str]:
+    store = await open_store(address)
+    found = [each.id for each in await store.list("elicitation")]
+    await store.aclose()
+    return found
+
+
+def places(home: Path) -> tuple[str, str]:
+    folder = home / ".local/share/elicit-url"
+    return f"sqlite:///{folder / 'elicit.db'}", f"sqlite:///{home / 'place/new.db'}"
+
+
+async def test_a_served_store_moves_and_the_next_server_has_it_under_the_same_key(
+    tmp_path: Path,
+) -> None:
+    old, new = places(tmp_path)
+    async with serving(home=tmp_path) as server, httpx.AsyncClient(base_url=server.url) as anybody:
+        await put(old, "a-1", "a-2")
+        assert (await anybody.get("/ready")).status_code == 200
+        moved = await called("move", old, new, home=tmp_path)
+        assert (moved.status, moved.err) == (0, "")
+        assert "each was compared" in moved.out
+        assert f"Set ELICIT_STORE to {new} for every server" in moved.out
+        assert "Its key is" in moved.out
+        answer = await anybody.get("/ready")
+        assert answer.status_code == 503
+    refused = await run("serve", "--port", "0", home=tmp_path)
+    assert refused.status == 1
+    assert f"this store has moved to {new}: set ELICIT_STORE to that" in refused.err
+    assert await ids(new) == ["a-1", "a-2"]
+    async with (
+        serving(home=tmp_path, extra={"ELICIT_STORE": new}) as server,
+        httpx.AsyncClient(base_url=server.url) as anybody,
+    ):
+        assert (await anybody.get("/ready")).status_code == 200
+    again = await called("move", old, new, home=tmp_path)
+    assert (again.status, "has been moved before" in again.out) == (0, True)
+    stores = (tmp_path / ".local/share/elicit-url/key.stores").read_text()
+    assert new in stores, "its secrets are kept for the new place"
+
+
+async def test_it_is_undone_and_says_what_that_means(tmp_path: Path) -> None:
+    old, new = places(tmp_path)
+    await put(old, "a-1")
+    assert (await called("move", old, new, home=tmp_path)).status == 0
+    undone = await called("move", "--unfence", old, home=tmp_path)
+    assert undone.status == 0
+    assert "has moved to" in undone.out
+    assert "Serve one of the two only" in undone.out
+    await put(old, "a-2")
+    nothing = await called("move", "--unfence", old, home=tmp_path)
+    assert "There was no fence" in nothing.out
+
+
+async def test_a_dry_run_says_what_there_is_and_makes_nothing(tmp_path: Path) -> None:
+    old, new = places(tmp_path)
+    await put(old, "a-1", "a-2")
+    said = await called("move", old, new, "--dry-run", home=tmp_path)
+    assert said.status == 0
+    assert "2 records would be moved" in said.out
+    assert "2  elicitation" in said.out
+    assert not (tmp_path / "place").exists()
+    await put(old, "a-3")
+
+
+async def test_what_is_set_is_said_to_stay_with_the_servers(tmp_path: Path) -> None:
+    old, new = places(tmp_path)
+    await put(old, "a-1")
+    moved = await called("move", old, new, home=tmp_path, extra={"ELICIT_SECRET": "a" * 32})
+    assert "need the ELICIT_SECRET of now" in moved.out
+    foreign = await called("move", new, f"{new}.2", home=tmp_path)
+    assert "is not the key file of" in foreign.out
+
+
+async def test_what_cannot_be_moved_is_refused(tmp_path: Path) -> None:
+    old, new = places(tmp_path)
+    for arguments, words, status in (
+        ((old, new), "There is no store at the address", 1),
+        ((old,), "Say from where and to where", 2),
+        ((), "Say from where and to where", 2),
+        ((old, new, "--unfence", old), "Say from where and to where", 2),
+    ):
+        refused = await called("move", *arguments, home=tmp_path)
+        assert (refused.status, words in refused.err) == (status, True)
+    await put(old, "a-1")
+    await put(new, "a-2")
+    for target, words, status in (
+        (new, "holds records already: name an empty place", 1),
+        (old, "name another place", 1),
+        ("memory:", "ends with its process", 1),
+        ("mongodb://far", "no store is reached by 'mongodb'", 2),
+    ):
+        refused = await called("move", old, target, home=tmp_path)
+        assert (refused.status, words in refused.err) == (status, True)
+    await put(old, "a-3")
+
+
+async def test_no_password_is_printed(tmp_path: Path) -> None:
+    old, _ = places(tmp_path)
+    await put(old, "a-1")
+    said = await called(
+        "move", old, "postgresql://ann:hunter2@127.0.0.1:1/x", "--dry-run", home=tmp_path
+    )
+    assert "hunter2" not in said.out + said.err

@@ -1,0 +1,117 @@
+"""The store moves while people pay: the old server refuses, the new one has it once."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.shop_env import Shop, buying, open_shop
+from webapp.stores import open_store
+from webapp.stores.backup_file import BackupFile, write_backup
+from webapp.stores.moving import copy, move
+
+# What a place of each kind is reached by.
+PLACES: dict[str, Callable[[Path], str]] = {
+    "sqlite": lambda folder: f"sqlite:///{folder / 'moved.db'}",
+}
+
+
+async def moved(shop: Shop, address: str) -> None:
+    """From its store to that address, by a process beside the server."""
+    target = await open_store(address)
+    await move(shop.store, target)
+    await target.aclose()
+
+
+async def start_there(shop: Shop, address: str) -> None:
+    await shop.store.aclose()
+    shop.store = await open_store(address)
+    await shop.restart(store=address)
+
+
+@pytest.mark.parametrize("place", list(PLACES))
+async def test_a_webhook_that_reaches_the_old_server_lands_once_in_the_new_place(
+    tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = PLACES[place](tmp_path)
+    async with open_shop(clock=Clock(), folder=tmp_path) as shop:
+        async with buying(shop) as buy:
+            await buy.press("card")
+            (event,) = shop.post
+            await moved(shop, address)
+            assert (await shop.tell(event)).status_code == 503
+            why = [vars(each).get("why") for each in caplog.records]
+            assert any("has moved to" in str(each) for each in why), "the operator reads it"
+            assert await shop.statuses() == ["opened"]
+        await start_there(shop, address)
+        assert (await shop.tell(event)).json() == {"received": "accepted"}
+        assert (await shop.tell(event)).json() == {"received": "duplicate"}
+        assert await shop.ledger() == ["open"]
+        async with shop.env.caller("legacy") as caller:
+            assert (await caller.text("report")) == "paid 9.00 EUR"
+        assert await shop.ledger() == ["spent"]
+
+
+@pytest.mark.parametrize("place", list(PLACES))
+async def test_a_link_that_was_opened_before_is_paid_after(tmp_path: Path, place: str) -> None:
+    address = PLACES[place](tmp_path)
+    async with open_shop(clock=Clock(), folder=tmp_path) as shop:
+        async with buying(shop) as buy:
+            there = await buy.person.go_on(buy.link)
+            await moved(shop, address)
+        await start_there(shop, address)
+        await buy.person.press_there(there, "card")
+        assert await shop.tell_all() == ["accepted"]
+        async with shop.env.caller("legacy") as caller:
+            assert (await caller.text("report")) == "paid 9.00 EUR"
+
+
+@pytest.mark.parametrize("place", list(PLACES))
+async def test_after_a_restore_an_open_question_is_answered_and_a_receipt_is_used(
+    tmp_path: Path, place: str
+) -> None:
+    address = PLACES[place](tmp_path)
+    async with open_shop(clock=Clock(), folder=tmp_path) as shop:
+        async with buying(shop) as buy:
+            there = await buy.person.go_on(buy.link)
+            paid = buy.caller.call("report", topic="coffee")
+            link = await buy.caller.link()
+            paid.cancel()
+            await buy.person.pay(link)
+            assert await shop.tell_all() == ["accepted"]
+            await write_backup(shop.store, tmp_path / "backup", now=shop.clock())
+            assert sorted(await shop.statuses()) == ["accepted", "opened"]
+        await shop.store.aclose()
+        (tmp_path / "shop.db").unlink()
+        store = await open_store(address)
+        assert await copy(BackupFile(tmp_path / "backup").scan, store)
+        await store.aclose()
+        await start_there(shop, address)
+        assert await shop.ledger() == ["open"]
+        await buy.person.press_there(there, "card")
+        assert await shop.tell_all() == ["accepted"]
+        async with shop.env.caller("legacy") as caller:
+            assert await caller.text("report") == "paid 9.00 EUR"
+            assert await caller.text("report", topic="coffee") == "paid 9.00 EUR"
+            assert not caller.has_links_left
+        assert await shop.ledger() == ["spent", "spent"]
+
+
+async def test_behind_a_fence_nothing_is_acknowledged_and_the_reason_is_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_shop(clock=Clock(), folder=tmp_path) as shop, buying(shop) as buy:
+        await shop.store.fence("this store has moved to valkey://far.example/0")
+        ready = await buy.person.browser.get(f"{shop.url}/ready")
+        assert (ready.status_code, ready.json()["status"]) == (503, "unavailable")
+        assert (await buy.person.browser.get(f"{shop.url}/live")).status_code == 200
+        async with shop.env.caller("legacy") as caller:
+            assert "[STORE_UNAVAILABLE]" in await caller.text("report", topic="coffee")
+        pressed = await buy.person.press(buy.link)
+        assert pressed.status == 503
+        assert "far.example" not in pressed.text
+        assert any("far.example" in str(vars(each).get("why")) for each in caplog.records)
+        await shop.store.fence(None)
+        await buy.pay()
+        assert await buy.result() == "paid 9.00 EUR"

@@ -1,0 +1,57 @@
+"""How long records stay, as the operator sets it: never less than a late payment needs."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from flows.elicitation.states import RECORD_KEPT
+from tests.support.clock import Clock
+from tests.support.service_env import asked, process
+from webapp.settings.quotas import PolicySettings
+from webapp.settings.settings import BadSettings, read_settings
+from webapp.stores.memory import MemoryStore
+
+
+@pytest.mark.parametrize(
+    ("kind", "days", "kept"),
+    [
+        ("url", 2, 2),
+        ("url", 90, 90),
+        ("payment", 2, RECORD_KEPT.days),
+        ("payment", 90, 90),
+    ],
+)
+async def test_a_question_stays_as_long_as_is_set_and_a_payments_a_month_at_least(
+    kind: str, days: int, kept: int
+) -> None:
+    store, policies = MemoryStore(), PolicySettings(keep_records=timedelta(days=days))
+    async with process(store, Clock(), policies=policies) as service:
+        question = await asked(service, kind=kind)
+        (record,) = await store.list("elicitation")
+        assert record.erase_at == question.expires_at + timedelta(days=kept)
+        just_before = question.expires_at + timedelta(days=kept, seconds=-1)
+        assert await store.erase(before=just_before, owner=question.owner) == 0
+        assert await store.erase(before=record.erase_at, owner=question.owner) == 1
+
+
+async def test_by_itself_all_is_as_the_rules_of_each_kind_say() -> None:
+    store = MemoryStore()
+    async with process(store, Clock()) as service:
+        question = await asked(service)
+        (record,) = await store.list("elicitation")
+        assert record.erase_at == question.erase_at
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ELICIT_KEEP_RECORDS", "12h"),
+        ("ELICIT_KEEP_RECORDS", "20y"),
+        ("ELICIT_KEEP_WEBHOOKS", "6d"),
+    ],
+)
+def test_a_time_that_is_too_short_or_none_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(BadSettings, match=name):
+        read_settings({"HOME": str(tmp_path), name: text})
+    read_settings({"HOME": str(tmp_path), name: "90d"})

@@ -1,0 +1,197 @@
+"""A store moves: whole, checked, wherever it is cut off, and never into what is somebody else's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from flows.errors import StoreUnavailable
+from tests.support.records import HOLD, NOW, record, scanned
+from webapp.stores import Record, Store, open_store
+from webapp.stores.moving import NotMoved, move, unfence
+from webapp.stores.sqlite import SqliteStore
+
+Places = tuple[Store, Store]
+
+
+class Killed(BaseException):
+    """The process is gone at this point."""
+
+
+class Dying(SqliteStore):
+    """It dies before the change whose turn it is; `left` counts them, of both places."""
+
+    left = [0]  # noqa: RUF012 - of all openings
+
+    async def load(self, *records: Record) -> None:
+        self._count()
+        await super().load(*records)
+
+    async def fence(self, why: str | None) -> None:
+        self._count()
+        await super().fence(why)
+        self._count()  # it was done, and nobody was told
+
+    def _count(self) -> None:
+        self.left[0] -= 1
+        if self.left[0] == 0:
+            raise Killed
+
+
+@pytest.fixture
+async def places(tmp_path: Path) -> AsyncIterator[Places]:
+    source = await open_store(f"sqlite:///{tmp_path / 'old.db'}")
+    target = await open_store(f"sqlite:///{tmp_path / 'new.db'}")
+    yield source, target
+    await source.aclose()
+    await target.aclose()
+
+
+async def filled(store: Store) -> list[Record]:
+    for owner in ("a", "b", "c"):
+        rows = [record(f"{owner}-{number}", owner=owner, due_at=NOW) for number in range(400)]
+        written = await store.write(*rows)
+        await store.write(record(f"{owner}-key", owner=owner, key="k", erase_at=NOW))
+        await store.write(replace(written[0], status="opened", sealed=bytes(60_000)))
+    await store.due(NOW, hold=HOLD, limit=3)
+    return await scanned(store)
+
+
+def in_order(records: list[Record]) -> list[Record]:
+    return sorted(records, key=lambda each: (each.owner, each.kind, each.id))
+
+
+async def test_all_is_there_as_it_was_and_only_the_new_place_takes_writes(places: Places) -> None:
+    source, target = places
+    rows = await filled(source)
+    assert (await move(source, target)).records == 1203
+    assert in_order(await scanned(target)) == in_order(rows)
+    await target.write(record("a-new"))
+    with pytest.raises(StoreUnavailable) as refusal:
+        await source.write(record("a-new"))
+    assert refusal.value.why == (
+        f"this store has moved to {target.address}: set ELICIT_STORE to that"
+    )
+
+
+async def test_once_more_changes_nothing_also_where_the_new_place_is_served(places: Places) -> None:
+    source, target = places
+    await filled(source)
+    await move(source, target)
+    await target.write(record("a-new"))
+    again = await move(source, target)
+    assert (again.was_before, again.records) == (True, 1204)
+    await target.check()
+
+
+async def test_cut_off_anywhere_it_is_brought_to_its_end(tmp_path: Path) -> None:
+    deaths, has_died = 0, True
+    while has_died:
+        deaths += 1
+        folder = tmp_path / str(deaths)
+        source, target = [await Dying.open(folder / name) for name in ("old.db", "new.db")]
+        for number in range(3):
+            await source.write(*(record(f"a-{number}{each:03}") for each in range(400)))
+        rows = in_order(await scanned(source))
+        Dying.left[0] = deaths
+        try:
+            await move(source, target)
+            has_died = False
+        except Killed:
+            # Nobody could write to both at any time, nor to half of it.
+            is_open = [await each.fenced() is None for each in (source, target)]
+            assert is_open in ([True, True], [True, False], [False, False], [False, True])
+            if is_open == [True, True]:
+                assert await scanned(target) == []
+            if is_open == [False, True]:
+                assert in_order(await scanned(target)) == rows
+            Dying.left[0] = 0
+            assert (await move(source, target)).records == 1200
+        assert in_order(await scanned(target)) == rows
+        assert [await each.fenced() is None for each in (source, target)] == [False, True]
+        await source.aclose()
+        await target.aclose()
+    assert deaths > 10
+
+
+async def test_what_is_written_while_it_begins_is_moved_or_refused(places: Places) -> None:
+    source, target = places
+    written, has_begun = list[str](), asyncio.Event()
+
+    async def write_on(task: int) -> None:
+        for number in range(10_000):
+            try:
+                (row,) = await source.write(record(f"a-{task}-{number}"))
+            except StoreUnavailable:
+                return
+            written.append(row.id)
+            has_begun.set()
+
+    async with asyncio.TaskGroup() as group:
+        for task in range(5):
+            group.create_task(write_on(task))
+        await has_begun.wait()
+        await move(source, target)
+    assert sorted(each.id for each in await scanned(target)) == sorted(written)
+
+
+async def test_a_place_that_holds_something_is_left_alone(places: Places) -> None:
+    source, target = places
+    await filled(source)
+    await target.write(record("a-own"))
+    with pytest.raises(NotMoved, match="holds records already: name an empty place"):
+        await move(source, target)
+    await source.check()
+    await target.check()
+
+
+async def test_a_place_where_something_else_is_under_way_is_left_alone(places: Places) -> None:
+    source, target = places
+    await filled(source)
+    await target.fence("somebody is at work")
+    with pytest.raises(NotMoved, match=r"is fenced: somebody is at work\. Name another place"):
+        await move(source, target)
+    await source.fence("somebody is at work")
+    with pytest.raises(NotMoved, match="is fenced for another reason: somebody is at work"):
+        await move(source, target)
+    with pytest.raises(NotMoved, match="name another place"):
+        await move(source, source)
+
+
+async def test_half_a_copy_is_not_unfenced_and_says_what_to_do(tmp_path: Path) -> None:
+    source, target = [await Dying.open(tmp_path / name) for name in ("old.db", "new.db")]
+    await source.write(record("a-1"))
+    Dying.left[0] = 6
+    with pytest.raises(Killed):
+        await move(source, target)
+    Dying.left[0] = 0
+    with pytest.raises(NotMoved, match="is a copy that is not whole"):
+        await unfence(target)
+    assert "being moved" in str(await unfence(source))
+    await source.write(record("a-2"))
+    assert (await move(source, target)).records == 2
+    await source.aclose()
+    await target.aclose()
+
+
+async def test_rows_that_the_old_place_has_no_more_are_found_out(tmp_path: Path) -> None:
+    source, target = [await Dying.open(tmp_path / name) for name in ("old.db", "new.db")]
+    await source.write(record("a-1"), record("a-2"))
+    Dying.left[0] = 6
+    with pytest.raises(Killed):
+        await move(source, target)
+    Dying.left[0] = 0
+    await source.fence(None)
+    await target.load(record("a-3", version=1), record("a-1", version=9))
+    with pytest.raises(NotMoved, match="1 are there that should not be"):
+        await move(source, target)
+    assert await target.fenced() is not None
+    await source.aclose()
+    await target.aclose()
+
+
+async def test_memory_goes_nowhere(places: Places) -> None:
+    with pytest.raises(NotMoved, match="ends with its process"):
+        await move(await open_store("memory:"), places[1])

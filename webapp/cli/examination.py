@@ -1,0 +1,263 @@
+"""What `elicit doctor` looks at beyond this machine: our address, the clock, our registrations.
+
+What could go wrong: a server that looks well to itself and is reached by nobody: its name leads
+elsewhere, a proxy changes what goes through it, a provider sends people and webhooks to another
+address. So the doctor goes out and comes in again by the public address, and asks the providers.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Literal
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+from msgspec import Struct
+
+from flows.errors import Failed
+from flows.oauth.discovery import discover
+from flows.oauth.provider import Provider
+from flows.payments.registry import Gateways
+from webapp.http.browser import page_headers
+from webapp.http.client import Outbound
+from webapp.identity.sign_in import CALLBACK_PATH
+from webapp.settings.settings import Settings
+
+CERTIFICATE_DAYS_AT_LEAST = 14
+CLOCKS_APART_AT_MOST = timedelta(seconds=30)
+_HTTPS = 443
+# How a certificate's end is found out: of a host and port.
+Certificate = Callable[[str, int], Awaitable[datetime]]
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that was looked at; `standing` is ok, note (may be so) or wrong.
+
+    `fix` is what to do, with the setting and its value.
+    """
+
+    subject: str
+    standing: str
+    says: str
+    fix: str | None = None
+
+
+def ok(subject: str, says: str) -> Finding:
+    return Finding(subject=subject, standing="ok", says=says)
+
+
+def note(subject: str, says: str, *, fix: str) -> Finding:
+    return Finding(subject=subject, standing="note", says=says, fix=fix)
+
+
+def wrong(subject: str, says: str, *, fix: str | None = None) -> Finding:
+    """Without a fix of its own `says` has it."""
+    return Finding(subject=subject, standing="wrong", says=says, fix=fix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The network, the clock, and how a certificate is looked at: what tests replace."""
+
+    outbound: Outbound
+    now: Callable[[], datetime]
+    certificate: Certificate
+
+
+async def examine_outside(settings: Settings, around: Surroundings) -> list[Finding]:
+    """All of it, in the order in which it is told."""
+    parts = await asyncio.gather(
+        _address(settings, around),
+        *(_payments(settings, name, around) for name in sorted(settings.sellers)),
+        _accounts(settings, around),
+    )
+    return [finding for part in parts for finding in part]
+
+
+async def certificate_end(host: str, port: int) -> datetime:
+    """When the certificate there ends. Raises OSError, ssl.SSLError too."""
+    async with asyncio.timeout(10):
+        _, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context())
+    certificate = writer.get_extra_info("peercert")
+    writer.close()
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
+
+
+async def _address(settings: Settings, around: Surroundings) -> list[Finding]:
+    """Out, and in again by the public address."""
+    if settings.is_local:
+        return [ok("address", f"{settings.url} is for this machine alone")]
+    found = [await _alive(settings, around.outbound)]
+    if settings.url.startswith("https:"):
+        found.append(await _encrypted(settings, around))
+    if not settings.proxies:
+        fix = "if a proxy stands in front, set ELICIT_PROXIES to its address, as 10.0.0.5"
+        found.append(note("proxy", "nobody's forwarded headers are believed", fix=fix))
+    return found
+
+
+async def _alive(settings: Settings, outbound: Outbound) -> Finding:
+    place = f"{settings.url}/live"
+    try:
+        reply = await outbound.send(httpx.Request("GET", place))
+    except (httpx.HTTPError, Failed) as error:
+        return wrong(
+            "address",
+            f"{place} is not reached from here ({_words(error)})",
+            fix="start the server, and let the name and the proxy lead to it; or set ELICIT_URL to "
+            "the address that people open. Where this machine cannot reach its own public "
+            "address, ask from another one",
+        )
+    return _how_alive(reply, settings)
+
+
+def _how_alive(reply: httpx.Response, settings: Settings) -> Finding:
+    place = f"{settings.url}/live"
+    status = reply.status_code
+    if status == HTTPStatus.MISDIRECTED_REQUEST:
+        return wrong(
+            "address",
+            f"what stands before the server changes the Host header of {place}",
+            fix="let the proxy hand it on (nginx: proxy_set_header Host $http_host), or set "
+            "ELICIT_URL to the address that people open",
+        )
+    if reply.is_redirect:
+        to = reply.headers.get("location", "elsewhere")
+        return wrong(
+            "address",
+            f"{place} leads on to {to}",
+            fix="set ELICIT_URL to the address at which it ends, and register that at providers",
+        )
+    if status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT):
+        return wrong(
+            "address",
+            f"a proxy answers {place} and does not reach the server (HTTP {status})",
+            fix="start the server, with --host and --port as the proxy has them",
+        )
+    if status != HTTPStatus.OK or not _is_ours(reply):
+        return wrong(
+            "address",
+            f"another program answers {place} (HTTP {status})",
+            fix="set ELICIT_URL to the address of this server, with the path under which a proxy "
+            "has it (and ELICIT_ROOT_PATH, if that is taken off)",
+        )
+    changed = [name for name, value in page_headers().items() if reply.headers.get(name) != value]
+    if changed:
+        return note(
+            "address",
+            f"{place} answers, and a proxy takes off or changes {', '.join(changed)}",
+            fix="let the proxy leave the headers of replies as they are",
+        )
+    return ok("address", f"{settings.url} leads here")
+
+
+class _Alive(Struct, frozen=True, kw_only=True):
+    status: Literal["ok"]
+
+
+def _is_ours(reply: httpx.Response) -> bool:
+    try:
+        msgspec.json.decode(reply.content, type=_Alive)
+    except msgspec.MsgspecError:
+        return False
+    return True
+
+
+async def _encrypted(settings: Settings, around: Surroundings) -> Finding:
+    parts = urlsplit(settings.url)
+    host = parts.hostname or ""
+    try:
+        end = await around.certificate(host, parts.port or _HTTPS)
+    except ssl.SSLCertVerificationError as error:
+        return wrong(
+            "certificate",
+            f"browsers do not believe {host}'s certificate: {error.verify_message}",
+            fix=f"give the proxy a certificate of {host} with its whole chain",
+        )
+    except (OSError, ValueError, TimeoutError) as error:
+        says = f"{host}'s certificate cannot be looked at ({_words(error)})"
+        return note("certificate", says, fix="look at it from another machine")
+    days = (end - around.now()).days
+    if days < CERTIFICATE_DAYS_AT_LEAST:
+        says = f"{host}'s certificate ends in {days} days" if days >= 0 else f"{host}'s has ended"
+        return wrong("certificate", says, fix="renew it; what renews it by itself does not run")
+    return ok("certificate", f"{host}'s is good for {days} days")
+
+
+async def _payments(settings: Settings, name: str, around: Surroundings) -> list[Finding]:
+    """What one payment provider says of us, and of the time."""
+    seller = settings.sellers[name]
+    place = None if name in settings.unreached else f"{settings.url}/webhooks/{name}"
+    gateway = Gateways({name: seller}).examinable.get(name)
+    if gateway is None:
+        where = "cannot reach us, so it is asked" if place is None else f"go to {place}"
+        return [ok(name, f"webhooks of {seller.label} {where}; it cannot be asked for more")]
+    try:
+        report = await around.outbound.run(gateway.examine(place))
+    except Failed as error:
+        fix = "let this machine out to it by https, and look at its status page"
+        return [note(name, f"{seller.label} could not be asked ({error})", fix=fix)]
+    found = [
+        ok(name, each.says.rstrip("."))
+        if each.fix is None
+        else (wrong if each.is_wrong else note)(name, each.says.rstrip("."), fix=each.fix)
+        for each in report.findings
+    ]
+    if report.told_at is not None:
+        found += _clock(report.told_at, seller.label, around.now())
+    return found
+
+
+def _clock(told_at: str, label: str, now: datetime) -> Sequence[Finding]:
+    with suppress(ValueError):
+        apart = now - parsedate_to_datetime(told_at)
+        if abs(apart) > CLOCKS_APART_AT_MOST:
+            is_ahead = apart > timedelta()
+            says = f"{abs(apart).total_seconds():.0f} s {'ahead of' if is_ahead else 'behind'}"
+            fix = "set this machine's clock by NTP (timedatectl set-ntp true)"
+            return [wrong("clock", f"it is {says} {label}'s", fix=fix)]
+        return [ok("clock", f"it agrees with {label}'s")]
+    return []
+
+
+async def _accounts(settings: Settings, around: Surroundings) -> list[Finding]:
+    """The issuer where people sign in, and the providers that we are registered at."""
+    found = list[Finding]()
+    client = settings.identity.client
+    if client is not None:
+        place = f"{settings.url}{CALLBACK_PATH}"
+        found.append(await _issuer("ELICIT_ISSUER", client.provider, place, around))
+    for name in sorted(settings.credentials):
+        provider = settings.providers.get(name)
+        if provider is not None:
+            place = f"{settings.url}/callback/{name}"
+            setting = f"ELICIT_{name.upper()}_CLIENT_ID"
+            found.append(await _issuer(setting, provider, place, around))
+    return found
+
+
+async def _issuer(setting: str, provider: Provider, redirect: str, around: Surroundings) -> Finding:
+    register = f"its redirect address there has to be {redirect}"
+    if not provider.discovers:
+        return ok(provider.name, f"{provider.label}: {register}")
+    try:
+        await around.outbound.run(discover(provider))
+    except Failed as error:
+        return wrong(
+            provider.name,
+            f"{provider.issuer} cannot be used ({error})",
+            fix=f"{setting} has to belong to an issuer that names itself so in its "
+            "/.well-known/openid-configuration; if it is in your own network, set "
+            "ELICIT_TRUSTED_HOSTS to its host",
+        )
+    return ok(provider.name, f"{provider.label} says how to connect; {register}")
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__

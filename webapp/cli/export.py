@@ -1,0 +1,95 @@
+"""`elicit export`: what is kept of one person, as JSON, for them.
+
+What could go wrong: the copy opens what the person's own browser never showed: tokens, secrets. So
+each kind of row is told field by field, and none of these is among the fields.
+"""
+
+import argparse
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from flows.elicitation.states import Elicitation
+from flows.oauth.connection import Connection
+from flows.payments.receipt import Payment
+from flows.payments.unresolved import UnresolvedPayment
+from webapp.cli.operator import OWNER_CHARACTERS, shows
+from webapp.cli.people import add_owner, owner_of
+from webapp.records.rows import Approval, ClientRecord, KeptSecret, ValueT
+from webapp.service import Service
+
+# What is told of each kind of row.
+_QUESTION = ("id", "kind", "status", "created_at", "expires_at", "settled_at", "content")
+_ASKED = ("server", "tool", "client", "message")
+_ACCOUNT = (
+    *("provider", "label", "person_id", "server", "scopes", "tools", "used", "name", "picture"),
+    *("status", "connected_at", "ended_at"),
+)
+_PAYMENT = (
+    *("id", "elicitation_id", "server", "tool", "what", "seller", "session", "payment_intent"),
+    *("amount", "currency", "is_live", "status", "paid_at", "spent_at", "refunded", "refunded_at"),
+    "reason",
+)
+_UNRESOLVED = (
+    *("elicitation_id", "tool", "what", "seller", "session", "amount", "currency", "status"),
+    *("found_at", "paid", "paid_currency"),
+)
+_APPROVAL = ("server", "tool", "about", "given_at", "until", "status")
+_CLIENT = ("name", "release", "forms", "links")
+_SECRET = ("status",)
+_NOT_TOLD = "secret"  # the kind whose answers nobody reads
+
+
+class Export(Struct, frozen=True, kw_only=True):
+    """What is kept of one person; amounts are in minor units of ISO 4217."""
+
+    owner: str
+    made_at: datetime
+    questions: list[dict[str, Any]]
+    accounts: list[dict[str, Any]]
+    payments: list[dict[str, Any]]
+    unresolved_payments: list[dict[str, Any]]
+    approvals: list[dict[str, Any]]
+    clients: list[dict[str, Any]]
+    secrets: list[dict[str, Any]]
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Tell all that is kept of one person. Tokens and secrets are left out."
+    add_owner(parser)
+    shows(parser, export_owner, of=Export)
+
+
+async def export_owner(service: Service, owner: str) -> Export:
+    """Raises Refused if nobody or several are meant."""
+    tag = await owner_of(service, owner)
+
+    async def told(kind: type[ValueT], fields: tuple[str, ...]) -> list[dict[str, Any]]:
+        rows = await service.elicitations.rows.all(kind, owner=tag, skips_unreadable=True)
+        return [_fields(row, fields) for row in rows]
+
+    asked = await service.elicitations.rows.all(Elicitation, owner=tag, skips_unreadable=True)
+    return Export(
+        owner=tag[:OWNER_CHARACTERS],
+        made_at=service.clock(),
+        questions=[_question(each) for each in asked],
+        accounts=await told(Connection, _ACCOUNT),
+        payments=await told(Payment, _PAYMENT),
+        unresolved_payments=await told(UnresolvedPayment, _UNRESOLVED),
+        approvals=await told(Approval, _APPROVAL),
+        clients=await told(ClientRecord, _CLIENT),
+        secrets=await told(KeptSecret, _SECRET),
+    )
+
+
+def _question(asked: Elicitation) -> dict[str, Any]:
+    found = _fields(asked, _QUESTION)
+    if asked.kind == _NOT_TOLD:
+        found["content"] = None
+    return {**found, **_fields(asked.asked, _ASKED)}
+
+
+def _fields(row: Struct, fields: tuple[str, ...]) -> dict[str, Any]:
+    return {name: msgspec.to_builtins(getattr(row, name)) for name in fields}

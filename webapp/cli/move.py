@@ -1,0 +1,139 @@
+"""`elicit move`: a store goes to another place, whatever each of the two is.
+
+What could go wrong: the secret stays behind, and nothing that was moved can be opened. So it is
+said which secret is needed there; a key file notes the new place, and is kept for it.
+"""
+
+import argparse
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from flows.errors import StoreUnavailable
+from webapp.cli.operator import counted, kind_word
+from webapp.command import CommandRefused
+from webapp.printing import tell
+from webapp.settings.settings import key_file_of
+from webapp.stores import Store, holds_something, open_store
+from webapp.stores.moving import Moved, NotMoved, move, unfence
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="FROM", nargs="?", help="where it is, as in ELICIT_STORE")
+    parser.add_argument("target", metavar="TO", nargs="?", help="where it is to go: an empty place")
+    parser.add_argument(
+        "--dry-run",
+        dest="is_dry",
+        action="store_true",
+        help="say what would be moved; move nothing",
+    )
+    parser.add_argument(
+        "--unfence",
+        metavar="ADDRESS",
+        help="instead: let servers write again where a store has moved away from",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    match options.source, options.target, options.unfence:
+        case str(source), str(target), None:
+            work = _say_what(source, target) if options.is_dry else _move(source, target)
+        case None, None, str(address):
+            work = _unfence(address)
+        case _:
+            raise CommandRefused(
+                "Say from where and to where (elicit move FROM TO), or --unfence ADDRESS.", status=2
+            )
+    try:
+        asyncio.run(work)
+    except NotMoved as error:
+        raise CommandRefused(str(error)) from error
+    except StoreUnavailable as error:
+        raise CommandRefused(error.why) from error
+
+
+async def _move(source: str, target: str) -> None:
+    await _must_hold_something(source)
+    async with _opened(source) as old, _opened(target) as new:
+        moved = await move(old, new)
+        assert old.address is not None
+        assert new.address is not None
+        _tell_moved(moved, old=old.address, new=new.address)
+        await asyncio.to_thread(_tell_of_secret, old.address, new.address)
+    password = " (with its password)" if "@" in target else ""
+    tell(
+        f"Set ELICIT_STORE to {new.address}{password} for every server, and start them again. They "
+        f"answer 503 until then. To undo it: elicit move --unfence {old.address}; what is written "
+        "from now on is not there."
+    )
+
+
+def _tell_moved(moved: Moved, *, old: str, new: str) -> None:
+    if moved.was_before:
+        tell(f"{old} has been moved before; {new} has {counted(moved.records)} by now.")
+    else:
+        tell(f"All of {old} is in {new}: {counted(moved.records)}, each was compared.")
+
+
+def _tell_of_secret(old: str, new: str) -> None:
+    """Of this environment: the key file, which notes the new place, or what is set."""
+    key_file = key_file_of(os.environ)
+    if key_file is None:
+        tell("The secret does not move: the servers need the ELICIT_SECRET of now.")
+    elif not key_file.path.exists() or old not in key_file.stores():
+        tell(
+            f"The secret does not move, and {key_file.path} is not the key file of {old}: the "
+            "servers need the ELICIT_SECRET or the key file that they have now."
+        )
+    else:
+        key_file.note(new)
+        tell(
+            f"Its key is {key_file.path}, which is kept for the new place too. A server that is "
+            "reached from elsewhere needs ELICIT_SECRET: set it to what that file contains."
+        )
+
+
+async def _say_what(source: str, target: str) -> None:
+    await _must_hold_something(source)
+    if await asyncio.to_thread(holds_something, target):
+        tell("TO is not empty, or cannot be seen. Only a move that was cut off goes on there.")
+    async with _opened(source) as store:
+        kinds = Counter([each.kind async for page in store.scan() for each in page])
+        if why := await store.fenced():
+            tell(f"It is fenced: {why}.")
+    tell(f"{counted(kinds.total())} would be moved:")
+    for kind, number in sorted(kinds.items()):
+        tell(f"  {number:>8}  {kind_word(kind)}")
+    tell("Nothing was changed.")
+
+
+async def _unfence(address: str) -> None:
+    await _must_hold_something(address)
+    async with _opened(address) as store:
+        why = await unfence(store)
+    if why is None:
+        tell("There was no fence.")
+        return
+    tell(f"The fence is gone. It said: {why}.")
+    tell("What was written elsewhere since is not here. Serve one of the two only.")
+
+
+async def _must_hold_something(address: str) -> None:
+    """Opening it would make a new one."""
+    if not await asyncio.to_thread(holds_something, address):
+        raise CommandRefused("There is no store at the address that you named, or it is empty.")
+
+
+@asynccontextmanager
+async def _opened(address: str) -> AsyncGenerator[Store]:
+    try:
+        store = await open_store(address)
+    except ValueError as error:
+        raise CommandRefused(str(error), status=2) from error
+    try:
+        yield store
+    finally:
+        await store.aclose()

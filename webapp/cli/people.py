@@ -1,0 +1,45 @@
+"""One person's data: who is meant, and all records of theirs.
+
+What could go wrong: somebody else's data is handed out or erased, as a name fits two. So a person
+is named by the tag that the lists show, of which any beginning will do that no other has, or as
+their issuer names them, which is exact.
+"""
+
+import argparse
+from collections.abc import AsyncIterator, Sequence
+
+from webapp.cli.table import the_one
+from webapp.command import CommandRefused
+from webapp.records.owners import DATA_KEY, pages
+from webapp.service import Service
+from webapp.stores import Record
+
+
+def add_owner(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--owner",
+        metavar="WHO",
+        required=True,
+        help="the owner as lists show it, or any beginning that no other has; or the issuer and "
+        "the subject, as https://login.example.com#ann",
+    )
+
+
+async def owner_of(service: Service, who: str) -> str:
+    """The tag of the one who is meant. Raises Refused."""
+    store = service.elicitations.store
+    issuer, mark, subject = who.rpartition("#")
+    if mark:
+        owner = service.elicitations.owners.tag(issuer=issuer, subject=subject)
+        if await service.elicitations.owners.knows(owner):
+            return owner
+        raise CommandRefused("Nothing was ever kept for that subject of that issuer.")
+    there = {each.owner: each.owner async for page in pages(store, DATA_KEY) for each in page}
+    return the_one(who, there, what="owner", shown_by="payments (or pending, approvals, clients)")
+
+
+async def records_of(service: Service, owner: str) -> AsyncIterator[Sequence[Record]]:
+    """Theirs alone, of every kind."""
+    async for page in service.elicitations.store.scan():
+        if theirs := [each for each in page if each.owner == owner]:
+            yield theirs

@@ -1,0 +1,128 @@
+"""`elicit purge`: what is kept of one person is erased; what was paid stays, as books need it.
+
+What could go wrong: money that is lost with its row: a payment that comes late, a refund that is
+on its way, a bank's claim. So payments and the questions that may still be paid stay until their
+own time, and that is said. A provider that keeps a grant which nobody here knows of any more: so
+accounts are disconnected there first, and nothing is erased where that did not work.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from flows.elicitation.states import Elicitation, Status
+from flows.errors import Failed
+from flows.oauth.connection import Connection
+from flows.payments.receipt import Payment
+from flows.payments.unresolved import UnresolvedPayment
+from webapp.cli.operator import OWNER_CHARACTERS, counted, does, kind_word
+from webapp.cli.people import add_owner, owner_of, records_of
+from webapp.command import CommandRefused
+from webapp.records.owners import DATA_KEY
+from webapp.records.rows import KINDS, EarlyEvent, StoredWebhook
+from webapp.service import Service
+from webapp.stores import Conflict, Record
+
+# With what opens them, which is the person's data key.
+_STAYS = {
+    DATA_KEY,
+    *(KINDS[one] for one in (Payment, UnresolvedPayment, StoredWebhook, EarlyEvent)),
+}
+_AT_ONCE = 100
+_ROUNDS_AT_MOST = 20
+_OPEN = (Status.PENDING, Status.OPENED)
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Erase what is kept of one person, and disconnect their accounts at the providers. What "
+        "was paid stays, for the books and for what comes late. Without --yes it only says what "
+        "there is."
+    )
+    add_owner(parser)
+    parser.add_argument("--yes", dest="is_sure", action="store_true", help="erase it")
+    does(parser, purge_owner)
+
+
+async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[str]:
+    """Erase it, or say what would be. Raises Refused."""
+    tag = await owner_of(service, owner)
+    there = [each async for page in records_of(service, tag) for each in page]
+    paid = await _asked_for_money(service, tag)
+    erased = [each for each in there if not _stays(each, paid)]
+    said = [f"{counted(len(erased))} of {tag[:OWNER_CHARACTERS]}: {_kinds(erased)}"]
+    if stays := [each for each in there if _stays(each, paid) and each.kind != DATA_KEY]:
+        said.append(
+            f"{counted(len(stays))} of payments stay, without a name: {_kinds(stays)}. Payments "
+            "are erased after ten years, the others 30 days after they are over."
+        )
+    if not is_sure:
+        return [*said, "Nothing was erased. Add --yes to erase the former."]
+    said += await _disconnect(service, tag)
+    for asked in await service.elicitations.rows.all(Elicitation, owner=tag, skips_unreadable=True):
+        if asked.status in _OPEN:
+            await service.elicitations.end(asked, Status.CANCELLED)
+    await _erase(service, tag)
+    return [*said, "It is erased. Backups of before have it still, until you erase those."]
+
+
+async def _disconnect(service: Service, owner: str) -> list[str]:
+    said = list[str]()
+    rows = await service.elicitations.rows.all(Connection, owner=owner, skips_unreadable=True)
+    for one in rows:
+        if one.status == "disconnected":
+            continue
+        try:
+            done = await service.kinds.accounts.keys.disconnect(owner, one.id)
+        except Failed as error:
+            raise CommandRefused(
+                f"{one.label} at {one.provider} is in use this very moment ({error}), so nothing "
+                "more was done: run it again."
+            ) from error
+        where = f"at {done.manage}" if done.manage else "there"
+        said.append(
+            f"{one.label} at {one.provider} is disconnected."
+            if done.revoked
+            else f"{one.provider} was not told of {one.label}: the person can end it {where}."
+        )
+    return said
+
+
+async def _erase(service: Service, owner: str) -> None:
+    """What may go is marked as over, and what is over is erased: again, until nothing is left."""
+    store, now = service.elicitations.store, service.clock()
+    for _ in range(_ROUNDS_AT_MOST):
+        paid = await _asked_for_money(service, owner)
+        left = [
+            replace(each, key=None, due_at=None, erase_at=now)
+            async for page in records_of(service, owner)
+            for each in page
+            if not _stays(each, paid)
+        ]
+        if not left:
+            return
+        for start in range(0, len(left), _AT_ONCE):
+            try:
+                await store.write(*left[start : start + _AT_ONCE])
+            except Conflict:
+                continue  # somebody wrote one of them: next round
+        while await store.erase(owner=owner, before=now):
+            pass
+    raise CommandRefused("Somebody goes on writing there: stop their calls, and run it again.")
+
+
+async def _asked_for_money(service: Service, owner: str) -> set[str]:
+    """The ids of questions for a payment: what comes late is held against them."""
+    rows = await service.elicitations.rows.all(Elicitation, owner=owner, skips_unreadable=True)
+    return {each.id for each in rows if each.kind == "payment"}
+
+
+def _stays(record: Record, paid: set[str]) -> bool:
+    return record.kind in _STAYS or record.id in paid
+
+
+def _kinds(records: Sequence[Record]) -> str:
+    kinds = Counter(kind_word(each.kind) for each in records)
+    return ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items())) or "none"

@@ -1,0 +1,49 @@
+"""`elicit vacuum`: the room of what was erased is given back to the disk, while servers run."""
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+
+from flows.errors import StoreUnavailable
+from webapp.command import CommandRefused, opened_store, quieten, settings_for
+from webapp.printing import tell
+from webapp.settings.settings import Settings
+from webapp.stores.opening import SQLITE
+from webapp.stores.store import Vacuums
+
+_MIB = 1024 * 1024
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_run)
+
+
+def _run(_: argparse.Namespace) -> None:
+    quieten()
+    settings = settings_for(os.environ)
+    before = _size(settings)
+    asyncio.run(_vacuum(settings))
+    after = _size(settings)
+    if before is None or after is None:
+        tell("The room of what was erased is free again.")
+    else:
+        tell(f"The store's file had {before / _MIB:.1f} MiB, and has {after / _MIB:.1f} now.")
+
+
+async def _vacuum(settings: Settings) -> None:
+    async with opened_store(settings) as store:
+        if not isinstance(store, Vacuums):
+            raise CommandRefused("This store keeps no room for what was erased.")
+        try:
+            await store.vacuum()
+        except StoreUnavailable as error:
+            raise CommandRefused(error.why) from error
+
+
+def _size(settings: Settings) -> int | None:
+    """Of a store that is a file of this machine."""
+    path = Path(settings.store.removeprefix(SQLITE))
+    if not settings.store.startswith(SQLITE) or not path.is_file():
+        return None
+    return path.stat().st_size

@@ -1,0 +1,123 @@
+"""A file with all rows of a store: one line each as JSON, whole or not at all, for any store.
+
+The first line says what it is, the last how many rows there are and what they hash to. What the
+store had sealed stays sealed.
+
+What could go wrong: half a file that looks whole, after a full disk or a kill. So it gets its name
+only when all of it is on the disk, and is read to its end before anything of it is used.
+"""
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from webapp.stores.store import RECORDS_AT_MOST, Record, Store
+
+_LAYOUT_VERSION = 1
+_LINE_BYTES_AT_MOST = 256 * 1024
+T = TypeVar("T", bound=Struct)
+
+
+class BadBackup(Exception):
+    """A sentence for the operator: the file is no backup, or is not whole."""
+
+
+class _Head(Struct, frozen=True, kw_only=True):
+    elicit_backup: int
+    made_at: datetime
+
+
+class _Foot(Struct, frozen=True, kw_only=True):
+    rows: int
+    sha256: str
+
+
+class BackupFile:
+    """It is read to its end before it is given. Raises BadBackup, or OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        head, *_ = self._lines()
+        self.made_at = self._read(head, _Head).made_at
+
+    async def scan(self) -> AsyncIterator[Sequence[Record]]:
+        """Its rows, as a store gives them."""
+        page = list[Record]()
+        lines = self._lines()
+        next(lines)
+        for line in lines:
+            page.append(self._read(line, Record))
+            if len(page) == RECORDS_AT_MOST:
+                yield page
+                page = []
+        if page:
+            yield page
+
+    def _lines(self) -> Iterator[bytes]:
+        """The head and each row; the foot has to agree with them."""
+        digest, rows = sha256(), 0
+        with self._path.open("rb") as file:
+            line = file.readline(_LINE_BYTES_AT_MOST)
+            if not line.startswith(b'{"elicit_backup":'):
+                raise BadBackup(f"{self._path} is no file that elicit backup has made.")
+            if self._read(line, _Head).elicit_backup != _LAYOUT_VERSION:
+                raise BadBackup(f"{self._path} is of a newer version of elicit: use that one.")
+            while following := file.readline(_LINE_BYTES_AT_MOST):
+                digest.update(line)
+                rows += 1
+                yield line
+                line = following
+        if not line.startswith(b'{"rows":'):
+            raise BadBackup(f"{self._path} is not whole, its end is missing: take another backup.")
+        if self._read(line, _Foot) != _Foot(rows=rows - 1, sha256=digest.hexdigest()):
+            raise BadBackup(f"{self._path} is damaged: take another backup.")
+
+    def _read(self, line: bytes, what: type[T]) -> T:
+        try:
+            return msgspec.json.decode(line, type=what)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise BadBackup(f"{self._path} is damaged ({error}): take another backup.") from error
+
+
+async def write_backup(store: Store, path: Path, *, now: datetime) -> int:
+    """Write a file of this user's alone; how many rows it has. Raises FileExistsError, OSError."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            rows = await _write(store, file, now=now)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)  # never in place of another
+    finally:
+        os.unlink(draft)  # noqa: PTH108 - one look at the disk, of a command
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # or its name might be gone after a loss of power
+    finally:
+        os.close(folder)
+    return rows
+
+
+async def _write(store: Store, file: IO[bytes], *, now: datetime) -> int:
+    digest, rows = sha256(), 0
+
+    def put(what: Struct) -> None:
+        line = msgspec.json.encode(what) + b"\n"
+        digest.update(line)
+        file.write(line)
+
+    put(_Head(elicit_backup=_LAYOUT_VERSION, made_at=now))
+    async for page in store.scan():
+        for record in page:
+            put(record)
+            rows += 1
+    put(_Foot(rows=rows, sha256=digest.hexdigest()))
+    return rows
