@@ -160,10 +160,10 @@ async def our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> 
             await elicitations.write(question)
             person = asyncio.create_task(browse(question.id))
             settled = question
-            while settled.take is None:  # a shared store says now and then to look again
+            while settled.take is None:  # a wake is a hint, to look again
                 now = utc_now()
                 changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
-                settled = await elicitations.newest(question, changes)
+                settled = await elicitations.newest(settled, changes)
             await elicitations.each(
                 [settled.id], lambda e: states.deliver(e, run="run", now=utc_now())
             )

@@ -5,13 +5,14 @@ They are committed, so that they can be read anywhere; tests/test_docs.py holds 
 
 import argparse
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from flows import errors
 from flows.errors import ElicitError
 from webapp.cli.main import COMMANDS, parser_for
 from webapp.settings.settings import TABLE
+from webapp.telemetry.families import COUNTED, OF_THE_STORE, MetricFamily
 
 HERE = Path(__file__).parent
 WRITTEN = "<!-- Written by `python -m docs.reference`; change the code, not this page. -->"
@@ -65,11 +66,45 @@ Under the name of each error stand its code, and the codes by which it is known 
 """
 
 
+def metrics() -> str:
+    """Each family of metrics."""
+    return f"""# Metrics
+
+{WRITTEN}
+
+[Monitoring](monitoring.md) says how they are read. `deploy/grafana/elicit-url.json` shows them, and `deploy/prometheus/alerts.yml` has rules that say when somebody should look.
+
+Labels take their values from the code and the settings: kinds of questions, statuses, operations, and the names of providers that you configured. A provider that an author's code declares is `other`. Nobody is named, and no id stands in them.
+
+## Counted in each process
+
+Several workers of one machine are one: whichever is asked tells of all of them.
+
+{_families(COUNTED)}
+
+## Of the store
+
+All processes of a store see the same. Take the largest of what several servers tell, not the sum: `max by (kind, age) (elicit_questions_open)`.
+
+{_families(OF_THE_STORE)}
+"""
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings,
     "commands.md": commands,
     "errors.md": error_tree,
+    "metrics.md": metrics,
 }
+
+
+def _families(families: Sequence[MetricFamily]) -> str:
+    rows = _lines(
+        f"| `{one.name}` | {one.kind} | {', '.join(f'`{label}`' for label in one.labels)} "
+        f"| {one.says} |"
+        for one in families
+    )
+    return f"| metric | kind | labels | what it says |\n|---|---|---|---|\n{rows}"
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import counts, valkey
+from benchmarks import counts, scale, valkey
 from benchmarks.bare import BareWriter, SealingWriter
 from benchmarks.calling import REVISIONS, tool_calls
 from benchmarks.figure import Figure, summary, table
@@ -95,3 +95,31 @@ def test_the_table_says_which_target_is_missed():
     ]
     assert set(rule) == {"|", "-"}
     assert ["MISSED" in line for line in lines] == [False, True]
+
+
+async def test_what_ends_one_process_is_foretold_from_what_a_lifecycle_takes():
+    for measured in await scale.measured_stores(times=50):
+        # A process is never busy for longer than it took.
+        assert measured.foretold.calls >= measured.counted > 0
+    assert (await scale.measured_call(measured.store, times=10)).processor > 0
+
+
+def test_more_machines_do_more_until_the_store_ends():
+    call = scale.CallCosts(processor=0.005, writes=5, reads=4)
+    for store in scale.STORES[1:]:
+        ends = [
+            scale.limits(call, store, scale.Site(machines=n, connections=10**6, pending=10**9))[0]
+            for n in scale.MACHINES
+        ]
+        assert ends[0].name == "our processors"
+        assert ends[-1].name == "the store's processors"
+        assert ends[0].calls < ends[2].calls
+    sqlite = scale.limits(call, scale.STORES[0], scale.Site(machines=2))
+    assert [(end.name, end.calls) for end in sqlite] == [("one machine", 0)]
+
+
+def test_a_line_is_told_for_each_store_and_number_of_machines():
+    call = scale.CallCosts(processor=0.005, writes=5, reads=4)
+    told = scale.table(call, scale.STORES, scale.Site(machines=1)).splitlines()
+    assert len(told) == 2 + 1 + 2 * len(scale.MACHINES)
+    assert len({line.count("|") for line in told}) == 1

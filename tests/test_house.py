@@ -38,10 +38,12 @@ ROOMS = (
     *(
         f"webapp.{room}"
         for room in (
-            *("limits", "printing", "stores", "deadline", "http", "records", "elicitations"),
-            *("oauth", "payments", "logs", "identity", "sandbox", "settings", "kinds"),
-            *("completion", "calls", "service", "coroutines", "sweeper", "connecting", "command"),
-            *("pages", "mcp", "server", "routes", "app", "serving", "demo", "testing", "cli"),
+            *("limits", "printing", "telemetry", "stores", "deadline", "http", "records"),
+            *("elicitations", "oauth", "payments", "logs", "identity", "sandbox", "settings"),
+            *("kinds", "completion", "calls", "service", "collector", "coroutines", "sweeper"),
+            *("connecting", "command"),
+            *("pages", "mcp", "server", "routes", "workers", "app", "serving", "demo", "testing"),
+            "cli",
         )
     ),
     "webapp",
@@ -199,13 +201,16 @@ def test_no_module_is_too_long_to_be_seen_whole() -> None:
 
 # Short, and of use to one file of their folder alone: those that stand by themselves all the same.
 ALONE = {
+    "webapp/settings/telemetry.py": "what an operator watches, for which the settings have no room",
     "flows/schema/rules.py": "a table of JSON Schema's rules, read apart from what reads a schema",
     "webapp/calls/outcome.py": "what a tool gets, which its verbs have no room for",
     "webapp/demo/paired.py": "how the demo proves itself, apart from what it shows",
     "webapp/demo/tools.py": "the tools that somebody who tries it reads",
     "webapp/demo/waiting.py": "what a terminal shows meanwhile",
     "webapp/elicitations/cache.py": "what may be remembered, and never believed",
+    "webapp/mcp/traced.py": "a middleware that stands before the library's, and not with ours",
     "webapp/mcp/params.py": "arguments as the library reads them",
+    "webapp/settings/processes.py": "one subject's settings, for which there is no room beside",
     "webapp/pages/builder_payments.py": "one kind's pages, which the builder has no room for",
     "webapp/pages/views_forms.py": "one kind's views",
 }
@@ -243,6 +248,7 @@ def test_the_map_names_every_room() -> None:
 def test_the_sandbox_is_reached_by_its_address_alone() -> None:
     serves = {
         "webapp/serving/http_server.py": "webapp.sandbox",
+        "webapp/serving/supervising.py": "webapp.sandbox.settings",
         "webapp/app.py": "webapp.sandbox.settings",
     }
     serves["webapp/settings/sandboxed.py"] = serves["webapp/app.py"]

@@ -509,7 +509,8 @@ MAY_START = {
         "create_subprocess_exec": "a client, which ends by itself",
         "stdio_client": "the same",
     },
-    "public/servers.py": {"subprocess.run": "installs the servers"},
+    "support/pinned.py": {"subprocess.run": "installs packages"},
+    "deployment/versions.py": {"subprocess.run": "git, and nothing of ours"},
     "public/test_public_servers.py": {
         "subprocess.run": "git, and nothing of ours",
         "stdio_client": "with a standard error that is heard",
@@ -527,9 +528,14 @@ MAY_START = {
     "webapp/testing/test_person.py": {"ASGITransport": "an author's own, and nothing of ours"},
     "webapp/testing/test_plugin.py": {"subprocess.run": "a run of an author's tests"},
     "typescript/packages.py": {"subprocess.run": "installs the clients"},
+    "webapp/telemetry/test_deployed_files.py": {"subprocess.run": "promtool, and nothing of ours"},
+    "webapp/telemetry/test_export.py": {"subprocess.run": "serves nobody, and its words are read"},
+    "webapp/telemetry/test_metrics.py": {"Popen": "counts, and serves nobody"},
     "webapp/identity/test_accepting.py": {"Config": "nothing is served with it"},
     "support/serving.py": {"ASGITransport": "overheard", "Config": "overheard"},
-    "webapp/test_workers.py": {"create_subprocess_exec": "each line of it is heard"},
+    "webapp/telemetry/test_deployed_files.py": {"subprocess.run": "another program"},
+    "webapp/telemetry/test_metrics.py": {"Popen": "counts, and serves nothing"},
+    "webapp/workers/test_processes.py": {"create_subprocess_exec": "each line of it is heard"},
     "webapp/identity/test_local_peer.py": {
         "create_subprocess_exec": "bash and nginx, and nothing of ours"
     },

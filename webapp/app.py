@@ -14,28 +14,23 @@ from urllib.parse import urlsplit
 
 from flows.errors import StoreUnavailable
 from flows.oauth.access_token import Resource
-from flows.question import asking
-from webapp.connecting import outbound_of, service_of, utc_now
+from webapp.collector import Collector
+from webapp.connecting import names_in, outbound_of, service_of, telemetry_of, utc_now
 from webapp.coroutines import asked_in
 from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
-from webapp.http.address import PLAIN_PATH
-from webapp.http.answer import problem, send_answer
+from webapp.http.answer import send_answer
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
 from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send
 from webapp.http.ending import told_of_the_end
-from webapp.http.guard import MACHINE_PATHS, PROBES, Guard
+from webapp.http.guard import MACHINE_PATHS, Guard
 from webapp.http.hsts import StrictTransport
-from webapp.http.parts import bring, nothing_to_begin
 from webapp.http.rate_limit import Paced, Rates
-from webapp.http.requests import Bounded
-from webapp.http.root_path import under
-from webapp.http.workers import must_be_one_process
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
-from webapp.identity.users import Users, Who, must_be_sign_in_url, note_request
+from webapp.identity.users import Users, Who, must_be_sign_in_url
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.logs.events import mask_access_logs
@@ -48,15 +43,19 @@ from webapp.mcp.opened import OpenedSessions
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_be_servable
 from webapp.routes.answers import Answers
-from webapp.routes.router import is_ours, routes
+from webapp.routes.metrics import with_metrics
+from webapp.routes.switch import Switch
 from webapp.sandbox.settings import Sandbox
-from webapp.server import MCP_PATH, HostedApplication, HostedServer
+from webapp.server import HostedApplication, HostedServer
 from webapp.service import Service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.sandboxed import with_sandbox
 from webapp.settings.settings import Settings
 from webapp.stores import Store
+from webapp.stores.observed import observed
 from webapp.sweeper import sweep
+from webapp.workers.processes import must_share
+from webapp.workers.sessions import routed
 
 # By address: a person who clicks about never meets it.
 PAGES_AT_ONCE = 100
@@ -99,12 +98,16 @@ async def open_app(
             raise NotRunning(_TWICE_SERVED)
         await must_name_tools(settings.gate, server)
     async with AsyncExitStack() as stack:
+        number = 1
         if store is None:
-            must_be_one_process(sys.argv, caller=inspect.currentframe())
-            store = await open_noted(settings, clock=clock)
-            stack.push_async_callback(store.aclose)
+            store, number = await _own_store(
+                stack, settings, clock=clock, has_sandbox=sandbox is not None
+            )
+        telemetry = telemetry_of(settings)
+        store = observed(store, telemetry.observer)
         await must_be_servable(store, settings.ring)
         outbound = outbound or await outbound_of(stack, settings)
+        outbound.be_observed(telemetry.observer, names=names_in(settings))
         issuer = None
         if settings.identity.client is not None:
             issuer = Issuer(settings.identity.client.provider, fetch=outbound.send, clock=clock)
@@ -120,6 +123,7 @@ async def open_app(
                 limits=limits,
                 issuer=issuer,
                 users=users,
+                telemetry=telemetry,
             )
         )
         if built is not None:
@@ -136,79 +140,30 @@ async def open_app(
         )
         answers = Answers(pages=pages, server=served.name, has_tools=server is not None)
         background = await stack.enter_async_context(asyncio.TaskGroup())
+        collector = Collector(service)
         loops = (
             listen(service.elicitations),
             service.bodies.renew_leases(),
             service.tool_lists.tell_changes(),
             sweep(service),
+            collector.collect(),
         )
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)
-        if has_endpoint:
-            await stack.enter_async_context(served.running())
         await stack.enter_async_context(asked_in(service, app=asked_as))
         app: ASGIApp = Switch(
             answers=answers, served=served, service=service, root_path=settings.root_path
         )
         if server is not None and issuer is not None and not served.has_own_sign_in:
             app = _protected(app, issuer=issuer, settings=settings, name=served.name, clock=clock)
+        if has_endpoint:
+            await stack.enter_async_context(served.running())
+            workers = routed(
+                app, served, settings=settings, service=service, store=store, processes=number
+            )
+            app = await stack.enter_async_context(workers)
+        app = with_metrics(app, collector=collector, token=settings.telemetry.metrics)
         yield _guarded(app, settings=settings, clock=clock)
-
-
-class Switch:
-    """Sends a request to our routes, or to the served library's application for paths we lack."""
-
-    def __init__(
-        self,
-        *,
-        answers: Answers,
-        served: HostedApplication,
-        service: Service,
-        root_path: str,
-    ) -> None:
-        self._ours = Bounded(routes())
-        self._served = served
-        self._service = service
-        self._root_path = root_path
-        self._parts = {"service": service, "answers": answers, "served": served}
-        self._is_told = False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":  # it all runs by now
-            await nothing_to_begin(receive, send)
-            return
-        if not (is_own := is_ours(scope["path"])) and self._served.has_route(scope):
-            # A route of the author's may complete, in trusted code or with a return token.
-            with asking(self._service.completing):
-                await self._served(scope, receive, send)
-            return
-        if scope["path"] == f"{MCP_PATH}/" and scope["type"] == "http":  # as the libraries do
-            to = {"location": MCP_PATH}
-            await send_answer(under(self._root_path, send), HTTPStatus.TEMPORARY_REDIRECT, b"", to)
-            return
-        if not is_own and (why := self._why_unknown(scope["path"])) is not None:
-            if not self._is_told:
-                self._is_told = True
-                _log.warning("path.unknown: %s", why)
-            if scope["type"] == "http" and scope["path"].endswith(PROBES):
-                status = HTTPStatus.SERVICE_UNAVAILABLE
-                body = problem(status, detail=why, code="path-unknown")
-                await send_answer(send, status, body, {"content-type": "application/problem+json"})
-                return
-        note_request(scope)
-        bring(scope, self._parts)
-        await self._ours(scope, receive, under(self._root_path, send))
-
-    def _why_unknown(self, path: str) -> str | None:
-        """For the operator: what a path says that would be ours without what it begins with."""
-        prefix, _, rest = path[1:].partition("/")
-        if not (rest and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
-            return None
-        url = self._service.public_url
-        return (
-            f"A proxy keeps a path that ELICIT_URL ({url}) lacks: set ELICIT_URL to "
-            f"{url}/{prefix}, or have the proxy take it off."
-        )
 
 
 class NotRunning(RuntimeError):
@@ -387,6 +342,18 @@ def create_app(
 
 def _name_of(settings: Settings, server: Any) -> str:
     return urlsplit(settings.url).netloc if server is None else str(server.name)
+
+
+async def _own_store(
+    stack: AsyncExitStack, settings: Settings, *, clock: Clock, has_sandbox: bool
+) -> tuple[Store, int]:
+    """The store, and how many processes serve it. Raises StoreUnavailable."""
+    number = must_share(
+        sys.argv, store=settings.store, has_sandbox=has_sandbox, caller=inspect.currentframe()
+    )
+    store = await open_noted(settings, clock=clock)
+    stack.push_async_callback(store.aclose)
+    return store, number
 
 
 def _hosted(

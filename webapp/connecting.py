@@ -20,6 +20,7 @@ from webapp.service import Service, open_service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import Settings
 from webapp.stores import Store
+from webapp.telemetry.telemetry import NONE, Telemetry, tracer_here
 
 TIMEOUT_SECONDS = 10.0
 
@@ -55,6 +56,7 @@ def service_of(
     limits: CallLimits | None = None,
     issuer: Issuer | None = None,
     users: Users | None = None,
+    telemetry: Telemetry = NONE,
 ) -> AbstractAsyncContextManager[Service]:
     """The service that these settings describe, on an open store: see `open_service`."""
     return open_service(
@@ -78,7 +80,18 @@ def service_of(
         who=settings.identity,
         issuer=issuer,
         users=users,
+        telemetry=telemetry,
     )
+
+
+def telemetry_of(settings: Settings) -> Telemetry:
+    """Who hears of what happens here: metrics where they are read, traces where they are kept."""
+    tracer = tracer_here(exports=settings.telemetry.exports_traces)
+    if not settings.telemetry.metrics:
+        return Telemetry(tracer=tracer)
+    from webapp.telemetry.metrics import metrics_here  # noqa: PLC0415 - an extra
+
+    return Telemetry(metrics=metrics_here(), tracer=tracer)
 
 
 async def outbound_of(stack: AsyncExitStack, settings: Settings) -> Outbound:
@@ -93,6 +106,15 @@ async def outbound_of(stack: AsyncExitStack, settings: Settings) -> Outbound:
         trusted=settings.trusted_hosts,
         trust=_trust(),
     )
+
+
+def names_in(settings: Settings) -> dict[str, str]:
+    """What providers of payments and the issuer are called, by how their addresses begin."""
+    names = {seller.api: seller.name for seller in settings.sellers.values()}
+    client = settings.identity.client
+    if client is not None and client.provider.issuer is not None:
+        names[client.provider.issuer] = "issuer"
+    return names
 
 
 def _no_cookies() -> CookieJar:

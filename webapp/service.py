@@ -60,6 +60,7 @@ from webapp.records.rows import Approval, StoredWebhook, TurnedAway
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store
+from webapp.telemetry.telemetry import NONE, Telemetry
 
 # What one link may be asked for: a person who clicks about never meets it.
 PRESSES_AT_ONCE = 60
@@ -97,6 +98,7 @@ class Service:
     clock: Clock
     limits: CallLimits
     readiness: Readiness
+    telemetry: Telemetry
     clients: McpClients
     public_url: str
     sandbox_url: str | None
@@ -147,6 +149,7 @@ async def open_service(
     who: IdentitySettings | None = None,
     issuer: Issuer | None = None,
     users: Users | None = None,
+    telemetry: Telemetry = NONE,
 ) -> AsyncGenerator[Service]:
     """Build the service on an open store.
 
@@ -160,7 +163,12 @@ async def open_service(
     owners = await open_owners(store=store, ring=ring)
     policies, limits = policies or PolicySettings(), limits or CallLimits()
     elicitations = Elicitations(
-        store=store, owners=owners, waiters=Waiters(), clock=clock, plugins=Plugins(plugins)
+        store=store,
+        owners=owners,
+        waiters=Waiters(),
+        clock=clock,
+        plugins=Plugins(plugins),
+        telemetry=telemetry,
     )
     elicitations.rows.longer = _longer_kept(policies)
     who, tokens = who or IdentitySettings(), Tokens(ring, origin=public_url)
@@ -255,6 +263,7 @@ async def open_service(
         clock=clock,
         limits=limits,
         readiness=Readiness(store),
+        telemetry=telemetry,
         clients=McpClients(elicitations, settings=policies, silence=limits.silence),
         public_url=public_url.rstrip("/"),
         sandbox_url=sandbox_url,

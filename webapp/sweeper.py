@@ -14,6 +14,7 @@ from flows.payments.unresolved import UnresolvedPayment
 from webapp.records.rows import StoredWebhook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
+from webapp.telemetry.work import note, working
 
 EVERY_SECONDS = 5.0
 HOLD = timedelta(seconds=30)
@@ -43,6 +44,8 @@ async def fall_due(service: Service) -> int:
     now = elicitations.clock()
     await service.inbox.write_counts()
     records = await elicitations.store.due(now, hold=HOLD, limit=DUE_AT_ONCE)
+    lag = max([(now - record.due_at).total_seconds() for record in records if record.due_at] or [0])
+    service.telemetry.observer.swept(at=now, lag_seconds=lag)
     # All at once: a provider that does not answer keeps none of the others waiting.
     async with asyncio.TaskGroup() as group:
         for record in records:
@@ -51,6 +54,11 @@ async def fall_due(service: Service) -> int:
 
 
 async def _look(service: Service, record: Record, now: datetime) -> None:
+    with working(f"sweep {record.kind}", tracer=service.telemetry.tracer):
+        await _tried(service, record, now)
+
+
+async def _tried(service: Service, record: Record, now: datetime) -> None:
     try:
         await _falls_due(service, record, now)
     except Unreadable:
@@ -71,7 +79,9 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
     rows = service.elicitations.rows
     match record.kind:
         case "elicitation":
-            await _elicitation_falls_due(service, await rows.open(record, Elicitation), now)
+            current = await rows.open(record, Elicitation)
+            note(current)
+            await _elicitation_falls_due(service, current, now)
         case "run":
             run = await rows.open(record, Run)
             with suppress(Conflict):

@@ -169,6 +169,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     is_by_code: bool = False  # whoever asked gives letters from the page to the chat
     binding: BrowserBinding | None = None  # which browser was shown letters, and whether they came
     is_for_user: bool = False  # one of the application's own users, whom its `who` knows
+    trace: str | None = None  # the call that asked, where traces are collected: W3C's traceparent
     version: int = 0
 
     def __repr__(self) -> str:

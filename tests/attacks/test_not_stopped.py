@@ -77,6 +77,20 @@ async def test_a_program_that_waits_a_second_is_taken_for_its_person(server, rev
         assert text_of(await soon(call)) == "wiped"
 
 
+async def test_a_decline_at_the_clients_own_time_limit_is_taken_for_the_persons(server, revision):
+    @server.tool()
+    @elicit.gate
+    async def wipe() -> str:
+        return "wiped"
+
+    async with here_by_hand(server, revision) as it:
+        call = await it.asks("wipe")
+        it.clock.tick(seconds=60)
+        await it.shows.says("decline", None)
+        answer = await soon(call)
+    assert "declined" in text_of(answer)
+
+
 async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(server):
     @elicit.gate
     def wipe() -> str:

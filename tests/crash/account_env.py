@@ -80,6 +80,7 @@ class AccountEnv:
     sandbox: Sandbox
     store: Store
     outside: httpx.AsyncClient
+    address: str = ""  # of the store, where it is no file in the folder
 
     def start(
         self,
@@ -101,11 +102,12 @@ class AccountEnv:
                 reads=reads,
                 waits_to_sweep=waits_to_sweep,
                 sandbox=asdict(self.sandbox),
+                store=self.address,
             )
         )
 
     async def records(self, kind: str) -> list[Record]:
-        return list(await self.store.list(kind))
+        return list(await self.store.list(kind, limit=100_000))
 
     async def statuses(self, kind: str = "elicitation") -> list[str]:
         return [record.status for record in await self.records(kind)]
@@ -196,7 +198,9 @@ class AccountEnv:
 
 
 @asynccontextmanager
-async def open_market(process_pool: ProcessPool, folder: Path) -> AsyncIterator[AccountEnv]:
+async def open_market(
+    process_pool: ProcessPool, folder: Path, *, address: str = ""
+) -> AsyncIterator[AccountEnv]:
     # Sockets that are bound and do not listen keep the ports for all the lives.
     with bound("127.0.0.1") as reserved, bound("127.0.0.1") as beside:
         port, its_port = reserved.getsockname()[1], beside.getsockname()[1]
@@ -209,12 +213,17 @@ async def open_market(process_pool: ProcessPool, folder: Path) -> AsyncIterator[
             sandbox=asdict(sandbox),
             is_sandbox=True,
         )
-        store = await open_store(settings_of(public_port=port, folder=str(folder)).store)
+        settings = settings_of(public_port=port, folder=str(folder), store=address)
+        store = await open_store(settings.store)
         try:
             async with (
                 process_pool.start(orders),
+                # A connection that stood idle may end just as it is used again.
                 httpx.AsyncClient(
-                    base_url=sandbox.url, verify=no_certificates(), timeout=300
+                    base_url=sandbox.url,
+                    verify=no_certificates(),
+                    timeout=300,
+                    limits=httpx.Limits(max_keepalive_connections=0),
                 ) as outside,
             ):
                 yield AccountEnv(
@@ -224,6 +233,7 @@ async def open_market(process_pool: ProcessPool, folder: Path) -> AsyncIterator[
                     sandbox=sandbox,
                     store=store,
                     outside=outside,
+                    address=address,
                 )
         finally:
             await store.aclose()

@@ -8,7 +8,7 @@ process that waited for it.
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -82,7 +82,7 @@ async def serve(orders: AccountOrders, line: socket.socket) -> None:
                 say("serving")
                 await reader.read()
         return
-    settings = settings_of(public_port=orders.public_port, folder=orders.folder)
+    settings = settings_of(public_port=orders.public_port, folder=orders.folder, store=orders.store)
     may_sweep = asyncio.Event()
     if not orders.waits_to_sweep:
         may_sweep.set()
@@ -155,8 +155,22 @@ def tools(orders: AccountOrders) -> MCPServer:
         have(key)
         return f"tea for {len(key)} letters under {await elicit.once('work', work)}"
 
+    _add_order(server, work)
     _add_spoiler(server, Path(orders.folder))
     return server
+
+
+def _add_order(server: MCPServer, work: Callable[[str], Awaitable[Json]]) -> None:
+    @server.tool()
+    async def order(number: int) -> str:
+        receipt = await elicit.payment(
+            Money("9.00", "EUR"), f"Tea {number}", timeout=timedelta(hours=3)
+        )
+
+        async def brew(key: str) -> Json:
+            return await work(f"{number} {receipt.id} {key}")
+
+        return f"tea {number} for {await elicit.once('brew', brew)}"
 
 
 def _add_spoiler(server: MCPServer, folder: Path) -> None:

@@ -94,13 +94,14 @@ class Orders:
     die: str | None = None
     later: int = 0
     hangs: bool = False  # the tool's work never ends
+    store: str = ""  # its address; a file in the folder where there is none
 
 
-def settings_of(*, public_port: int, folder: str) -> Settings:
+def settings_of(*, public_port: int, folder: str, store: str = "") -> Settings:
     return Settings(
         url=f"http://127.0.0.1:{public_port}",
         ring=Ring([SECRET]),
-        store=f"sqlite:///{Path(folder) / 'elicit.db'}",
+        store=store or f"sqlite:///{Path(folder) / 'elicit.db'}",
         uid=os.getuid(),
         policies=replace(AT_ONCE, clients=(ListedClient(name="caller"),)),  # it shows all
     )
@@ -118,7 +119,7 @@ async def serve(orders: Orders, line: socket.socket) -> None:
     def say(what: str) -> None:
         writer.write(f"{what}\n".encode())
 
-    settings = settings_of(public_port=orders.public_port, folder=orders.folder)
+    settings = settings_of(public_port=orders.public_port, folder=orders.folder, store=orders.store)
     store = DyingStore(await open_store(settings.store), die=orders.die, say=say)
     async with (
         open_app(

@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -220,7 +220,12 @@ class Calling:
 
 @asynccontextmanager
 async def calling(
-    server: Server, tool: str = "book", *, mode: str, pauses: bool = False
+    server: Server,
+    tool: str = "book",
+    *,
+    mode: str,
+    pauses: bool = False,
+    arguments: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Calling]:
     """Call the tool; what is left of the call ends with the block.
 
@@ -252,7 +257,7 @@ async def calling(
                 client_info=Implementation(name="caller", version="1"),
             ) as client,
         ):
-            result = await client.call_tool(tool, {})
+            result = await client.call_tool(tool, dict(arguments or {}))
         assert isinstance(result.content[0], TextContent)
         assert not result.is_error, result.content[0].text
         return result.content[0].text

@@ -16,11 +16,15 @@ NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 WITH_NGINX = pytest.mark.skipif(NGINX is None, reason="needs nginx")
 _CONFIGURATION = """\
 daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;
-events {{ worker_connections 512; }}
+events {{ worker_connections 2048; }}
 http {{
   access_log {folder}/access.log;
   client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
   fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  {servers}
+}}
+"""
+_ONE_HOST = """\
   server {{
     listen 127.0.0.1:{front};
     location {path}/ {{
@@ -32,7 +36,6 @@ http {{
       proxy_read_timeout 1h;
     }}
   }}
-}}
 """
 
 
@@ -46,14 +49,21 @@ async def nginx(
     folder: Path, front: int, port: int, *, path: str, takes_off: str
 ) -> AsyncIterator[None]:
     """Listens at `front` and hands on to `port` what is below `path`."""
-    assert NGINX is not None
-    text = _CONFIGURATION.format(
-        folder=folder,
+    text = _ONE_HOST.format(
         front=front,
         port=port,
         path=path,
         passed=f"{path.removeprefix(takes_off)}/" if takes_off else "",
     )
+    async with configured(folder, text, front=front):
+        yield
+
+
+@asynccontextmanager
+async def configured(folder: Path, servers: str, *, front: int) -> AsyncIterator[None]:
+    """With what stands in its `http`; one of these servers listens at `front`."""
+    assert NGINX is not None
+    text = _CONFIGURATION.format(folder=folder, servers=servers)
     (folder / "nginx.conf").write_text(text)
     process = await start(
         *(NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf")), name="nginx", cwd=folder

@@ -9,6 +9,7 @@ from tests.support.programs import FASTMCP_RUN
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "hosts.md"
 BEGIN, END = "<!-- made by python -m tests.hosts -->\n", "<!-- to here -->\n"
+ELICIT_SERVE = ("python", "-P", "-m", "elicit_url", "serve", "{app}", "--fd", "{fd}")
 UVICORN = ("uvicorn", "{app}", "--fd", "{fd}")
 GUNICORN = ("gunicorn", "-k", "uvicorn_worker.UvicornWorker", "--bind", "fd://{fd}", "{app}")
 SLOW = "no limit for heads: have a proxy before it that has one"
@@ -24,7 +25,13 @@ HOSTS: Sequence[Host] = (
     StartedHost(
         name="elicit serve",
         says="`elicit serve my_tools:mcp`, `my_tools:create_server`",
-        command=("python", "-P", "-m", "elicit_url", "serve", "{app}", "--fd", "{fd}"),
+        command=ELICIT_SERVE,
+        app="served",
+    ),
+    StartedHost(
+        name="elicit serve, two workers",
+        says="`elicit serve my_tools:mcp --workers 2`",
+        command=(*ELICIT_SERVE, "--workers", "2"),
         app="served",
     ),
     RunHost(
@@ -57,6 +64,18 @@ HOSTS: Sequence[Host] = (
         name="gunicorn",
         says="`gunicorn -k uvicorn_worker.UvicornWorker my_app:app`",
         command=GUNICORN,
+        own={"local": "nobody is local: `elicit pair`", "slow senders": SLOW},
+    ),
+    StartedHost(
+        name="uvicorn, two workers",
+        says="`uvicorn my_app:app --workers 2`",
+        command=(*UVICORN, "--workers", "2"),
+        own=NOTED,
+    ),
+    StartedHost(
+        name="gunicorn, two workers",
+        says="`gunicorn -w 2 -k uvicorn_worker.UvicornWorker my_app:app`",
+        command=(*GUNICORN, "-w", "2"),
         own={"local": "nobody is local: `elicit pair`", "slow senders": SLOW},
     ),
     StartedHost(

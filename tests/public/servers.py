@@ -5,18 +5,13 @@ serves is a copy of its own, with the lines added.
 """
 
 import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
+from tests.support.pinned import installed
+
 HERE = Path(__file__).parent
-PACKAGES = HERE.parents[1] / "build" / "public_servers"
-PINS = HERE / "requirements.txt"
 LINES_AT_MOST = 3
 
 
@@ -45,7 +40,7 @@ class PublicServer:
     added: tuple[Added, ...]
 
     def published(self) -> Path:
-        return installed() / self.package
+        return _packages() / self.package
 
     def copied(self, folder: Path) -> Path:
         """The folder of a copy that has the lines; everything else in it is as published."""
@@ -94,27 +89,8 @@ GIT = PublicServer(
 
 def environment(folder: Path) -> Mapping[str, str]:
     """Where Python finds the copy, the other packages, and ours."""
-    return {"PYTHONPATH": f"{folder}:{HERE.parents[1]}:{installed()}"}
+    return {"PYTHONPATH": f"{folder}:{HERE.parents[1]}:{_packages()}"}
 
 
-@cache
-def installed() -> Path:
-    """The packages as the pins say; they are fetched where they are not there yet."""
-    kept = PACKAGES / PINS.name
-    if not kept.is_file() or kept.read_bytes() != PINS.read_bytes():
-        PACKAGES.parent.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=PACKAGES.parent, prefix="public_servers.") as folder:
-            subprocess.run(
-                [
-                    *(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"),
-                    *("install", "--no-deps", "--require-hashes", "--no-compile"),
-                    *("--requirement", str(PINS), "--target", f"{folder}/all"),
-                ],
-                check=True,
-                timeout=600,
-            )
-            shutil.copy(PINS, f"{folder}/all")
-            shutil.rmtree(PACKAGES, ignore_errors=True)
-            with suppress(OSError):  # another run was first
-                Path(f"{folder}/all").rename(PACKAGES)
-    return PACKAGES
+def _packages() -> Path:
+    return installed(HERE / "requirements.txt", "public_servers")

@@ -32,6 +32,7 @@ import pytest
 from webapp.command import TALKATIVE_LOGGERS
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.logs.events import TOOL_LOGGERS, Events, mask_secrets
+from webapp.records.ids import made_at
 
 OURS = ("webapp", "flows")
 _LEVELS = {
@@ -100,6 +101,7 @@ class Secrets:
 
     def __init__(self, *, pass_on: Callable[..., None] | None = None) -> None:
         self._kinds: dict[str, str] = {}
+        self._ids: set[str] = set()
         self._pass_on = pass_on
 
     def note(self, kind: str, value: object) -> None:
@@ -115,7 +117,16 @@ class Secrets:
             self._kinds.setdefault(quoted, kind)
 
     def in_text(self, text: str) -> set[str]:
-        return {kind for value, kind in self._kinds.items() if value in text}
+        return {
+            kind
+            for value, kind in self._kinds.items()
+            if value in text and not any(value in id for id in self._ids)
+        }
+
+    def note_id(self, id: object) -> None:
+        """An id opens nothing, wherever it is tried; only what looks like one counts as one."""
+        if isinstance(id, str) and made_at(id) is not None:
+            self._ids.add(id)
 
     def in_address(self, address: str) -> None:
         parts = urlsplit(address)
@@ -360,6 +371,8 @@ class _Handler(logging.Handler):
         if record.name in TOOL_LOGGERS or package in OURS:
             mask_secrets(written)
         formatter = self._ours if package in OURS else self._theirs
+        if package in OURS:
+            self._ears.secrets.note_id(vars(record).get("id"))
         more = [f"{v!s} {v!r}" for k, v in vars(record).items() if k not in self._standard]
         where = f"{record.levelname} {record.name}: {record.msg}"
         self._ears.hear(where, "\n".join([formatter.format(written), *more]))

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.support.postgres_server import NOBODY, USER, PostgresServer, free_port
+from tests.support.postgres_server import NOBODY, USER, PostgresServer
 from tests.support.processes import killed, start
 
 _SETTINGS = """\
 [databases]
-* = host={server}
+* = host={server} user={user}
 [pgbouncer]
 listen_addr =
 listen_port = {port}
@@ -36,11 +36,10 @@ def installed() -> str:
 async def pooled(server: PostgresServer, url: str) -> AsyncIterator[str]:
     """The address of the same database through a pooler."""
     folder = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
-    port = free_port()
+    port = 6432  # of which its socket has only the name
     settings = folder / "pgbouncer.ini"
-    auth = f"* = host={server.folder} user={USER}"
-    text = _SETTINGS.format(server=server.folder, port=port, folder=folder)
-    settings.write_text(text.replace(f"* = host={server.folder}", auth), "utf-8")
+    text = _SETTINGS.format(server=server.folder, user=USER, port=port, folder=folder)
+    settings.write_text(text, "utf-8")
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
         os.chown(settings, NOBODY, NOBODY)
@@ -48,10 +47,19 @@ async def pooled(server: PostgresServer, url: str) -> AsyncIterator[str]:
     try:
         socket = folder / f".s.PGSQL.{port}"
         async with asyncio.timeout(300):
-            while not socket.exists():
+            while not await _is_open(socket):
                 assert process.returncode is None
                 await asyncio.sleep(0.01)
         yield url.replace(f"host={server.folder}", f"host={folder}&port={port}")
     finally:
         await killed(process)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _is_open(socket: Path) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(socket)
+    except OSError:
+        return False
+    writer.close()
+    return True

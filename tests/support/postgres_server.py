@@ -8,7 +8,6 @@ import asyncio
 import atexit
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -127,13 +126,6 @@ class PostgresServer:
             await connection.execute(statement)
         finally:
             await connection.close()
-
-
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
-        return port
 
 
 @cache

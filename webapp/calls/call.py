@@ -7,6 +7,7 @@ line returns, and whoever cannot have it waits, takes over, or is told.
 
 import asyncio
 import json
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 RESULT_BYTES_AT_MOST = 32 * 1024  # as it is sealed: JSON text inside JSON
 NO_RESULT = "{}"  # of a body whose result nobody gets
 _NO_TIMEOUT = timedelta(days=1)
+_log = logging.getLogger(__name__)
 
 
 class Call:
@@ -160,6 +162,21 @@ class Call:
         It ends at once where the process does.
         """
         limit = Deadline(until - self.now, ticks=self.elicitations.ticks)
+        observer = self.elicitations.observer
+        observer.held(1)
+        try:
+            return await self._hold(current, waiter, limit=limit, stops=stops)
+        finally:
+            observer.held(-1)
+
+    async def _hold(
+        self,
+        current: Elicitation,
+        waiter: Waiter,
+        *,
+        limit: Deadline,
+        stops: Callable[[], bool],
+    ) -> Elicitation:
         while self.is_waiting_for(current):
             now = self.now
             # An exchange may end later; a broken one the sweeper ends.
@@ -172,6 +189,10 @@ class Call:
             ends_at = until if is_exchanging else min(until, current.expires_at)
             changes = await waiter.changes(until=ends_at, now=now)
             current = await self.elicitations.newest(current, changes)
+            if current.status.is_final and current.settled_at is not None:
+                since = (self.now - current.settled_at).total_seconds()
+                _log.info("call.woken", extra={"id": current.id, "seconds": round(since, 3)})
+                self.elicitations.observer.woken(current.kind, seconds=since)
         return current
 
     async def wait_for(self, others: Collection[asyncio.Future[Any]]) -> None:

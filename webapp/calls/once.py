@@ -1,25 +1,33 @@
 """`once`: work that is done once, however often a tool's body runs again.
 
 What could go wrong: the process dies between the work and its record. Then it is done again, with
-the idempotency key that it got the first time; this cannot be closed from here. Nor can two
-identical calls that two processes begin at one moment. A result that cannot be handed on, as it is
-no JSON or too long, is no reason to do the work again: that it is done is kept in any case.
-Nor may a client that gives its call up end the work half way.
+the idempotency key that it got the first time; this cannot be closed from here. Work that takes
+longer than a moment is claimed in the store, and an identical call in another process waits for
+its end; two that begin within that moment do it twice, with one key. A result that cannot be handed
+on, as it is no JSON or too long, is no reason to do the work again: that it is done is kept in any
+case. Nor may a client that gives its call up end the work half way.
 """
 
 import asyncio
 import inspect
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
 from flows.elicitation.states import Json
-from flows.errors import ResultNotKept, Unreadable
+from flows.errors import ElicitError, ResultNotKept, Unreadable
 from webapp.elicitations.service import Elicitations
 from webapp.records.rows import DoneOnce
 from webapp.stores import Conflict
@@ -30,6 +38,12 @@ OnceKey: TypeAlias = tuple[str, str, str]  # the tool, its body's place among in
 LETTERS_AT_MOST = 1024 * 1024  # of a result's JSON, which is ASCII
 _PIECE = 24 * 1024  # of those in one row, where quotes and backslashes take two
 _FAULT_AT_MOST = 500
+# Quick work costs no claim.
+_CLAIMED_AFTER_SECONDS = 0.5
+_RENEWED_AFTER_SECONDS = 10.0
+_LOOK_SECONDS = 0.25
+CLAIMED = timedelta(seconds=30)
+DOING = "doing"
 KEPT = timedelta(days=1)
 # Longer than any call can still be given the receipt (flows.elicitation.states.KEPT).
 KEPT_UNDER_A_RECEIPT = timedelta(days=60)
@@ -89,20 +103,98 @@ async def do_once(
         await wait({doing})  # an identical call is at it in this process
     elicitations.doing[id] = over = asyncio.get_running_loop().create_future()
     try:
+        done = await elicitations.done(owner=owner, id=id)
+        if _is_claimed(done, elicitations.clock()):
+            done = await _elsewhere(elicitations, owner=owner, id=id, wait=wait)
         with working.begun():
-            done = await elicitations.done(owner=owner, id=id)
-            if done is None:
-                given = await _done(work, key)
+            if done is None or done.status == DOING:
                 erase_at = elicitations.clock() + kept
+                free = done or DoneOnce(id=id, owner=owner, result="", erase_at=erase_at)
+                claim = _Claim(elicitations, free)
+                async with claim.renewed():
+                    given = await _done(work, key)
                 done, *pieces = _kept(given, id=id, owner=owner, erase_at=erase_at)
                 try:
+                    done = replace(done, version=claim.row.version)
                     await elicitations.write(done, *pieces)
                 except Conflict:
-                    done = await elicitations.done(owner=owner, id=id) or done
+                    found = await elicitations.done(owner=owner, id=id)
+                    done = found if found is not None and found.status != DOING else done
     finally:
         del elicitations.doing[id]
         over.set_result(None)
     return _result(name, done, [await _piece(elicitations, done, piece) for piece in done.pieces])
+
+
+class _Claim:
+    """That this process is at it, in the store as soon as it takes longer than a moment."""
+
+    def __init__(self, elicitations: Elicitations, row: DoneOnce) -> None:
+        self._elicitations = elicitations
+        self._is_over = asyncio.Event()
+        self.row = row
+
+    @asynccontextmanager
+    async def renewed(self) -> AsyncGenerator[None]:
+        """Until the work is over, however it ends."""
+        renewing = asyncio.create_task(self._renew())
+        try:
+            yield
+        except BaseException:
+            await self._elicitations.whole(self._release(renewing))
+            raise
+        self._is_over.set()
+        await renewing
+
+    async def _release(self, renewing: asyncio.Task[None]) -> None:
+        """It failed, so whoever calls again need not wait."""
+        self._is_over.set()
+        await renewing
+        if self.row.claimed_until is not None:
+            with suppress(Conflict, ElicitError):
+                await self._elicitations.write(replace(self.row, claimed_until=None))
+
+    async def _renew(self) -> None:
+        pause = _CLAIMED_AFTER_SECONDS
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._is_over.wait()
+                return
+            pause = _RENEWED_AFTER_SECONDS
+            until = self._elicitations.clock() + CLAIMED
+            claimed = replace(self.row, claimed_until=until, status=DOING)
+            try:
+                await self._elicitations.write(claimed)
+            except (Conflict, ElicitError):  # another one was quicker, or the store is not there
+                return
+            self.row = replace(claimed, version=claimed.version + 1)
+
+
+def _is_claimed(done: DoneOnce | None, now: datetime) -> bool:
+    """Whether somebody in another process is at it; what a dead one claimed is free in a while."""
+    if done is None or done.status != DOING or done.claimed_until is None:
+        return False
+    return now < done.claimed_until
+
+
+async def _elsewhere(
+    elicitations: Elicitations, *, owner: str, id: str, wait: Wait
+) -> DoneOnce | None:
+    """What stands there when nobody else is at it any more; `wait` may give up before."""
+
+    async def over() -> None:
+        while _is_claimed(  # noqa: ASYNC110 - what changes is in another process
+            await elicitations.done(owner=owner, id=id), elicitations.clock()
+        ):
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    looking = asyncio.create_task(over())
+    try:
+        await wait({looking})
+    finally:
+        looking.cancel()
+    return await elicitations.done(owner=owner, id=id)
 
 
 async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]], *, working: Working) -> Json:

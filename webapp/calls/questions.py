@@ -7,7 +7,7 @@ link is shown; where the process died between the two, the next same call asks t
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from webapp.elicitations.waiters import Waiter
 from webapp.kinds.gate import holds
 from webapp.kinds.registry import Kinds
 from webapp.stores import Conflict
+from webapp.telemetry.work import note, traceparent
 
 if TYPE_CHECKING:
     from webapp.records.rows import Value
@@ -77,6 +78,7 @@ class Questions:
             if self._is_over():  # a sibling has ended the leg: nobody would be shown this one
                 raise CallOver
             current = await self._park(question, step, waiter, is_ordered=is_ordered)
+            note(current)
             if question.elicitation_id is not None:
                 await self._name(question.elicitation_id, current)
             if isinstance(question.request, Visit):
@@ -118,11 +120,13 @@ class Questions:
             known = run.at(step)
             current, former = await self._look(run, known, join)
             changed: list[Value] = []
+            made_way: Sequence[Elicitation] = ()
             if current is None:
                 room = await self._kinds.policies.room(
                     run, client_id=self._client_id, tool=self._tool
                 )
                 current = await self._start(question, step, join, run)
+                made_way = room.made_way
                 changed += [current, *room.taken_by(current)]
                 if former is not None:
                     changed.append(states.let_go(former))
@@ -149,6 +153,7 @@ class Questions:
                 await pause(number)
                 await self._run.reload()
                 continue
+            self._elicitations.have_moved(*made_way)
             if run is not before:
                 self._run.value = replace(run, version=run.version + 1)
             if changed[0] is current:
@@ -271,4 +276,5 @@ class Questions:
             run=run.id,
             is_by_code=self._is_by_code,
             is_for_user=self._is_for_user,
+            trace=traceparent(),
         )

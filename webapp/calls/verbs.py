@@ -37,6 +37,7 @@ from webapp.calls.unasked import nothing_stands_before
 from webapp.deadline import Deadline
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.waiters import Waiter
+from webapp.telemetry.work import working
 
 T = TypeVar("T")
 LOOK_AGAIN = timedelta(seconds=3)
@@ -317,8 +318,11 @@ class Verbs:
 
     async def _ask_at(self, step: Step, question: Question[T], group: Prompts) -> Outcome[T]:
         """Ask it there; one group is shown together."""
-        call = self.call
-        with call.elicitations.waiters.waiter(leg=call.leg, taker=call.taken) as waiter:
+        call, tracer = self.call, self.call.elicitations.telemetry.tracer
+        with (
+            working(f"ask {step.kind}", tracer=tracer, call=call.leg),
+            call.elicitations.waiters.waiter(leg=call.leg, taker=call.taken) as waiter,
+        ):
             call.waiters.add(waiter)
             group.join(waiter)
             try:

@@ -24,7 +24,7 @@ from webapp.settings.key_file import KeyFile
 from webapp.settings.settings import key_file_of, store_of
 from webapp.stores import open_store
 from webapp.stores.backup_file import BackupFile, BadBackup
-from webapp.stores.moving import NotMoved, copy, half, must_be_empty
+from webapp.stores.moving import NotMoved, copy, fence_empty, half
 from webapp.stores.opening import SQLITE
 from webapp.stores.sqlite_file import SIDES
 
@@ -90,9 +90,7 @@ async def _put(backup: BackupFile, source: Path, address: str) -> None:
         if store.address is None:
             raise ValueError("ELICIT_STORE: memory: ends with its process; set another store.")
         if await store.fenced() != words:
-            await must_be_empty(store)
-            await store.fence(words)
-            await must_be_empty(store)
+            await fence_empty(store, words)
         await copy(backup.scan, store)
         await store.fence(None)
 

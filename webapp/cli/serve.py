@@ -11,13 +11,15 @@ from pathlib import Path
 from webapp.cli.arguments import port
 from webapp.command import CommandRefused, own_command, quieten, settings_for
 from webapp.demo.server import demo_server
-from webapp.http.port import PortUnusable, bind
+from webapp.http.port import PortUnusable, bind, listen
 from webapp.printing import tell
 from webapp.serving.announcing import announcement
 from webapp.serving.finding import load, place_of
 from webapp.serving.http_server import annex_of, loop_factory, serve_http
-from webapp.serving.reloading import serve_anew
+from webapp.serving.reloading import THIS_PROGRAM, serve_anew
+from webapp.serving.supervising import Parent, supervise
 from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL, Settings
+from webapp.workers.relay import make_private
 
 DEMO = "the demo"  # what no path looks like
 
@@ -50,8 +52,25 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="start anew when a file in this folder changes, on the same socket; calls that wait "
         "go on when they are made again",
     )
-    parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # of --reload, to itself
+    parser.add_argument(
+        "--workers",
+        type=number_of_workers,
+        default=1,
+        metavar="N",
+        help="processes that serve, on one socket and one store; one that dies is replaced, and "
+        "SIGHUP starts them anew one by one",
+    )
+    # Of --reload and --workers, to itself.
+    parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--parent-fd", type=int, help=argparse.SUPPRESS)
     parser.set_defaults(run=_run)
+
+
+def number_of_workers(text: str) -> int:
+    found = int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else 0
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of workers (1 to 999)")
+    return found
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -63,7 +82,14 @@ def _run(options: argparse.Namespace) -> int:
         settings = settings_for(os.environ, host=options.host, port=listener.getsockname()[1])
         if options.reload:
             return _reload(options, settings, listener)
-        return _serve(stack, options.server, settings, listener, has_sandbox=options.sandbox)
+        if options.workers > 1:
+            return _supervise(stack, options, settings, listener)
+        parent = None
+        if options.parent_fd is not None:
+            parent = stack.enter_context(Parent(options.parent_fd))
+        return _serve(
+            stack, options.server, settings, listener, has_sandbox=options.sandbox, parent=parent
+        )
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -76,16 +102,60 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _reload(options: argparse.Namespace, settings: Settings, listener: socket.socket) -> int:
+    if options.workers > 1:
+        raise CommandRefused("--reload serves with one process: leave --workers out.", status=2)
     if settings.store == "memory:":
         raise CommandRefused(
             "ELICIT_STORE: with --reload what is in memory: is lost at each change; name a file, "
             "or leave it out.",
             status=2,
         )
-    arguments = ["serve", *([options.server] if options.server else []), "--host", options.host]
+    arguments = _again(options)
     if options.sandbox:
         arguments.append("--sandbox")
     return serve_anew(arguments, listener, folder=Path.cwd())
+
+
+def _again(options: argparse.Namespace) -> list[str]:
+    """What another process of this command is given."""
+    return ["serve", *([options.server] if options.server else []), "--host", options.host]
+
+
+def _supervise(
+    stack: contextlib.ExitStack,
+    options: argparse.Namespace,
+    settings: Settings,
+    listener: socket.socket,
+) -> int:
+    if settings.store == "memory:":
+        raise CommandRefused(
+            "ELICIT_STORE: with --workers what one process keeps in memory: is unknown to the "
+            "others; name a file or a server, or leave it out.",
+            status=2,
+        )
+    try:
+        make_private(settings.processes.folder(settings.uid))
+        listen(listener)
+    except OSError as error:
+        raise CommandRefused(
+            f"XDG_RUNTIME_DIR: the workers cannot reach each other ({error})."
+        ) from error
+    except PortUnusable as error:
+        raise CommandRefused(str(error)) from error
+    annex = None
+    if _has_sandbox(options.server, settings, asked=options.sandbox):
+        annex = stack.enter_context(annex_of(settings, listener))
+    quieten(log=settings.log)
+    command = [*THIS_PROGRAM, *_again(options)]
+    with asyncio.Runner() as runner:
+        return runner.run(
+            supervise(command, listener, settings=settings, number=options.workers, annex=annex)
+        )
+
+
+def _has_sandbox(name: str | None, settings: Settings, *, asked: bool) -> bool:
+    """The demo has one, where only this machine reaches it."""
+    return asked or settings.has_sandbox or (name is None and settings.is_local)
 
 
 def _serve(
@@ -95,20 +165,32 @@ def _serve(
     listener: socket.socket,
     *,
     has_sandbox: bool,
+    parent: Parent | None = None,
 ) -> int:
-    # The demo has one, where only this machine reaches it.
-    has_sandbox = has_sandbox or settings.has_sandbox or (name is None and settings.is_local)
-    annex = stack.enter_context(annex_of(settings, listener)) if has_sandbox else None
+    annex, sandbox = None, None if parent is None else parent.sandbox
+    if parent is None and _has_sandbox(name, settings, asked=has_sandbox):
+        annex = stack.enter_context(annex_of(settings, listener))
+        sandbox = annex.sandbox
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         server = demo_server(settings.url) if name is None else load(name, run=runner.run)
         quieten(log=settings.log)
-        sandbox_url = None if annex is None else annex.sandbox.url
+        sandbox_url = None if sandbox is None else sandbox.url
         lines = announcement(settings, server.name, sandbox_url=sandbox_url)
         if name is None:
             lines.append(_how_to_try(settings))
-        ready = partial(tell, "\n".join(lines))
+        ready = partial(tell, "\n".join(lines)) if parent is None else parent.ready(lines)
         place = DEMO if name is None else place_of(name)
-        runner.run(serve_http(settings, server, listener, place=place, ready=ready, annex=annex))
+        runner.run(
+            serve_http(
+                settings,
+                server,
+                listener,
+                place=place,
+                ready=ready,
+                annex=annex,
+                sandbox=sandbox,
+            )
+        )
     return 0
 
 

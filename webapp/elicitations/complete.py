@@ -64,27 +64,33 @@ async def _keep_late(
     elicitations: Elicitations, id: str, answer: Json, *, also: Also
 ) -> Completion:
     """Keep a late yes for the same question; a newer elicitation of it makes way."""
+    moved: list[Elicitation] = []
 
     async def kept() -> Sequence[Value]:
+        nonlocal moved
         current = await elicitations.get(id)
         if current is None:
             return []
         if not traits_of(current.kind).kept:
             raise NotPossible(status=current.status, wanted=Status.ACCEPTED)
         holder = await elicitations.find(owner=current.owner, join=current.join)
-        moved: list[Elicitation] = []
+        way: list[Elicitation] = []
         if holder is not None and holder.id != id and states.is_kept(current, elicitations.clock()):
-            moved = _made_way(holder, now=elicitations.clock())
-        is_mine = holder is None or holder.id == id or bool(moved)
+            way = _made_way(holder, now=elicitations.clock())
+        is_mine = holder is None or holder.id == id or bool(way)
         late = states.settle_late(
             current, now=elicitations.clock(), content=answer, holds_key=is_mine
         )
-        return [*moved, late, *await also(late)]
+        has_ended = holder is not None and not holder.status.is_final
+        moved = [*way, late] if has_ended else [late]
+        return [*way, late, *await also(late)]
 
     try:
         written = await elicitations.write_afresh(kept)
     except NotPossible:
         return Completion.ALREADY_SETTLED
+    if written:
+        elicitations.have_moved(*moved)
     return Completion.LATE if written else Completion.UNKNOWN
 
 

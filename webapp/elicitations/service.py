@@ -29,6 +29,8 @@ from webapp.records.ids import owner_of
 from webapp.records.owners import Owners
 from webapp.records.rows import DoneOnce, Rows, Value
 from webapp.stores import Conflict, Record, Store
+from webapp.telemetry.telemetry import NONE, Telemetry
+from webapp.telemetry.work import note
 
 T = TypeVar("T")
 # What is written together with the change of an elicitation, read afresh for each try.
@@ -47,8 +49,11 @@ class Elicitations:
         waiters: Waiters,
         clock: Clock,
         plugins: Plugins | None = None,
+        telemetry: Telemetry = NONE,
     ) -> None:
         self.store = store
+        self.telemetry = telemetry
+        self.observer = telemetry.observer
         self.owners = owners
         self.waiters = waiters
         self.clock = clock
@@ -59,6 +64,7 @@ class Elicitations:
         self.recent = Cache()
         self.news = Changes()
         self.hearers: list[Callable[[Record], Awaitable[None]]] = []  # of other processes' writes
+        self.missed: list[Callable[[], None]] = []  # told when some of those may have been missed
         self.plugins = plugins or Plugins()
         self._works: set[asyncio.Task[Any]] = set()
         self.doing: dict[str, asyncio.Future[None]] = {}  # what `once` is at work on
@@ -68,12 +74,18 @@ class Elicitations:
         return self.rows.new_id(owner, now=self.clock())
 
     async def get(self, id: str) -> Elicitation | None:
-        return await self.read(Elicitation, owner=owner_of(id), id=id)
+        found = await self.read(Elicitation, owner=owner_of(id), id=id)
+        if found is not None:
+            note(found)
+        return found
 
     async def as_remembered(self, id: str) -> Elicitation | None:
         """While it goes on, as this process wrote it last, if it did: a write has to follow."""
         known = self.recent.get(id)
-        return known if known is not None and not known.status.is_final else await self.get(id)
+        if known is None or known.status.is_final:
+            return await self.get(id)
+        note(known)
+        return known
 
     async def run(self, *, owner: str, id: str) -> Run | None:
         return await self.read(Run, owner=owner, id=id)
@@ -111,8 +123,11 @@ class Elicitations:
             elif isinstance(value, Elicitation):
                 if self.recent.keep(value):
                     self.waiters.wake(value)
+                if value.version == 1:
+                    self._was_asked(value)
             elif isinstance(value, Run):
                 self.waiters.wake(value)
+        self.observer.wrote(written)
         return written
 
     async def write_afresh(
@@ -170,8 +185,15 @@ class Elicitations:
                 is_read = True
                 await pause(number)
                 continue
+            if changed.status is not current.status:
+                self.have_moved(changed)
             return replace(changed, version=changed.version + 1)
         raise Contended(id)
+
+    def have_moved(self, *changed: Elicitation) -> None:
+        """Their status was written, and is another than before."""
+        for each in changed:
+            self._moved(each)
 
     async def open_attempt(self, id: str, *, browser: str) -> Elicitation:
         """For what leads to no provider of ours."""
@@ -240,17 +262,24 @@ class Elicitations:
         self, id: str, *, run: str, leg: str, known: Elicitation | None = None
     ) -> Elicitation:
         """Raises NotPossible if another leg uses the outcome."""
+        former: Lease | None = None
 
         def free(current: Elicitation) -> Elicitation:
+            nonlocal former
+            former = current.take
             if (lease := current.take) is not None and lease.leg != leg and self._is_unsure(lease):
                 raise NotPossible(status=current.status, wanted="taken")
             return states.take(current, run=run, leg=leg, now=self.clock())
 
         try:
-            return await self.change(id, free, known=known)
+            taken = await self.change(id, free, known=known)
         except NotPossible:
             await self.each([id], lambda e: states.shorten(e, now=self.clock()))
             raise
+        if former is not None and former.leg != leg and not former.is_ended:
+            _log.info("lease.taken_over", extra={"id": id})
+            self.observer.taken_over()
+        return taken
 
     def is_taken(self, current: Elicitation) -> bool:
         """Whether a body may be using its outcome, and will have renewed its lease if it is."""
@@ -311,6 +340,18 @@ class Elicitations:
         finally:
             self._works.discard(task)
 
+    def _was_asked(self, fresh: Elicitation) -> None:
+        _log.info("elicitation.asked", extra={**_told(fresh), "tool": fresh.asked.tool})
+        self.observer.asked(fresh.kind)
+
+    def _moved(self, changed: Elicitation) -> None:
+        status = "late" if changed.is_late else changed.status.value
+        if changed.status.is_final:
+            _log.info("elicitation.settled", extra={**_told(changed), "status": status})
+            self.observer.settled(changed.kind, status)
+        else:
+            _log.info("elicitation.moved", extra={**_told(changed), "status": status})
+
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._works.discard(task)
         if not task.cancelled() and task.exception() is not None:
@@ -339,3 +380,9 @@ class Elicitations:
                 # It ended while the write was under way: the next one need not wait for the lease.
                 await self.each([id], lambda e: states.release(e, leg=leg))
         return settled
+
+
+def _told(elicitation: Elicitation) -> dict[str, str]:
+    """What the log says of it, and the call that waits, whoever ends it."""
+    about = {"id": elicitation.id, "kind": elicitation.kind}
+    return about if elicitation.waiter is None else {**about, "call": elicitation.waiter}

@@ -5,6 +5,7 @@ between the read and the sleep wakes the future that stands already.
 """
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
@@ -95,6 +96,7 @@ class Waiters:
 
     def __init__(self) -> None:
         self.is_draining = False  # the process ends: nobody is to be kept waiting any more
+        self.at_drain = list[Callable[[], object]]()
         self._by_id: dict[str, tuple[Waiter, ...]] = {}
 
     def __len__(self) -> int:
@@ -147,6 +149,8 @@ class Waiters:
         """Whoever waits is told to come again."""
         self.is_draining = True
         self.wake_all()
+        for also in self.at_drain:
+            also()
 
     def wake_all(self) -> None:
         """Something may have been missed: everybody looks again."""

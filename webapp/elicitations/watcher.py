@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
@@ -10,10 +11,11 @@ from webapp.elicitations.changes import KEPT
 from webapp.elicitations.service import Elicitations
 from webapp.records.owners import DATA_KEY
 from webapp.records.rows import KINDS
-from webapp.stores import Record
+from webapp.stores import Choosing, Record
 
 LISTEN_AGAIN_SECONDS = 1.0
 _KEPT = frozenset(KINDS[kind] for kind in KEPT)
+_MANY = frozenset({"elicitation", "run"})
 _log = logging.getLogger(__name__)
 
 
@@ -21,7 +23,10 @@ async def listen(elicitations: Elicitations) -> None:
     """Runs until it is cancelled, or the store is closed."""
     while True:
         try:
-            async for record in elicitations.store.watch():
+            watch = elicitations.store.watch()
+            if isinstance(watch, Choosing):
+                watch.choose(partial(_is_wanted, elicitations))
+            async for record in watch:
                 await _hear(elicitations, record)
             return  # the store is closed
         except StoreUnavailable as error:
@@ -30,12 +35,24 @@ async def listen(elicitations: Elicitations) -> None:
         await _hear(elicitations, None)
 
 
+def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
+    """Questions and runs are many, and nearly all of them are of no use here.
+
+    Whoever begins to wait for one of them reads it after that, and so misses nothing.
+    """
+    if kind not in _MANY or elicitations.waiters.has(id):
+        return True
+    return elicitations.recent.get(id) is not None
+
+
 async def _hear(elicitations: Elicitations, record: Record | None) -> None:
     if record is None:
         elicitations.news.tell(None)
         elicitations.owners.forget(None)
         elicitations.recent.clear()
         elicitations.waiters.wake_all()
+        for tell in elicitations.missed:
+            tell()
         return
     if record.kind in _KEPT:
         elicitations.news.tell(record.owner)

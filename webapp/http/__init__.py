@@ -2,7 +2,7 @@
 
 `guard` checks Host, Origin and path for everything, `address` reads them, `root_path` says where
 below its host we stand, whoever serves us (docs/hosts.md), `ending` hears that the process is to
-end, `workers` that there are several. `requests` reads cookies and queries in linear time,
+end. `requests` reads cookies and queries in linear time,
 `rate_limit` holds back addresses, `connection` tells whether a response arrived, `port` is who
 serves the pages, `httptools_reader` the bounds of a head. `client` is the one way out, through the
 guard against addresses inside (`trusted_hosts` are the operator's own).

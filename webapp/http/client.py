@@ -12,15 +12,23 @@ import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
+from time import perf_counter
+from typing import TYPE_CHECKING, TypeVar
 
 import httpx
+from opentelemetry.trace import StatusCode
 
 from flows.elicitation.flow import Talk
 from flows.errors import Failed
 from flows.oauth.provider import Client
 from webapp.http.trusted_hosts import TrustedHost
+from webapp.telemetry.observer import UNOBSERVED, Observer
+from webapp.telemetry.work import current_work
+
+if TYPE_CHECKING:
+    from opentelemetry.util.types import AttributeValue
 
 T = TypeVar("T")
 _NOT_PUBLIC = (
@@ -30,6 +38,8 @@ _NOT_PUBLIC = (
 _log = logging.getLogger(__name__)
 SECONDS_A_REQUEST = 10.0
 REPLY_BYTES_AT_MOST = 1024 * 1024
+OTHER = "other"
+_FETCH = "fetch"
 UNPACKED = {"accept-encoding": "identity"}
 
 # IPv6 that carries an IPv4 address, which may be one of our own network: NAT64, 6to4, Teredo,
@@ -48,6 +58,40 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 class Transport(httpx.AsyncBaseTransport, httpx.BaseTransport):
     """A way out for clients of both kinds: another one than the network."""
+
+
+class _Asking:
+    """One request, as it is observed: whom it is sent to, what for, and how it went.
+
+    Of a provider that an author's code declares, the name may be anybody's word.
+    """
+
+    def __init__(self, request: httpx.Request, *, provider: str, operation: str) -> None:
+        self._provider, self._operation = provider, operation
+        self._began = perf_counter()
+        work = current_work()
+        about: dict[str, AttributeValue] = {
+            "http.request.method": request.method,
+            "elicit.provider": provider,
+            "elicit.operation": operation,
+        }
+        self._span = None if work is None else work.child(f"{operation} {provider}", about=about)
+
+    def end(self, observer: Observer, reply: httpx.Response | None) -> None:
+        seconds, result = perf_counter() - self._began, "failed"
+        if reply is not None:
+            result = (
+                "ok"
+                if reply.status_code < HTTPStatus.BAD_REQUEST
+                else f"{reply.status_code // 100}xx"
+            )
+        observer.provider_answered(self._provider, self._operation, seconds=seconds, result=result)
+        if self._span is not None:
+            if reply is not None:
+                self._span.set_attribute("http.response.status_code", reply.status_code)
+            if result != "ok":
+                self._span.set_status(StatusCode.ERROR, result)
+            self._span.end()
 
 
 class Outbound:
@@ -70,6 +114,8 @@ class Outbound:
     ) -> None:
         self._client = client
         self._transport = transport
+        self._names: Mapping[str, str] = {}
+        self._observer = UNOBSERVED
         self._trust = trust
         self._allow_loopback = allow_loopback
         self._trusted = trusted
@@ -79,6 +125,10 @@ class Outbound:
     def none(cls) -> "Outbound":
         """For a service that only completes: there is nobody to talk to."""
         return cls(None, allow_loopback=False)
+
+    def be_observed(self, observer: Observer, *, names: Mapping[str, str]) -> None:
+        """`names` are what it is told of whoever is at an address that begins so."""
+        self._observer, self._names = observer, names
 
     def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
         """A client of the tool's own for a provider's API; whoever asked for it closes it.
@@ -112,11 +162,17 @@ class Outbound:
         provider that an author's code has declared.
         """
         is_authors = to is not None and not to.is_operators
+        operation = str(getattr(talk, "__name__", _FETCH)).strip("_")
         try:
             request = next(talk)
             while True:
                 try:
-                    reply = await self.send(request, is_authors=is_authors)
+                    reply = await self.send(
+                        request,
+                        is_authors=is_authors,
+                        operation=operation,
+                        provider=OTHER if is_authors or to is None else to.provider.name,
+                    )
                 except (httpx.HTTPError, Failed) as error:
                     request = talk.throw(error)
                 else:
@@ -136,6 +192,8 @@ class Outbound:
         bytes_at_most: int = REPLY_BYTES_AT_MOST,
         is_operators: bool = True,
         is_authors: bool = False,
+        operation: str = _FETCH,
+        provider: str = OTHER,
     ) -> httpx.Response:
         """One request, following nothing, unpacking nothing. Raises Failed or httpx.HTTPError.
 
@@ -144,6 +202,28 @@ class Outbound:
         """
         if self._client is None:
             raise Failed("Nobody outside can be reached from here.")
+        if provider == OTHER and is_operators and not is_authors:
+            provider = self._name_at(request.url)
+        asking, reply = _Asking(request, provider=provider, operation=operation), None
+        try:
+            reply = await self._send(
+                request,
+                bytes_at_most=bytes_at_most,
+                is_operators=is_operators,
+                is_authors=is_authors,
+            )
+            return reply
+        finally:
+            asking.end(self._observer, reply)
+
+    def _name_at(self, url: httpx.URL) -> str:
+        address = str(url)
+        return next((n for begins, n in self._names.items() if address.startswith(begins)), OTHER)
+
+    async def _send(
+        self, request: httpx.Request, *, bytes_at_most: int, is_operators: bool, is_authors: bool
+    ) -> httpx.Response:
+        assert self._client is not None
         request.headers.update(UNPACKED)
         try:
             async with asyncio.timeout(SECONDS_A_REQUEST):

@@ -31,7 +31,9 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 # Programs spell loopback in three ways and follow redirects badly; each path stands for what is
 # below it too.
-MACHINE_PATHS = ("/mcp", "/.well-known", "/live", "/ready", "/health", "/webhooks", "/api")
+MACHINE_PATHS = (
+    *("/mcp", "/.well-known", "/live", "/ready", "/health", "/metrics", "/webhooks", "/api"),
+)
 # Set in the scope of a request that a configured proxy handed on: whoever sent it, it was not this
 # machine's user.
 PROXIED_KEY = "elicit.proxied"

@@ -31,7 +31,7 @@ _OF_HOSTS = frozenset(
 )
 _UNTOLD = "If a proxy takes that off, say so with ELICIT_ROOT_PATH="
 # The scope as an application of an author's has it, which stands at the root path.
-_ROOT_KEY = "elicit.root_path"
+ROOT_KEY = "elicit.root_path"
 
 
 class Misplaced(Exception):
@@ -75,7 +75,7 @@ def placed(scope: Scope, *, url: str, root_path: str, taken: str) -> Scope:
     if not root_path and mount:
         raise Misplaced(_why(mount, url=url, root_path=root_path), is_mounted=True)
     inside = {name: value for name, value in scope.items() if name not in _OF_HOSTS}
-    inside |= {"path": unquote(path), "root_path": "", _ROOT_KEY: root_path}
+    inside |= {"path": unquote(path), "root_path": "", ROOT_KEY: root_path}
     if scope.get("raw_path") is not None:
         inside["raw_path"] = path.encode("latin-1")
     return inside
@@ -83,7 +83,7 @@ def placed(scope: Scope, *, url: str, root_path: str, taken: str) -> Scope:
 
 def rooted(scope: Scope) -> Scope:
     """The scope for an application that makes addresses of its own: it is told where it stands."""
-    root_path: str = scope.get(_ROOT_KEY, "")
+    root_path: str = scope.get(ROOT_KEY, "")
     if not root_path:
         return scope
     whole = {**scope, "root_path": root_path, "path": root_path + scope["path"]}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 from flows.errors import NoAsker
 from flows.question import current_asker
 from webapp.logs.masking import masked_in_short
+from webapp.telemetry.work import current_work
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -99,8 +100,14 @@ def extras_of(record: logging.LogRecord) -> dict[str, object]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
-def mark_call(record: logging.LogRecord) -> None:
-    """Note which call is running here, and what it was given in confidence."""
+def mark_work(record: logging.LogRecord) -> None:
+    """Note which call and question it is about, and what was given to that in confidence."""
+    work = current_work()
+    if work is not None:
+        facts = vars(record)
+        for name, value in (("id", work.id), ("call", work.call), ("trace_id", work.trace_id)):
+            if value is not None:
+                facts.setdefault(name, value)
     with suppress(NoAsker):
         call = current_asker()
         leg = getattr(call, "leg", None)

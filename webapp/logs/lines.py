@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-from webapp.logs.events import Events, JsonEvents, extras_of, mark_call, root_cause
+from webapp.logs.events import Events, JsonEvents, extras_of, mark_work, root_cause
 
 WINDOW_SECONDS = 60.0
 TROUBLES_AT_MOST = 1000
@@ -24,7 +24,7 @@ ERROR_IDS_AT_MOST = 20
 LEVELS = ("debug", "info", "warning", "error")
 _CLOSING_SECONDS = 5.0
 # What tells one occurrence from the next, and not one trouble from another.
-_OCCURRENCES = frozenset({"id", "error_id", "leg", "event", "call", "hidden"})
+_OCCURRENCES = frozenset({"id", "error_id", "leg", "event", "call", "hidden", "trace_id"})
 # Of the web frameworks: a client that goes away while it sends is no trouble of ours.
 _LEFT = frozenset({"ClientDisconnect", "ClientDisconnectException"})
 
@@ -81,7 +81,7 @@ class Lines(logging.Handler):
         if self._records.qsize() >= WAITING_AT_MOST:
             return  # a disk or a terminal that takes nothing must not take our memory
         handed = copy.copy(record)
-        mark_call(handed)
+        mark_work(handed)
         error = root_cause(handed)
         if error is not None and type(error).__name__ in _LEFT:
             handed.msg, handed.args, handed.exc_info = "request.aborted", (), None

@@ -57,9 +57,11 @@ from webapp.mcp.results import (
 )
 from webapp.mcp.resuming import when_read_later
 from webapp.mcp.tools import ServedTool, has_tool, low_level_of, tool_of
+from webapp.mcp.traced import InTraceOfRequest
 from webapp.mcp.versions import version_of
 from webapp.mcp.visibility import Visibility
 from webapp.service import Service
+from webapp.telemetry.work import working
 
 _log = logging.getLogger(__name__)
 _NOBODY_WITHOUT_FORMS = (
@@ -91,7 +93,9 @@ def attach(
     share_request_state(server, parts, service.request_state_keys)
     mask_tool_logs()
     # HostedServer again, perhaps: the one from before belongs to a service that is closed.
-    parts[:] = [part for part in parts if not isinstance(part, Middleware)]
+    parts[:] = [part for part in parts if not isinstance(part, Middleware | InTraceOfRequest)]
+    if service.telemetry.tracer is not None:
+        parts.insert(0, InTraceOfRequest())
     ours = Middleware(server, service, issuer=issuer, wires=wires or ClientConnections())
     parts.append(ours)
     inner_calls.watch(server)
@@ -222,7 +226,8 @@ class Middleware:
 
         has_result = service.clients.watch(caller, wire)
         is_cut_told = context.request is None or context.protocol_version < MODERN
-        result = await service.bodies.run(call, body, wire, is_cut_told=is_cut_told)
+        with working(tracer=service.telemetry.tracer, call=call.leg):
+            result = await service.bodies.run(call, body, wire, is_cut_told=is_cut_told)
         has_result()
         for id in await asks.ended(service.elicitations):  # while no call was there to tell it
             await context.session.send_elicit_complete(id, related_request_id=request_id)

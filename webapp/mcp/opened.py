@@ -52,24 +52,24 @@ class OpenedSessions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender = self._sender(scope)
         if sender is None:  # its answer would reach nobody, and a body may do what lasts
-            await _refuse(send, HTTPStatus.FORBIDDEN, "It is not known who sent this.")
+            await refuse(send, HTTPStatus.FORBIDDEN, "It is not known who sent this.")
             return
         ids, versions = headers_of(scope, SESSION_HEADER), headers_of(scope, VERSION_HEADER)
         if len(ids) > 1 or len(versions) > 1:  # two readers could take two for the one
-            await _refuse(send, HTTPStatus.BAD_REQUEST, "A header came more than once.")
+            await refuse(send, HTTPStatus.BAD_REQUEST, "A header came more than once.")
         elif versions and versions[0] not in HANDSHAKE_PROTOCOL_VERSIONS:
             await self._app(scope, receive, send)  # later revisions have no sessions
         elif not ids:
             await self._open(scope, receive, send, sender=sender)
         elif (session := self._open_ones.get(ids[0])) is None or session.sender.key != sender.key:
-            await _refuse(send, HTTPStatus.NOT_FOUND, "Session not found")
+            await refuse(send, HTTPStatus.NOT_FOUND, "Session not found")
         else:
             await self._use(ids[0], session, scope, receive, send)
 
     async def _open(self, scope: Scope, receive: Receive, send: Send, *, sender: Sender) -> None:
         if not await self._make_room(sender):
             _log.warning("session.no_room", extra={"nameless": sender.is_nameless})
-            await _refuse(
+            await refuse(
                 send,
                 HTTPStatus.TOO_MANY_REQUESTS,
                 "Too many sessions are open. End those that you do not use, or wait a minute.",
@@ -166,7 +166,7 @@ async def _to_nobody(message: Message) -> None:
     pass
 
 
-async def _refuse(send: Send, status: HTTPStatus, why: str) -> None:
+async def refuse(send: Send, status: HTTPStatus, why: str) -> None:
     """As the library does it."""
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": why}}
     body = json.dumps(error).encode()

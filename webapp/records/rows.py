@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from flows.elicitation.calling_client import SeenClient
 from flows.elicitation.run import Run
-from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.states import RECORD_KEPT, Elicitation, Json
+from flows.elicitation.traits import traits_of
 from flows.errors import Unreadable
 from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
@@ -33,7 +34,8 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
     """What `once` did, as JSON text; a result is never shown.
 
     One that does not fit into a row goes on in `pieces` others. `fault` says why it cannot be
-    handed on: the work is done all the same.
+    handed on: the work is done all the same. While somebody is `doing` it, `claimed_until` is when
+    that is not believed any more.
     """
 
     id: str
@@ -42,6 +44,7 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
     erase_at: datetime
     pieces: tuple[str, ...] = ()  # their ids
     fault: str | None = None
+    claimed_until: datetime | None = None
     version: int = 0
     status: str = "done"
     due_at: None = None
@@ -356,8 +359,8 @@ class Rows:
         longer = self.longer.get(type(value))
         if longer is None or value.erase_at is None:
             return value.erase_at
-        if isinstance(value, Elicitation) and value.kind == "payment":
-            longer = max(longer, timedelta())  # it may be paid late
+        if isinstance(value, Elicitation):  # a late answer finds it, where one counts
+            longer = max(longer, traits_of(value.kind).kept - RECORD_KEPT)
         return value.erase_at + longer
 
     async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:

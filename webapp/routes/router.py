@@ -4,7 +4,7 @@ Whether an error is answered by a page or by problem details depends on who asks
 stands among those for people or those for programs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -12,7 +12,12 @@ from litestar import Litestar, Response, Router
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 
-from webapp.http.parts import AnyRequest, part, provided
+from webapp.http.address import PLAIN_PATH
+from webapp.http.connection import Receive, Scope, Send
+from webapp.http.parts import AnyRequest, bring, part, provided
+from webapp.http.requests import Bounded
+from webapp.http.root_path import under
+from webapp.identity.users import note_request
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import provider_answers, provider_returns
 from webapp.routes.connections import connections, disconnect, keep, reconnect, switch, unshare
@@ -25,6 +30,8 @@ from webapp.routes.pictures import picture
 from webapp.routes.returns import called_back, come_back
 from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
 from webapp.routes.webhooks import hooked
+from webapp.service import Service
+from webapp.telemetry.work import working
 
 BODY_BYTES_AT_MOST = 64 * 1024
 
@@ -87,6 +94,35 @@ def routes() -> Litestar:
         openapi_config=None,
         logging_config=None,
         request_max_body_size=BODY_BYTES_AT_MOST,
+    )
+
+
+class Ours:
+    """Our routes, as the application that they are part of sends requests here."""
+
+    def __init__(self, *, service: Service, parts: Mapping[str, object], root_path: str) -> None:
+        self._app = Bounded(routes())
+        self._parts = {"service": service, **parts}
+        self._tracer = service.telemetry.tracer
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        note_request(scope)
+        bring(scope, self._parts)
+        # What a websocket asks for is refused in there.
+        name = f"{scope.get('method', 'GET')} /{scope['path'].split('/')[1]}"
+        with working(name, tracer=self._tracer):
+            await self._app(scope, receive, under(self._root_path, send))
+
+
+def why_unknown(path: str, *, url: str) -> str | None:
+    """For the operator: what a path says that would be ours without what it begins with."""
+    prefix, _, rest = path[1:].partition("/")
+    if not (rest and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
+        return None
+    return (
+        f"A proxy keeps a path that ELICIT_URL ({url}) lacks: set ELICIT_URL to {url}/{prefix}, or "
+        "have the proxy take it off."
     )
 
 

@@ -50,6 +50,7 @@ async def hooked(
         if unsigned is not None:
             return await _hinted(unsigned, body, request=request, service=service)
     except StoreUnavailable as error:
+        service.telemetry.observer.webhook_came(seller, "not_kept")
         _log.warning("webhook.not_kept", extra={"seller": seller, "why": error.why})
         raise ServiceUnavailableException from error
     raise NotFoundException
@@ -65,6 +66,7 @@ async def _signed(
             if isinstance(one, Unverified):
                 raise one
             became = await service.hooks.receive(gateway, one)
+            _taken(became, name, service)
         except (Unverified, Malformed) as error:
             _turned_away(error, name, service)
             refused = refused or error  # the others of the delivery count all the same
@@ -111,8 +113,10 @@ async def _hinted(
     except Mismatch as error:  # theirs, and not what was asked for: it stays so
         became = f"other_{error.what}"
     except Failed as error:  # they send it again
+        service.telemetry.observer.webhook_came(name, "not_asked")
         _log.warning("webhook.not_asked", extra={"seller": name, "why": str(error)})
         raise ServiceUnavailableException from error
+    _taken(became or "ignored", name, service)
     if became not in (None, "asked"):
         service.inbox.turned_away(name, str(became))
     # The same for all: a sender does not learn which ids there are.
@@ -137,7 +141,13 @@ def _answer(text: str, media_type: str) -> ASGIResponse:
 def _turned_away(error: Unverified | Malformed, seller: str, service: Service) -> None:
     # Malformed: authentic perhaps, and yet nothing that can be read.
     reason = error.reason if isinstance(error, Unverified) else "malformed"
+    service.telemetry.observer.webhook_came(seller, reason)
     service.inbox.turned_away(seller, reason)
+
+
+def _taken(became: str, seller: str, service: Service) -> None:
+    _log.info("webhook.taken", extra={"seller": seller, "became": became})
+    service.telemetry.observer.webhook_came(seller, became)
 
 
 def _headers(request: Request[Any, Any, Any]) -> list[tuple[str, str]]:

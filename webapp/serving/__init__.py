@@ -5,7 +5,8 @@
 stdout with the pages on a port that several processes share. Both begin alike (the store, who was
 served by that name before, `known_servers`) and end alike: calls that are held get their answer,
 what works may finish. `running` does the same from inside of an author's program, whose own `run()`
-it takes over; `reloading` starts a process anew when a file changes, and keeps the socket.
+it takes over; `reloading` starts a process anew when a file changes, and keeps the socket;
+`supervising` has several workers serve on one, and replaces those that die.
 
 Whoever starts it, the same holds: the connection is asked for its user as it is accepted, the
 guard's limits stand before the first byte is parsed, and nothing but the protocol is written to

@@ -52,21 +52,23 @@ async def serve_http(
     place: str,
     ready: Callable[[], None],
     annex: Annex | None = None,
+    sandbox: Sandbox | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
     """Serve until a signal comes; `place` is where the server comes from. Raises Refused.
 
-    `ready` is called when the sockets listen; `options` are for the library's application.
+    `ready` is called when the sockets listen; `options` are for the library's application, and
+    `sandbox` is one that another process serves.
     """
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(settings))
-        sandbox = annex.sandbox if annex is not None else None
+        sandbox = annex.sandbox if annex is not None else sandbox
         app, service = await opened_app(
             stack, settings, server, place=place, store=store, sandbox=sandbox, options=options
         )
         running = {listener: Pages(app, arrivals=settings.arrivals)}
         if annex is not None:
-            running[annex.listener] = await outside_pages(stack, annex, settings)
+            running[annex.listener] = await outside_pages(stack, annex.sandbox, settings)
         try:
             for its_listener in running:
                 listen(its_listener)
@@ -99,7 +101,7 @@ async def serve_http(
 
 
 async def outside_pages(
-    stack: contextlib.AsyncExitStack, annex: Annex, settings: Settings
+    stack: contextlib.AsyncExitStack, sandbox: Sandbox, settings: Settings
 ) -> "Pages":
     """What serves the sandbox."""
     from webapp.sandbox.app import SandboxApp  # noqa: PLC0415 - most have none
@@ -112,7 +114,7 @@ async def outside_pages(
             event_hooks={"response": [refuse_packed]},
         )
     )
-    outside = SandboxApp(annex.sandbox, clock=utc_now, deliver=client.send)
+    outside = SandboxApp(sandbox, clock=utc_now, deliver=client.send)
     return Pages(outside, arrivals=settings.arrivals)
 
 

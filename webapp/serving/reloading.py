@@ -18,6 +18,8 @@ from socket import socket
 
 from webapp.printing import printed, tell
 
+# -P: the working directory comes behind the installed packages, as with the command itself.
+THIS_PROGRAM = (sys.executable, "-P", "-m", "elicit_url")
 _LOOK_SECONDS = 0.25
 _WATCHED = frozenset({".py", ".html", ".toml"})
 _FOREIGN = frozenset({"node_modules", "site-packages", "__pycache__"})
@@ -33,8 +35,7 @@ def serve_anew(arguments: Sequence[str], listener: socket, *, folder: Path) -> i
     It is started again whenever a file in the folder changes: Python, templates, TOML.
     """
     number = str(listener.fileno())
-    # -P: the working directory comes behind the installed packages, as with the command itself.
-    command = [sys.executable, "-P", "-m", "elicit_url", *arguments, "--fd", number]
+    command = [*THIS_PROGRAM, *arguments, "--fd", number]
     with _stopped() as stop:
         while True:
             before = files_in(folder)

@@ -317,7 +317,7 @@ async def _served_outside(
     """The sandbox, served beside."""
     if annex is None:
         return []
-    pages = await outside_pages(stack, annex, settings)
+    pages = await outside_pages(stack, annex.sandbox, settings)
     group.create_task(pages.serve(sockets=[annex.listener]))
     _say(f"The sandbox at {annex.sandbox.url} plays the providers that are not set up.")
     return [pages]

@@ -1,6 +1,5 @@
 """Settings: read once from a mapping; every problem is reported at once, naming its variable."""
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from webapp.http.guard import Network
 from webapp.http.root_path import is_below
 from webapp.http.trusted_hosts import TrustedHost
 from webapp.limits import Arrivals
-from webapp.logs.lines import LEVELS, LogSettings
+from webapp.logs.lines import LogSettings
 from webapp.settings import identity, payments
 from webapp.settings.config_file import BadDeclaration, Declarations, read_declarations
 from webapp.settings.identity import IdentitySettings, read_identity
@@ -34,7 +33,6 @@ from webapp.settings.parsers import (
     gate,
     kept_unused,
     network,
-    one_of,
     origin,
     public_url,
     seconds,
@@ -42,8 +40,10 @@ from webapp.settings.parsers import (
     trusted_host,
     url_path,
 )
+from webapp.settings.processes import ProcessSettings
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.table import Setting, Values, not_utf_8, rows_of, setting
+from webapp.settings.telemetry import TELEMETRY, TelemetrySettings, read_telemetry
 from webapp.stores import holds_something
 
 DEFAULT_HOST = "127.0.0.1"
@@ -76,10 +76,10 @@ STORE = Setting(
     parse=str,
     otherwise="a file in the data folder",
     says="`sqlite:////absolute/file.db`, `sqlite:///relative.db`, `memory:` (of one process: "
-    "several workers are refused), or for several machines `postgresql://user:password@host/name`: "
-    "[stores](stores.md). SQLite 3.32 or newer. File and folder must be this user's "
-    "alone, like the key's: what others could open or replace is refused, with the command that "
-    "mends it",
+    "several workers are refused), or for several machines `postgresql://user:password@host/name` "
+    "or `valkey://user:password@host`: [stores](stores.md). SQLite 3.32 or newer, on a disk of "
+    "this machine. File and folder must be this user's alone, like the key's: what others could "
+    "open or replace is refused, with the command that mends it",
     names_file=True,
 )
 CONFIG = Setting(
@@ -107,18 +107,6 @@ CONNECTIONS = Setting(
     default="900",
     says="how many connections there may be, below what the system lets a process open; 50 more "
     "are for the user who runs the server",
-)
-LOG = Setting(
-    name="ELICIT_LOG",
-    parse=one_of("lines", "json"),
-    default="lines",
-    says="`json`: each line of the log is an object",
-)
-LOG_LEVEL = Setting(
-    name="ELICIT_LOG_LEVEL",
-    parse=one_of(*LEVELS),
-    default="warning",
-    says="`debug`, `info`, `warning` or `error`. With `debug` nothing is counted",
 )
 
 
@@ -185,6 +173,7 @@ class Settings:
     identity: IdentitySettings = field(default_factory=IdentitySettings)
     policies: PolicySettings = field(default_factory=PolicySettings)
     arrivals: Arrivals = field(default_factory=Arrivals)
+    processes: ProcessSettings = field(default_factory=ProcessSettings)
     origins: frozenset[str] = setting(
         "ELICIT_ORIGINS",
         parse=lambda text: frozenset(each(origin)(text)),
@@ -226,7 +215,11 @@ class Settings:
         says="a folder whose templates come before ours",
         names_file=True,
     )
-    log: LogSettings = field(default_factory=LogSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+
+    @property
+    def log(self) -> LogSettings:
+        return self.telemetry.log
 
     @property
     def root_path(self) -> str:
@@ -256,7 +249,10 @@ TABLE: tuple[Setting[Any], ...] = (
     *rows_of(Settings).values(),
     *rows_of(PolicySettings).values(),
     *identity.IDENTITY,
-    *(EXPOSE, READ_SECONDS, CONNECTIONS, LOG, LOG_LEVEL, DATA_HOME, CONFIG_HOME),
+    *(EXPOSE, READ_SECONDS, CONNECTIONS),
+    *TELEMETRY,
+    *(DATA_HOME, CONFIG_HOME),
+    *rows_of(ProcessSettings).values(),
 )
 
 
@@ -303,14 +299,12 @@ def read_settings(
         ),
         identity=who,
         policies=PolicySettings(**values.fields_of(PolicySettings)),
+        processes=ProcessSettings(**values.fields_of(ProcessSettings)),
         arrivals=Arrivals(
             reading=timedelta(seconds=values.read(READ_SECONDS)),
             connections=values.read(CONNECTIONS),
         ),
-        log=LogSettings(
-            is_json=values.read(LOG) == "json",
-            level=getattr(logging, values.read(LOG_LEVEL).upper()),
-        ),
+        telemetry=read_telemetry(values),
         **values.fields_of(Settings),
     )
     if not problems and not is_below(settings.root_path, settings.taken_path):

@@ -8,8 +8,8 @@ trip (`lanes`, `postgres_writer`), changes of others are heard by name (`postgre
 `valkey`, where a script carries out what is written, for one server or a cluster.
 `memory` is for tests and for servers that may forget. `opening` picks one by its address.
 
-A store that moves elsewhere (`moving`) is fenced, read by `scan` and put in place there by `load`.
-A fence is of the place, so that also a process of an older version is refused (`sqlite_fence`). The
+A store that moves elsewhere (`moving`) is fenced, read by `scan` and put in place there by `load`;
+a fence is of the place, so that also a process of an older version is refused (`sqlite_fence`). The
 same two make a file of rows, and a store of one (`backup_file`).
 
 Promised: what was written is durable when `write` returns; version 0 means that neither id nor key
@@ -19,9 +19,10 @@ Knows no elicitation: what it keeps is sealed.
 """
 
 from webapp.stores.opening import holds_something, is_gone, open_store, without_password
-from webapp.stores.store import Clocked, Conflict, Record, Store
+from webapp.stores.store import Choosing, Clocked, Conflict, Record, Store
 
 __all__ = [
+    "Choosing",
     "Clocked",
     "Conflict",
     "Record",

@@ -49,9 +49,7 @@ async def move(source: Store, target: Store) -> Moved:
     if there != copied:
         if there is not None:
             raise NotMoved(f"{new} is fenced: {there}. Name another place.")
-        await must_be_empty(target)
-        await target.fence(copied)
-        await must_be_empty(target)  # somebody may have begun to serve it meanwhile
+        await fence_empty(target, copied)
     if standing != moved:
         await source.fence(moving)
     records = await copy(source.scan, target)
@@ -107,8 +105,18 @@ async def must_agree(scan: Scan, target: Store) -> int:
     return total
 
 
-async def must_be_empty(store: Store) -> None:
-    """Raises NotMoved."""
+async def fence_empty(store: Store, why: str) -> None:
+    """Put a fence around an empty place. Raises NotMoved if it is none, and leaves it as it is."""
+    await _must_be_empty(store)
+    await store.fence(why)
+    try:
+        await _must_be_empty(store)
+    except NotMoved:  # somebody has begun to serve it meanwhile
+        await store.fence(None)
+        raise
+
+
+async def _must_be_empty(store: Store) -> None:
     async for page in store.scan():
         if page:
             raise NotMoved(f"{_address(store)} holds records already: name an empty place.")

@@ -18,10 +18,10 @@ from webapp.stores.postgres_server import Server, statements
 from webapp.stores.postgres_writer import PostgresWriter
 from webapp.stores.store import (
     CLAIMS_HELD,
-    RECORDS_AT_MOST,
     Conflict,
     Record,
     as_written,
+    check_copies,
     check_erasure,
     check_limit,
     check_records,
@@ -73,6 +73,11 @@ class PostgresStore:
     @property
     def address(self) -> str:
         return self._server.address
+
+    @property
+    def round_trips(self) -> int:
+        """How many there were to the server, but for the opening's."""
+        return self._server.round_trips
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
         """See Store."""
@@ -168,10 +173,7 @@ class PostgresStore:
 
         Raises Conflict for a key that another record holds, ValueError as `write` does.
         """
-        if len(records) > RECORDS_AT_MOST:
-            raise ValueError(f"one load holds {RECORDS_AT_MOST} records at most")
-        for record in records:
-            check_records((record,))
+        check_copies(records)
         check_texts(records)
         self._refuse_if_closed()
         if not records:

@@ -102,27 +102,31 @@ BEGIN
         losers := losers || refused;
         RETURN NEXT;
     END LOOP;
-    UPDATE elicit_records AS stood
-    SET status = asked.status, key = asked.key, due_at = asked.due_at, erase_at = asked.erase_at,
-        claimed_until = NULL, version = asked.version + 1, sealed = asked.sealed
-    FROM unnest(writes, owners, kinds, ids, statuses, keys, due_ats, erase_ats, versions, seals)
-        AS asked (write, owner, kind, id, status, key, due_at, erase_at, version, sealed)
-    CROSS JOIN LATERAL (
-        SELECT found.ctid AS place FROM elicit_records AS found
-        WHERE found.kind = asked.kind AND found.id = asked.id
-            AND found.owner || '' = asked.owner
-        LIMIT 1
-    ) AS locked
-    WHERE stood.ctid = locked.place AND asked.version > 0 AND asked.write <> ALL (losers);
-    INSERT INTO elicit_records (
-        owner, kind, id, status, key, due_at, erase_at, version, sealed
-    )
-    SELECT asked.owner, asked.kind, asked.id, asked.status, asked.key, asked.due_at,
-        asked.erase_at, 1, asked.sealed
-    FROM unnest(writes, owners, kinds, ids, statuses, keys, due_ats, erase_ats, versions, seals)
-        AS asked (write, owner, kind, id, status, key, due_at, erase_at, version, sealed)
-    WHERE asked.version = 0 AND asked.write <> ALL (losers)
-    ORDER BY asked.kind, asked.id, asked.owner;
+    IF 0 < ANY (versions) THEN
+        UPDATE elicit_records AS stood
+        SET status = asked.status, key = asked.key, due_at = asked.due_at, erase_at = asked.erase_at,
+            claimed_until = NULL, version = asked.version + 1, sealed = asked.sealed
+        FROM unnest(writes, owners, kinds, ids, statuses, keys, due_ats, erase_ats, versions, seals)
+            AS asked (write, owner, kind, id, status, key, due_at, erase_at, version, sealed)
+        CROSS JOIN LATERAL (
+            SELECT found.ctid AS place FROM elicit_records AS found
+            WHERE found.kind = asked.kind AND found.id = asked.id
+                AND found.owner || '' = asked.owner
+            LIMIT 1
+        ) AS locked
+        WHERE stood.ctid = locked.place AND asked.version > 0 AND asked.write <> ALL (losers);
+    END IF;
+    IF 0 = ANY (versions) THEN
+        INSERT INTO elicit_records (
+            owner, kind, id, status, key, due_at, erase_at, version, sealed
+        )
+        SELECT asked.owner, asked.kind, asked.id, asked.status, asked.key, asked.due_at,
+            asked.erase_at, 1, asked.sealed
+        FROM unnest(writes, owners, kinds, ids, statuses, keys, due_ats, erase_ats, versions, seals)
+            AS asked (write, owner, kind, id, status, key, due_at, erase_at, version, sealed)
+        WHERE asked.version = 0 AND asked.write <> ALL (losers)
+        ORDER BY asked.kind, asked.id, asked.owner;
+    END IF;
 END
 $$;
 

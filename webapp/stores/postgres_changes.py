@@ -119,8 +119,10 @@ class PostgresChanges:
         if isinstance(names, str):
             self._look_again()
             return
+        watches = tuple(self._watches)
         for name in names:
-            self._reading.put(name)
+            if any(watch.wants(name[1], name[2]) for watch in watches):
+                self._reading.put(name)
 
     async def _listen(self, connection: PostgresConnection) -> None:
         """Until it is cancelled: on one connection, and when that is lost on the next."""

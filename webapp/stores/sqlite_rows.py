@@ -12,7 +12,12 @@ from pathlib import Path
 
 from flows.errors import StoreUnavailable
 from webapp.stores.permissions import must_be_private
-from webapp.stores.sqlite_file import SIDES, OpenedFile, identity_of
+from webapp.stores.sqlite_file import (
+    SIDES,
+    OpenedFile,
+    identity_of,
+    must_be_of_this_machine,
+)
 from webapp.stores.store import Record
 
 SELECT_RECORDS = (
@@ -73,6 +78,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, Opene
         try:
             for side in SIDES:
                 must_be_private(path.with_name(f"{path.name}{side}"))
+            must_be_of_this_machine(path)
             _make_private(path)
             before = identity_of(path)
             writer = connect(path)

@@ -198,7 +198,7 @@ class SqliteWriter:
         answers: list[_Answer] = []
         written: list[Record] = []
         self._connection.execute("BEGIN IMMEDIATE")
-        self._fence = fence_of(self._connection)
+        before = self._fence = fence_of(self._connection)
         for future, work in jobs:
             try:
                 if callable(work):
@@ -211,6 +211,8 @@ class SqliteWriter:
                 answers.append((future, error))
         if written:
             write_rows(self._connection, [self._commit_row(written)])
+        if self._fence is not None and self._fence != before:
+            put_fence(self._connection, self._fence)  # behind all that came before it
         self._connection.execute("COMMIT")
         self._file.must_be_there()  # else nobody is told that it was written
         return answers
@@ -276,7 +278,8 @@ class SqliteWriter:
             self._connection.execute("RELEASE load")
 
     def _put_fence(self, why: str | None) -> None:
-        put_fence(self._connection, why)
+        if why is None:
+            put_fence(self._connection, None)
         self._fence = why
 
     def _due(self, now: int, until: int, limit: int) -> list[Record]:

@@ -4,7 +4,7 @@ What could go wrong: two writers both believe that they won, a write is acknowle
 one owner's write touches another's record. The contract suite asks every store for all three.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
@@ -151,6 +151,15 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Finish the writes under way, end the watches and let go; again does nothing."""
+        ...
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A watch that can be told what it is for, where a record costs something to be read."""
+
+    def choose(self, wants: Callable[[str, str], bool]) -> None:
+        """Let it yield records of which this holds, by kind and id; it may yield others, too."""
         ...
 
 

@@ -4,6 +4,7 @@ A watcher that falls behind must not grow without end: past a limit it is told t
 """
 
 import asyncio
+from collections.abc import Callable
 
 from webapp.stores.store import Record
 
@@ -13,13 +14,18 @@ _PENDING_LIMIT = 10_000
 class Watch:
     """An iterator that a store feeds; the store holds it weakly, so dropping it ends it."""
 
-    __slots__ = ("__weakref__", "_changes", "_error", "_has_ended", "_pending")
+    __slots__ = ("__weakref__", "_changes", "_error", "_has_ended", "_pending", "wants")
 
     def __init__(self) -> None:
         self._pending: dict[tuple[str, str, str] | None, Record | None] = {}
         self._changes = asyncio.Event()
         self._error: Exception | None = None
         self._has_ended = False
+        self.wants: Callable[[str, str], bool] = _anything
+
+    def choose(self, wants: Callable[[str, str], bool]) -> None:
+        """See Choosing."""
+        self.wants = wants
 
     def tell(self, record: Record | None) -> None:
         """Queue the record in place of its older version; None: something may be missing."""
@@ -50,3 +56,7 @@ class Watch:
             self._changes.clear()
             await self._changes.wait()
         return self._pending.pop(next(iter(self._pending)))
+
+
+def _anything(_kind: str, _id: str) -> bool:
+    return True

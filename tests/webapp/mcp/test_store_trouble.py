@@ -1,6 +1,8 @@
 """A store that is full, locked or gone: the model reads what to do, and `/ready` says it."""
 
+import asyncio
 import logging
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -9,9 +11,12 @@ from mcp.shared.exceptions import MCPError
 
 from flows import elicit
 from flows.errors import StoreUnavailable
-from tests.support.mcp_server import caller_of, server_env, soon, text_of
+from tests.support.clock import Clock
+from tests.support.hand_loop import HandLoop
+from tests.support.mcp_server import caller_of, new_server, server_env, soon, text_of
 from tests.support.shop_env import FrailStore
 from webapp.elicitations.readiness import Readiness
+from webapp.stores import open_store
 
 LOGIN = "https://example.org/login"
 FULL = "the store /srv/secret/elicit.db is not usable: database or disk is full"
@@ -123,6 +128,50 @@ async def test_a_file_that_is_deleted_under_the_server_makes_it_unready_at_once(
         (tmp_path / "aside.db").rename(path)
         assert await env.elicitations() == []
     assert len(begun) <= 1
+
+
+@pytest.mark.parametrize("address", ["memory:", "sqlite"])
+async def test_a_fenced_store_is_not_ready_until_the_fence_is_gone(tmp_path, caplog, address):
+    url = f"sqlite:///{tmp_path / 'store.db'}" if address == "sqlite" else address
+    store, seconds = await open_store(url), [100.0]
+    readiness = Readiness(store, now=lambda: seconds[0])
+    assert await readiness.is_ready()
+    await store.fence("it has moved")
+    seconds[0] += 1.0
+    assert not await readiness.is_ready()
+    assert "it has moved" in vars(caplog.records[-1])["why"]
+    await store.fence(None)
+    seconds[0] += 1.0
+    assert await readiness.is_ready()
+    await store.aclose()
+
+
+def test_a_store_that_does_not_answer_is_not_ready_within_seconds(caplog):
+    class Silent(FrailStore):
+        async def check(self) -> None:
+            await asyncio.Event().wait()
+
+    clock = Clock()
+    with asyncio.Runner(loop_factory=lambda: HandLoop(clock)) as runner:
+
+        async def look() -> float:
+            began = asyncio.get_running_loop().time()
+            assert not await Readiness(Silent()).is_ready()
+            return asyncio.get_running_loop().time() - began
+
+        assert 5 <= runner.run(look()) < 6
+    (line,) = caplog.records
+    assert "within 5 seconds" in vars(line)["why"]
+
+
+async def test_a_process_that_ends_is_not_ready_and_still_alive():
+    server = new_server("mcp")
+    async with server_env(server) as env, httpx.AsyncClient(base_url=env.url) as anybody:
+        assert (await anybody.get("/ready")).json() == {"status": "ok"}
+        await env.service.drain(within=timedelta())
+        answer = await anybody.get("/ready")
+        assert (answer.status_code, answer.json()) == (503, {"status": "draining"})
+        assert (await anybody.get("/live")).status_code == 200
 
 
 async def test_there_is_one_look_a_second_however_many_ask(caplog):

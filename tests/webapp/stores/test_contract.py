@@ -15,7 +15,9 @@ from tests.support.records import HOLD, NOW, record, scanned
 from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import Conflict, Record, Store, open_store
 from webapp.stores.memory import MemoryStore
+from webapp.stores.observed import observed
 from webapp.stores.sqlite import SqliteStore
+from webapp.telemetry.observer import Observer
 
 WHY = "it's moved to postgresql://elsewhere/elicit"
 
@@ -564,26 +566,6 @@ class TestSqlite(StoreContract):
         await other.aclose()
 
 
-class TestValkey(StoreContract):
-    @pytest.fixture
-    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
-        url = fresh_valkey().url
-        store, other = await open_store(url), await open_store(url)
-        yield store, other
-        await store.aclose()
-        await other.aclose()
-
-
-class TestValkeyCluster(StoreContract):
-    @pytest.fixture
-    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
-        one, another, _ = fresh_cluster()
-        store, other = await open_store(one.url), await open_store(another.url)
-        yield store, other
-        await store.aclose()
-        await other.aclose()
-
-
 class TestPostgres(StoreContract):
     @pytest.fixture
     async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
@@ -605,3 +587,34 @@ class TestPooledPostgres(StoreContract):
             yield store, other
             await store.aclose()
             await other.aclose()
+
+
+class TestValkey(StoreContract):
+    @pytest.fixture
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        url = fresh_valkey().url
+        store, other = await open_store(url), await open_store(url)
+        yield store, other
+        await store.aclose()
+        await other.aclose()
+
+
+class TestValkeyCluster(StoreContract):
+    @pytest.fixture
+    async def pair(self) -> AsyncIterator[tuple[Store, Store]]:
+        one, another, _ = fresh_cluster()
+        store, other = await open_store(one.url), await open_store(another.url)
+        yield store, other
+        await store.aclose()
+        await other.aclose()
+
+
+class TestObserved(StoreContract):
+    @pytest.fixture
+    async def pair(self, tmp_path: Path) -> AsyncIterator[tuple[Store, Store]]:
+        heard = Observer()
+        store = observed(await SqliteStore.open(tmp_path / "store.db"), heard)
+        other = observed(await SqliteStore.open(tmp_path / "store.db"), heard)
+        yield store, other
+        await store.aclose()
+        await other.aclose()

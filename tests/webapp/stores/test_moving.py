@@ -147,6 +147,26 @@ async def test_a_place_that_holds_something_is_left_alone(places: Places) -> Non
     await target.check()
 
 
+class ServedMeanwhile(SqliteStore):
+    """Somebody serves it just before the fence comes."""
+
+    async def fence(self, why: str | None) -> None:
+        if why is not None:
+            await self.write(record("a-own"))
+        await super().fence(why)
+
+
+async def test_a_place_that_is_served_meanwhile_goes_on_as_if_nothing_was(tmp_path: Path) -> None:
+    source = await SqliteStore.open(tmp_path / "old.db")
+    target = await ServedMeanwhile.open(tmp_path / "new.db")
+    await source.write(record("a-1"))
+    with pytest.raises(NotMoved, match="holds records already"):
+        await move(source, target)
+    for store in (source, target):
+        await store.check()
+        await store.aclose()
+
+
 async def test_a_place_where_something_else_is_under_way_is_left_alone(places: Places) -> None:
     source, target = places
     await filled(source)

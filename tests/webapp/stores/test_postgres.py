@@ -1,6 +1,7 @@
 """PostgreSQL as a store is opened on it: what is refused and how, what a newer layout may do."""
 
 import asyncio
+import re
 from urllib.parse import quote
 
 import asyncpg
@@ -12,6 +13,7 @@ from tests.support.postgres_server import GUARDED_USER, USER, fresh_database, sh
 from tests.support.records import HOLD, NOW, record
 from webapp.stores import Conflict, holds_something
 from webapp.stores.postgres import open_store
+from webapp.stores.postgres_rows import columns_of
 from webapp.stores.postgres_server import must_be_safe
 
 SAFE = {
@@ -241,6 +243,37 @@ async def test_a_name_or_key_of_any_length_is_kept_or_refused_before_the_server_
             else:
                 assert await store.read("a", "elicitation", odd.id) == written
                 await store.erase(owner="a")
+
+
+async def test_a_scan_that_is_left_gives_its_connection_back(store):
+    await store.write(record())
+    for _ in range(10):
+        scan = store.scan()
+        await anext(scan)
+        await scan.aclose()
+    await store.write(record("a-2"))
+
+
+async def test_rows_are_looked_up_one_by_one_whatever_the_table_was_when_plans_were_made(
+    url, store
+):
+    connection = await asyncpg.connect(url)
+    asked = "SELECT FROM elicit_write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+    one = [[0], *columns_of([record(key="k")])]
+    for _ in range(10):  # after some times a plan is kept
+        await connection.execute(asked, *one)
+        await connection.execute("DELETE FROM elicit_records")
+    for start in range(0, 3000, 500):
+        await store.write(
+            *(record(f"a-{number}", key=f"{number}") for number in range(start, start + 500))
+        )
+    several = [record(f"a-{number}", key=f"{number}", version=1) for number in range(0, 3000, 60)]
+    plan = await connection.fetch(
+        f"EXPLAIN (ANALYZE, BUFFERS) {asked}", list(range(50)), *columns_of(several)
+    )
+    pages = sum(int(number) for line in plan for number in re.findall(r"hit=(\d+)", line[0]))
+    await connection.close()
+    assert 50 < pages < 50 * 60, "of more than 3,000 that a plan for an empty table would read"
 
 
 async def test_the_clock_of_the_server_is_told(store):

@@ -221,6 +221,17 @@ async def test_names_of_many_or_of_any_length_are_heard_or_looked_for(url, store
     await other.aclose()
 
 
+async def test_a_watch_that_chose_is_told_of_nothing_else(url, store):
+    other = await open_store(url)
+    watch = store.watch()
+    watch.choose(lambda kind, id: kind == "account" or id == "a-2")
+    for wanted in (record("a-1"), record("a-2"), record("a-3"), record("a-4", kind="account")):
+        await other.write(wanted)
+    async with asyncio.timeout(300):
+        assert [(await anext(watch)).id for _ in range(2)] == ["a-2", "a-4"]
+    await other.aclose()
+
+
 async def test_a_store_closes_while_its_server_is_away(server, url):
     store = await open_store(url)
     server.kill()

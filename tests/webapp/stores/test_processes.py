@@ -15,15 +15,15 @@ from webapp.stores import open_store
 @pytest.fixture(params=["sqlite", "postgres", "valkey", "valkey cluster"])
 async def address(request, tmp_path) -> AsyncIterator[str]:
     match request.param:
-        case "sqlite":
-            yield f"sqlite:///{tmp_path}/store.db"
         case "postgres":
             async with fresh_database() as url:
                 yield url
         case "valkey":
             yield fresh_valkey().url
-        case _:
+        case "valkey cluster":
             yield fresh_cluster()[0].url
+        case _:
+            yield f"sqlite:///{tmp_path / 'store.db'}"
 
 
 async def test_two_processes_race_and_each_record_has_one_winner_that_both_know(address):
@@ -69,9 +69,7 @@ async def test_a_killed_writer_has_lost_nothing_that_it_acknowledged_and_halved_
     assert {name.removesuffix("-twin") for name in found} <= found
 
 
-async def test_a_fence_holds_another_process_that_writes_and_acknowledges_nothing_after_it(
-    address,
-):
+async def test_a_fence_holds_another_process_that_writes_and_acknowledges_nothing_after_it(address):
     store = await open_store(address)
     async with contender("write_until_refused", address) as process:
         assert await heard(process) == "ready"

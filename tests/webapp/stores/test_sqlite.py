@@ -404,7 +404,7 @@ async def test_an_address_opens_the_store_that_it_names(tmp_path, monkeypatch):
     [
         "",
         "sqlite",
-        "postgres://me:hunter2@host/db",
+        "mysql://me:hunter2@host/db",
         "sqlite:",
         "sqlite://",
         "sqlite:///",

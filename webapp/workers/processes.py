@@ -15,23 +15,39 @@ from flows.errors import StoreUnavailable
 # The module that runs, and where its object keeps what it was told.
 _SERVERS = {"uvicorn.server": "config", "gunicorn.arbiter": "cfg"}
 _STARTERS = frozenset({"hypercorn", "granian"})
+_START_ONE = (
+    "start it with one worker: --workers 1 (and no other number in WEB_CONCURRENCY, "
+    "GUNICORN_CMD_ARGS, gunicorn.conf.py or uvicorn.run(workers=)). It serves many people at once "
+    "all the same."
+)
 _OPTION = re.compile(r"(?:--workers|-w)(?:=?(?P<number>\d+))?")
 
 
-def must_be_one_process(arguments: Sequence[str], *, caller: FrameType | None = None) -> None:
-    """Raises StoreUnavailable where several processes were asked for.
+def must_share(
+    arguments: Sequence[str],
+    *,
+    store: str,
+    has_sandbox: bool = False,
+    caller: FrameType | None = None,
+) -> int:
+    """How many processes were asked for, which is 1 where nothing tells.
 
-    A client's session and its streams are in one of them (MCP 2025-11-25), and an answer would come
-    to another.
+    Raises StoreUnavailable where these could not serve one application together.
     """
     number = max(_of_starter(arguments), _of_server(caller))
-    if number > 1:
+    if number > 1 and store == "memory:":
         raise StoreUnavailable(
-            f"{number} processes are to serve this application, and a call that waits in one does "
-            "not hear of an answer that comes to another. Start it with one worker: --workers 1 "
-            "(and no other number in WEB_CONCURRENCY, GUNICORN_CMD_ARGS, gunicorn.conf.py or "
-            "uvicorn.run(workers=)). It serves many people at once all the same."
+            f"{number} processes are to serve this application, and what one of them keeps in "
+            "memory: no other has: a call that waits in one does not hear of an answer that comes "
+            f"to another. Set ELICIT_STORE to a file or a server, or {_START_ONE}"
         )
+    if number > 1 and has_sandbox:
+        raise StoreUnavailable(
+            f"{number} processes are to serve this application, and each would play a sandbox of "
+            "its own beside it: an account of one is none of another's. Serve it with `elicit "
+            f"serve --sandbox --workers {number}`, which has one sandbox for all, or {_START_ONE}"
+        )
+    return number
 
 
 def _of_server(frame: FrameType | None) -> int:

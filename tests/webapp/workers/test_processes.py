@@ -9,7 +9,7 @@ import pytest
 
 from flows.errors import StoreUnavailable
 from tests.support.leaks import EARS
-from webapp.http.workers import must_be_one_process
+from webapp.workers.processes import must_share
 
 MODULE = """
 from mcp.server.mcpserver import MCPServer
@@ -50,7 +50,7 @@ STARTS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 )
 def test_several_processes_are_refused(arguments: list[str]) -> None:
     with pytest.raises(StoreUnavailable, match=r"[2-4] processes .* --workers 1"):
-        must_be_one_process(arguments)
+        must_share(arguments, store="memory:")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_several_processes_are_refused(arguments: list[str]) -> None:
     ],
 )
 def test_one_process_is_fine(arguments: list[str]) -> None:
-    must_be_one_process(arguments, caller=sys._getframe())
+    assert must_share(arguments, store="memory:", caller=sys._getframe()) == 1
 
 
 @pytest.mark.parametrize("how", STARTS)

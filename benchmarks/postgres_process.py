@@ -1,0 +1,65 @@
+"""A process of its own on a PostgreSQL store, as the figures of several processes need them.
+
+It says "ready", begins at a line on its input, and says what it took as JSON.
+"""
+
+import asyncio
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from time import perf_counter, process_time
+
+from benchmarks.ours import open_elicitations
+from benchmarks.settling import our_lifecycles
+from webapp.stores.postgres import PostgresStore, open_store
+
+SECRET = b"the same in every process: 32 B."
+_WARM = 200
+
+
+def say(what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+async def lifecycles(address: str, times: str) -> None:
+    """Processor time and round trips of each."""
+    async with open_elicitations(Path(), address=address, secret=SECRET) as (elicitations, owner):
+        store = elicitations.store
+        assert isinstance(store, PostgresStore)
+        await our_lifecycles(elicitations, owner, _WARM)
+        say("ready")
+        await asyncio.to_thread(sys.stdin.readline)
+        trips, processor, start = store.round_trips, process_time(), perf_counter()
+        await our_lifecycles(elicitations, owner, int(times))
+        took = perf_counter() - start
+        say(
+            {
+                "processor": (process_time() - processor) / int(times),
+                "trips": (store.round_trips - trips) / int(times),
+                "rate": int(times) / took,
+            }
+        )
+        await asyncio.to_thread(sys.stdin.readline)
+
+
+async def hear(address: str, times: str) -> None:
+    """When each record of another was heard, by the clock that all processes have."""
+    store = await open_store(address)
+    watch = store.watch()
+    say("ready")
+    left = int(times)
+    while left:
+        seen = await anext(watch)
+        if seen is not None:
+            say(perf_counter())
+            left -= 1
+    await store.aclose()
+
+
+async def main(what: str, *rest: str) -> None:
+    await {"lifecycles": partial(lifecycles), "hear": partial(hear)}[what](*rest)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

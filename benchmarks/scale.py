@@ -1,0 +1,355 @@
+"""`python -m benchmarks.scale`: what ends first, on each store, from one machine to a hundred.
+
+No load is simulated request by request. Of each resource it is known what one call takes of it; so
+at a rate of calls it is busy for a part of the time, and the first that is busy all of the time is
+the end (the utilization law of queueing). What a call takes of our process, and what a write takes
+of each store, is measured in the same run; the rest stands in STORES, measured apart.
+
+What could go wrong: a model that agrees with itself alone. So the same formula foretells how many
+lifecycles a second one process can do on each store, and they are counted.
+"""
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter, process_time, thread_time
+
+import psutil
+
+from benchmarks.calling import Caller, serving
+from benchmarks.ours import open_elicitations
+from benchmarks.settling import our_lifecycles
+from tests.support.postgres_server import shared_server
+from tests.support.valkey_server import own_valkey
+from webapp.limits import Arrivals, CallLimits
+from webapp.settings.quotas import PolicySettings
+from webapp.sweeper import EVERY_SECONDS
+
+MACHINES = (1, 2, 4, 10, 30, 100)
+COLUMNS = (
+    *("store", "machines", "calls a second", "ended by", "then by", "open questions"),
+    *("held streams", "wake", "connections of the store"),
+)
+_US = 1e-6
+WRITES = 4  # of a lifecycle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCosts:
+    """Processor seconds, but for the two latencies; a store's server is on a machine of its own."""
+
+    name: str
+    # Of our process, beyond what a call on SQLite takes.
+    ours_a_write: float
+    ours_a_read: float
+    ours_to_hear: float  # of one write of another process
+    # Of the store: its server, or SQLite's thread.
+    a_write: float
+    a_read: float
+    a_notice: float  # one round of them
+    a_listener: float  # in that round
+    a_look: float  # for what is due
+    processors: int | None  # that it can use; None: of its machine
+    # One writes at a time, so many records together.
+    commit: float
+    together: int
+    round_trip: float  # of a notice: what comes meanwhile goes with the next one
+    connections: int  # of each process
+    connections_at_most: int | None
+    machines_at_most: int | None = None
+    is_one_writer: bool = False  # of all processes
+
+
+# Measured apart, by bare clients on two virtual cores beside other work. `a_write` and
+# `ours_a_write` are measured in the run, which puts its own in their place.
+STORES = (
+    StoreCosts(
+        name="SQLite",
+        ours_a_write=0,
+        ours_a_read=0,
+        ours_to_hear=0,
+        a_write=17 * _US,
+        a_read=0,
+        a_notice=0,
+        a_listener=0,
+        a_look=50 * _US,
+        processors=1,
+        commit=0.4e-3,
+        together=64,
+        round_trip=5e-3,
+        connections=1,
+        connections_at_most=None,
+        machines_at_most=1,
+        is_one_writer=True,
+    ),
+    StoreCosts(
+        name="PostgreSQL",
+        ours_a_write=16 * _US,
+        ours_a_read=96 * _US,
+        ours_to_hear=13 * _US,
+        a_write=32 * _US,
+        a_read=47 * _US,
+        a_notice=70 * _US,
+        a_listener=19 * _US,
+        a_look=100 * _US,
+        processors=None,
+        commit=0.4e-3,
+        together=64,
+        round_trip=2e-3,
+        connections=5,  # four, and one that listens
+        connections_at_most=100,
+    ),
+    StoreCosts(
+        name="Valkey",
+        ours_a_write=19 * _US,
+        ours_a_read=88 * _US,
+        ours_to_hear=18 * _US,
+        a_write=31 * _US,
+        a_read=35 * _US,
+        a_notice=18 * _US,
+        a_listener=4.2 * _US,
+        a_look=60 * _US,
+        processors=1,
+        commit=0.8e-3,
+        together=256,
+        round_trip=1e-3,
+        connections=3,
+        connections_at_most=10_000,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallCosts:
+    """What one call takes of the process that serves it, and of the store."""
+
+    processor: float  # seconds of the event loop
+    writes: float
+    reads: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What is there, and how long people take."""
+
+    machines: int
+    processes_a_machine: int = 2
+    connections: int = Arrivals().connections
+    pending: int = PolicySettings().pending_at_most
+    store_processors: int = 8
+    answer: float = 30.0  # seconds from the link to the answer
+    streams: int = 2  # of a call that is held: its own, and its client's or its person's page
+
+    @property
+    def processes(self) -> int:
+        return self.machines * self.processes_a_machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """So many calls a second, and then this is busy all of the time."""
+
+    name: str
+    calls: float
+
+
+def limits(call: CallCosts, store: StoreCosts, site: Site) -> Sequence[Limit]:
+    """All of them, the first to be reached first."""
+    return sorted(_limits(call, store, site), key=lambda limit: limit.calls)
+
+
+def wake(store: StoreCosts, site: Site) -> float:
+    """Seconds until a waiter in another process hears, where every process always has news.
+
+    What comes while a notice is on its way goes with the next one; so they slow down by themselves
+    before they take more than half of the store's processors.
+    """
+    busy = 2 * site.processes * _notice(store, site) / _processors(store, site)
+    return max(store.round_trip, busy)
+
+
+def _limits(call: CallCosts, store: StoreCosts, site: Site) -> Iterator[Limit]:
+    if store.machines_at_most is not None and site.machines > store.machines_at_most:
+        yield Limit(name="one machine", calls=0)
+        return
+    processes = site.processes
+    others = call.writes * (processes - 1) * store.ours_to_hear
+    ours = call.writes * store.ours_a_write + call.reads * store.ours_a_read
+    yield Limit(name="our processors", calls=processes / (call.processor + ours + others))
+    yield Limit(name="held streams", calls=processes * site.connections / _held(site))
+    yield Limit(name="open questions", calls=site.pending / site.answer)
+
+    processors, notice = _processors(store, site), _notice(store, site)
+    left = processors - processes * store.a_look / EVERY_SECONDS
+    served = call.writes * store.a_write + call.reads * store.a_read
+    each_alone = left / (served + call.writes * notice)
+    gathered = (left - processes * notice / wake(store, site)) / served
+    yield Limit(name="the store's processors", calls=max(each_alone, gathered))
+    in_line = 1 if store.is_one_writer else processes
+    yield Limit(name="commits", calls=in_line * store.together / store.commit / call.writes)
+
+
+def _held(site: Site) -> float:
+    """Seconds of a connection that a call takes."""
+    return min(site.answer, CallLimits().call.total_seconds()) * site.streams
+
+
+def _processors(store: StoreCosts, site: Site) -> int:
+    return store.processors or site.store_processors
+
+
+def _notice(store: StoreCosts, site: Site) -> float:
+    return store.a_notice + store.a_listener * site.processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a lifecycle takes on a store, and how many of them one process did a second."""
+
+    lifecycle: CallCosts
+    store: StoreCosts
+    counted: float
+
+    @property
+    def foretold(self) -> Limit:
+        """What would end that process, as nobody waits for it at a browser."""
+        alone = Site(machines=1, processes_a_machine=1, answer=1e-6)
+        return limits(self.lifecycle, self.store, alone)[0]
+
+
+async def measured_sqlite(folder: Path, *, times: int) -> Measured:
+    """Of our process the thread that waits for the disk, apart from the loop."""
+    async with open_elicitations(folder) as (elicitations, owner):
+        await our_lifecycles(elicitations, owner, times)  # the log has its length
+        began, loop_began, all_began = perf_counter(), thread_time(), process_time()
+        await our_lifecycles(elicitations, owner, times)
+        took, loop = perf_counter() - began, thread_time() - loop_began
+        thread = process_time() - all_began - loop
+    store = replace(STORES[0], a_write=thread / times / WRITES)
+    lifecycle = CallCosts(processor=loop / times, writes=WRITES, reads=0)
+    return Measured(lifecycle=lifecycle, store=store, counted=times / took)
+
+
+async def measured_server(
+    folder: Path, costs: StoreCosts, address: str, server: int, *, sqlite: Measured, times: int
+) -> Measured:
+    """Of a store's server, by its process, and of ours what it takes more than on SQLite."""
+    async with open_elicitations(folder, address=address) as (elicitations, owner):
+        await our_lifecycles(elicitations, owner, times)
+        began, all_began, server_began = perf_counter(), process_time(), _spent(server)
+        await our_lifecycles(elicitations, owner, times)
+        took, ours = perf_counter() - began, process_time() - all_began
+        theirs = _spent(server) - server_began
+    more = max(0.0, ours / times - sqlite.lifecycle.processor) / WRITES
+    store = replace(costs, ours_a_write=more, a_write=theirs / times / WRITES)
+    return Measured(lifecycle=sqlite.lifecycle, store=store, counted=times / took)
+
+
+def _spent(number: int) -> float:
+    """Processor seconds of a process and of those that it started."""
+    first = psutil.Process(number)
+    return sum(sum(each.cpu_times()[:2]) for each in (first, *first.children(recursive=True)))
+
+
+async def measured_stores(*, times: int) -> Sequence[Measured]:
+    """On each store, whose servers are started for it."""
+    with tempfile.TemporaryDirectory() as folder:
+        sqlite = await measured_sqlite(Path(folder), times=times)
+        measure = partial(measured_server, Path(folder), sqlite=sqlite, times=times)
+        postgres = shared_server()
+        number = int((postgres.data / "postmaster.pid").read_text("utf-8").split()[0])
+        async with postgres.database() as address:
+            on_postgres = await measure(STORES[1], address, number)
+        with own_valkey() as valkey:
+            on_valkey = await measure(STORES[2], valkey.url, valkey.pid)
+    return sqlite, on_postgres, on_valkey
+
+
+async def measured_call(store: StoreCosts, *, times: int) -> CallCosts:
+    """What a call over HTTP takes, of one whose person is as quick as a program."""
+    async with serving("with_elicit") as url:
+        server = max(psutil.Process().children(), key=psutil.Process.create_time).pid
+        spent = list[float]()
+        for mode in ("legacy", "2026-07-28"):
+            async with Caller.connected(url, mode=mode) as caller:
+                for _ in range(max(1, times // 4)):
+                    await caller.call()
+                began = _spent(server)
+                for _ in range(times):
+                    await caller.call()
+                spent.append((_spent(server) - began) / times)
+    # Of the two revisions, as `python -m benchmarks.counts` counts them.
+    writes, reads = (5.0 + 6.0) / 2, (3.9 + 5.0) / 2
+    loop = sum(spent) / len(spent) - writes * store.a_write
+    return CallCosts(processor=loop, writes=writes, reads=reads)
+
+
+def table(call: CallCosts, stores: Sequence[StoreCosts], site: Site) -> str:
+    """A line for each store and number of machines."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    for store in stores:
+        for machines in MACHINES:
+            here = replace(site, machines=machines)
+            first, *rest = limits(call, store, here)
+            if not rest:
+                break
+            second = rest[0]
+            needed = here.processes * store.connections
+            over = store.connections_at_most is not None and needed > store.connections_at_most
+            lines.append(
+                f"| {store.name} | {machines} | {first.calls:,.0f} | {first.name} "
+                f"| {second.name} at {second.calls:,.0f} | {first.calls * here.answer:,.0f} "
+                f"| {first.calls * _held(here):,.0f} | {wake(store, here) * 1e3:.0f} ms "
+                f"| {needed}{f' of {store.connections_at_most}' if over else ''} |"
+            )
+    return "\n".join(lines)
+
+
+async def run(*, times: int, calls: int, site: Site) -> str:
+    """What was measured, what the formula makes of it, and the tables."""
+    measured = await measured_stores(times=times)
+    stores = [each.store for each in measured]
+    call = await measured_call(stores[0], times=calls)
+    raised = replace(site, connections=20_000, pending=2_000_000)
+    return f"""\
+A call over HTTP takes {call.processor * 1e3:.1f} ms of the loop, a lifecycle \
+{measured[0].lifecycle.processor * 1e6:.0f} us.
+
+| one process on | ours, a write | the store's, a write | lifecycles foretold | counted |
+|---|---|---|---|---|
+{chr(10).join(map(_line, measured))}
+
+As it comes:
+
+{table(call, stores, site)}
+
+With ELICIT_CONNECTIONS={raised.connections} and ELICIT_PENDING_AT_MOST={raised.pending}:
+
+{table(call, stores, raised)}"""
+
+
+def _line(measured: Measured) -> str:
+    store = measured.store
+    return (
+        f"| {store.name} | {store.ours_a_write * 1e6:.0f} us | {store.a_write * 1e6:.0f} us "
+        f"| {measured.foretold.calls:,.0f} a second | {measured.counted:,.0f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("--times", type=int, default=5000, help="lifecycles; default: %(default)s")
+    parser.add_argument("--calls", type=int, default=200, help="over HTTP; default: %(default)s")
+    parser.add_argument("--answer", type=float, default=30, help="seconds that a person takes")
+    parser.add_argument("--store-processors", type=int, default=8)
+    options = parser.parse_args()
+    site = Site(machines=1, answer=options.answer, store_processors=options.store_processors)
+    print(asyncio.run(run(times=options.times, calls=options.calls, site=site)))
+
+
+if __name__ == "__main__":
+    main()

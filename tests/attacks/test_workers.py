@@ -1,0 +1,243 @@
+"""Two workers of one server, and somebody who would be taken for the owner at the other one."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from flows import elicit
+from tests.support.guarded_server import guarded_by_tokens
+from tests.support.mcp_server import RING, eventually, new_server
+from tests.support.users import AS_ROOT, ME, NOBODY, calling
+from tests.support.workers import Workers, in_file, two_workers
+from webapp.workers.envelope import CHALLENGE_BYTES, Envelope, Sealing
+from webapp.workers.relay import make_private
+
+TIMES = 20
+LISTING = {"id": 5, "method": "tools/list"}
+LENGTH_BYTES = 4
+GUARDED = {
+    "anns": {"iss": "https://login.example.com", "sub": "ann"},
+    "bobs": {"iss": "https://login.example.com", "sub": "bob"},
+}
+
+
+def shop(server: Any) -> list[str]:
+    ran: list[str] = []
+
+    @server.tool(annotations=types.ToolAnnotations(destructive_hint=True))
+    async def wipe() -> str:
+        ran.append("wiped")
+        return "wiped"
+
+    @server.tool()
+    async def keep(what: str) -> str:
+        return str(await elicit.secret(f"The key of {what}"))
+
+    return ran
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return in_file(tmp_path)
+
+
+@pytest.fixture
+def ran() -> list[list[str]]:
+    return []
+
+
+@pytest.fixture
+def make(library: str, ran: list[list[str]]) -> Any:
+    def made() -> Any:
+        server = new_server(library)
+        ran.append(shop(server))
+        return server
+
+    return made
+
+
+@AS_ROOT
+async def test_another_user_of_the_machine_is_refused_through_either_worker(make, store, ran):
+    async with two_workers(make, store=store) as workers, workers.session(0) as headers:
+        for at in (0, 1) * (TIMES // 2):
+            for options in (
+                {"message": LISTING},
+                {"message": calling("wipe", id=9)},
+                {"message": {"id": 1, "result": {"action": "accept", "content": {}}}},
+                {"method": "GET"},
+                {"method": "DELETE"},
+            ):
+                refused = await workers.answered(at, uid=NOBODY, headers=headers, **options)
+                assert refused.status == 404, (at, options)
+        assert ran == [[], []]
+
+
+@AS_ROOT
+async def test_who_is_not_local_is_not_at_the_other_worker_either(make, store):
+    async with (
+        two_workers(make, store=store) as workers,
+        workers.session(0, uid=NOBODY) as headers,
+    ):
+        for number in range(TIMES):
+            asked = calling("keep", id=10 + number, what=str(number))
+            answer = await workers.answered(1, uid=NOBODY, headers=headers, message=asked)
+            assert "Another user of this machine made the connection." in answer.body
+
+
+async def test_the_owner_is_local_through_either_worker(make, store):
+    async with two_workers(make, store=store) as workers, workers.session(0) as headers:
+        for number, at in enumerate((0, 1) * (TIMES // 2)):
+            asked = calling("keep", id=10 + number, what=str(number))
+            talk = await workers.sent(at, headers=headers, message=asked)
+            assert f"{workers.envs[0].url}/e/" in await talk.until("/e/")
+            talk.close()
+
+
+async def test_what_a_relay_sent_is_the_owners_at_neither(make, store):
+    relays = ({"via": "1.1 relay"}, {"forwarded": "for=127.0.0.1"}, {"x-real-ip": "127.0.0.1"})
+    async with two_workers(make, store=store) as workers, workers.session(0) as headers:
+        for at in (0, 1):
+            for relay in relays:
+                refused = await workers.answered(at, headers={**headers, **relay}, message=LISTING)
+                assert refused.status == 404
+
+
+async def test_an_access_token_is_its_own_persons_through_either_worker(library, store):
+    def guarded() -> Any:
+        server = guarded_by_tokens(library, GUARDED)
+        shop(server)
+        return server
+
+    anns = {"authorization": "Bearer anns"}
+    async with (
+        two_workers(guarded, store=store) as workers,
+        workers.session(0, headers=anns) as headers,
+    ):
+        nobodys = {name: text for name, text in headers.items() if name != "authorization"}
+        bobs = {**headers, "authorization": "Bearer bobs"}
+        for at in (0, 1):
+            listed = await workers.answered(at, headers=headers, message=LISTING)
+            assert listed.status == 200
+            for method in ("POST", "GET", "DELETE"):
+                taken = await workers.answered(at, headers=bobs, method=method)
+                assert taken.status == 404, method
+                unknown = await workers.answered(at, headers=nobodys, method=method)
+                assert unknown.status == 401, method
+
+
+class Socket:
+    """A worker's socket, as a program of the same user finds it."""
+
+    def __init__(self, workers: Workers, at: int) -> None:
+        layer: Any = workers.envs[at]._posts._app
+        while not hasattr(layer, "_relay"):
+            layer = layer._app
+        self.name: str = layer._relay._name
+        self.path: Path = layer._relay._folder / self.name
+
+    async def told(self, *frames: bytes) -> tuple[bytes, bytes]:
+        """The challenge, and whatever it answers to those frames."""
+        reader, writer = await asyncio.open_unix_connection(self.path)
+        challenge = await reader.readexactly(CHALLENGE_BYTES)
+        for frame in frames:
+            writer.write(frame)
+        writer.write_eof()
+        try:
+            return challenge, await reader.read()
+        except ConnectionResetError:  # it did not even read what came
+            return challenge, b""
+        finally:
+            writer.close()
+
+
+def framed(piece: bytes) -> bytes:
+    return len(piece).to_bytes(LENGTH_BYTES, "big") + piece
+
+
+def envelope_of(headers: dict[str, str], *, uid: int = ME) -> Envelope:
+    """What a worker would make of a request of the owner's that wipes."""
+    return Envelope.of(
+        {
+            "method": "DELETE",
+            "path": "/mcp",
+            "raw_path": b"/mcp",
+            "http_version": "1.1",
+            "headers": [(name.encode(), text.encode()) for name, text in headers.items()],
+        }
+    )
+
+
+async def test_who_connects_to_the_socket_without_an_envelope_gets_nothing(
+    make, store, ran, caplog
+):
+    caplog.set_level(logging.WARNING)
+    async with two_workers(make, store=store) as workers, workers.session(0) as headers:
+        socket, other = Socket(workers, 0), Socket(workers, 1)
+        envelope = envelope_of(headers)
+        old, _ = await socket.told()
+        sealed = envelope.seal(RING, to=socket.name, challenge=old)
+        broken = bytes([sealed[0], *sealed[1:-1], sealed[-1] ^ 1])
+        http = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+        tries = {
+            "plain HTTP": http,
+            "nothing in a frame": framed(b""),
+            "rubbish": framed(b"x" * 300),
+            "a frame without an end": (2**31).to_bytes(LENGTH_BYTES, "big"),
+            "an envelope of another connection": framed(sealed),
+            "a broken one": framed(broken),
+            "its own challenge": framed(old),
+        }
+        for name, frame in tries.items():
+            for _ in range(TIMES):
+                _, answer = await socket.told(frame)
+                assert answer == b"", name
+        for _ in range(TIMES):  # which it would be good for, had it gone to the other worker
+            reader, writer = await asyncio.open_unix_connection(socket.path)
+            challenge = await reader.readexactly(CHALLENGE_BYTES)
+            writer.write(framed(envelope.seal(RING, to=other.name, challenge=challenge)))
+            assert await reader.read() == b""
+            writer.close()
+        refusals = [each for each in caplog.records if each.message == "relay.refused"]
+        assert len(refusals) >= (len(tries) + 1) * TIMES - TIMES  # an empty frame says nothing
+        assert ran == [[], []]
+        assert (await workers.answered(0, headers=headers, message=LISTING)).status == 200
+
+
+async def test_what_follows_an_envelope_is_taken_in_its_order_alone(make, store):
+    async with two_workers(make, store=store) as workers, workers.session(0) as headers:
+        socket = Socket(workers, 0)
+        for _ in range(TIMES):
+            reader, writer = await asyncio.open_unix_connection(socket.path)
+            challenge = await reader.readexactly(CHALLENGE_BYTES)
+            envelope = envelope_of(headers)
+            envelope.plain["method"] = "POST"
+            writer.write(framed(envelope.seal(RING, to=socket.name, challenge=challenge)))
+            sealing = Sealing(envelope.key)
+            sealing.seal(b"left out", is_answer=False)
+            writer.write(framed(sealing.seal(b"a piece", is_answer=False)))
+            writer.write_eof()
+            assert b"200" not in await reader.read()
+            writer.close()
+        await eventually(lambda: not workers.envs[0]._posts.running)
+        assert (await workers.answered(0, headers=headers, message=LISTING)).status == 200
+
+
+def test_the_folder_of_the_sockets_is_this_users_alone(tmp_path):
+    for name, spoil in (
+        ("open", lambda folder: folder.chmod(0o755)),
+        ("writable", lambda folder: folder.chmod(0o770)),
+    ):
+        folder = tmp_path / name
+        folder.mkdir(mode=0o700)
+        make_private(folder)
+        spoil(folder)
+        with pytest.raises(PermissionError, match="not this user's alone"):
+            make_private(folder)
+    aside = tmp_path / "aside"
+    aside.symlink_to(tmp_path / "open")
+    with pytest.raises(PermissionError):
+        make_private(aside)

@@ -1,0 +1,231 @@
+"""kill -9 at random, of the server and of its database, under many payments at once.
+
+Each caller makes its call again until it has the result, each person pays once and tries again
+until the page is over, and the provider brings its webhooks again, as providers do. Which write a
+server dies after is drawn from a seed, so a run can be made again. At the end the books must agree:
+each order brewed under one key, each paid for once.
+"""
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+
+from tests.crash.account_env import AccountEnv, Customer, open_customer, open_market
+from tests.crash.books import agreed
+from tests.crash.shop_env import Calling, ProcessPool, Server, calling
+from tests.support.postgres_server import PostgresServer
+from tests.support.valkey_server import OwnValkey
+
+WRITES_A_LIFE = (2, 40)
+PATIENCE_SECONDS = 900
+
+
+class Database(Protocol):
+    """What the store's records are in: a process of its own, or none."""
+
+    @property
+    def address(self) -> str:
+        """What ELICIT_STORE would be; empty for a file in the test's folder."""
+        ...
+
+    def kill_and_start(self) -> bool:
+        """As kill -9 would, of every process of it; whether there was any."""
+        ...
+
+
+class NoDatabase:
+    """A file, which only the server has open."""
+
+    address = ""
+
+    def kill_and_start(self) -> bool:
+        return False
+
+
+class KilledPostgres:
+    def __init__(self, server: PostgresServer, address: str) -> None:
+        self._server = server
+        self.address = address
+
+    def kill_and_start(self) -> bool:
+        self._server.kill()
+        self._server.start()
+        return True
+
+
+class KilledValkey:
+    def __init__(self, server: OwnValkey) -> None:
+        self._server = server
+        self.address = server.url
+
+    def kill_and_start(self) -> bool:
+        self._server.kill()
+        self._server.start()
+        return True
+
+
+class Lives:
+    """The server through its lives: who calls asks for the one that serves now."""
+
+    def __init__(self, env: AccountEnv, *, database: Database, kills: int, seed: int) -> None:
+        self._env = env
+        self._database = database
+        self._kills = kills
+        self._random = random.Random(seed)  # noqa: S311 - to be made again
+        self._server: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
+        self.over = asyncio.Event()  # this life
+        self.killed = 0
+
+    @property
+    def are_over(self) -> bool:
+        return self.killed >= self._kills
+
+    async def server(self) -> Server:
+        return await asyncio.shield(self._server)
+
+    async def go_on(self, done: asyncio.Event) -> None:
+        """Live and die until it was killed so many times, then until all is done."""
+        while True:
+            async with self._env.start() as server:
+                self.over.clear()
+                self._server.set_result(server)
+                await self._env.bring_again()
+                if self.are_over:
+                    await done.wait()
+                    return
+                writes = self._random.randint(*WRITES_A_LIFE)
+                if not await self._has_written(server, writes, done):
+                    return
+                if self._random.random() < 0.5:
+                    self.killed += await asyncio.to_thread(self._database.kill_and_start)
+                    if not await self._has_written(server, writes, done):
+                        return
+                self._server = asyncio.get_running_loop().create_future()
+                self.killed += 1
+                self.over.set()
+                server.kill()
+
+    @staticmethod
+    async def _has_written(server: Server, times: int, done: asyncio.Event) -> bool:
+        """Whether there were so many writes before all was done."""
+        for _ in range(times):
+            said = asyncio.create_task(server.says("wrote"))
+            ended = asyncio.create_task(done.wait())
+            await asyncio.wait((said, ended), return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            if not said.done():
+                said.cancel()
+                return False
+            said.result()
+        return True
+
+
+async def survives(
+    pool: ProcessPool,
+    folder: Path,
+    *,
+    database: Database,
+    callers: int,
+    kills: int,
+    modes: Sequence[str],
+    seed: int,
+) -> int:
+    """Have orders paid for and brewed, one a caller at a time, until the kills are over.
+
+    Returns how many. Raises AssertionError if anything is lost or doubled.
+    """
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        open_market(pool, folder, address=database.address) as env,
+    ):
+        lives, done = Lives(env, database=database, kills=kills, seed=seed), asyncio.Event()
+        results: list[str] = []
+        async with asyncio.TaskGroup() as living:
+            living.create_task(lives.go_on(done))
+            async with asyncio.TaskGroup() as calls:
+                numbers = count()
+                for place in range(callers):
+                    mode = modes[place % len(modes)]
+                    calls.create_task(_order_on(lives, numbers, results, mode=mode))
+            done.set()
+        await _all_agree(env, results)
+        return len(results)
+
+
+async def _order_on(
+    lives: "Lives", numbers: Iterator[int], results: list[str], *, mode: str
+) -> None:
+    """One after the other, until all the kills are over."""
+    while True:
+        results.append(await _ordered(lives, next(numbers), mode=mode))
+        if lives.are_over:
+            return
+
+
+async def _ordered(lives: Lives, number: int, *, mode: str) -> str:
+    """Call again and again, as a client's model does, until the result is there."""
+    paying = Paying()
+    async with open_customer() as customer:
+        while True:
+            server = await lives.server()
+            over = asyncio.create_task(lives.over.wait())
+            arguments = {"number": number}
+            try:
+                async with calling(server, "order", mode=mode, arguments=arguments) as call:
+                    person = asyncio.create_task(paying.answer(call, customer))
+                    await asyncio.wait((call.task, over), return_when=asyncio.FIRST_COMPLETED)
+                    person.cancel()
+                    await asyncio.gather(person, return_exceptions=True)
+                    if call.task.done() and call.task.exception() is None:
+                        return call.task.result()
+            finally:
+                over.cancel()
+            await asyncio.sleep(0.05)  # as long as a model takes, at the least
+
+
+class Paying:
+    """One person's way, which goes on where it stood: nobody pays twice on purpose."""
+
+    def __init__(self) -> None:
+        self._back: str | None = None
+
+    async def answer(self, call: Calling, customer: Customer) -> None:
+        link = await call.links.get()
+        while True:
+            with suppress(httpx.TransportError, AssertionError, IndexError):
+                await self._go_on(link, customer)
+                return
+            await asyncio.sleep(0.05)
+
+    async def _go_on(self, link: str, customer: Customer) -> None:
+        if self._back is None:
+            self._back = await customer.press(await customer.to_provider(link))
+        await customer.page(self._back)
+
+
+async def _all_agree(env: AccountEnv, results: Sequence[str]) -> None:
+    async with env.start():
+        await env.bring_again()
+        await env.carried()
+        await env.none_is("waiting", "hook")
+    payments = await agreed(env)
+    assert len(payments) == len(results), "an order was paid for twice, or not at all"
+    statuses = Counter(payment.status for payment in payments)
+    assert statuses == {"spent": len(results)}, statuses
+    assert not any(payment.refunded for payment in payments)
+    keys = defaultdict[str, set[str]](set)
+    for line in env.work:
+        number, _, words = line.partition(" ")
+        keys[number].add(words)
+    assert sorted(keys, key=int) == [str(number) for number in range(len(results))]
+    # Work that was done and not written down is done again, under the same key.
+    assert {number: len(each) for number, each in keys.items()} == dict.fromkeys(keys, 1)
+    brewed = [f"tea {number} for {number} {words}" for number, (words,) in keys.items()]
+    assert sorted(results) == sorted(brewed)

@@ -1,0 +1,49 @@
+"""A few random kills on each store; with --whole a hundred, under fifty callers."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.crash.kills import Database, KilledPostgres, KilledValkey, NoDatabase, survives
+from tests.crash.shop_env import ProcessPool
+from tests.support.postgres_server import PostgresServer
+from tests.support.valkey_server import own_valkey
+
+pytest_plugins = ("tests.crash.fixtures",)
+
+
+@pytest_asyncio.fixture(params=["sqlite", "postgres", "valkey"])
+async def database(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
+    """One of this test alone."""
+    if request.param == "postgres":
+        server = PostgresServer()
+        server.start()
+        async with server.database() as url:
+            yield KilledPostgres(server, url)
+        server.remove()
+    elif request.param == "valkey":
+        with own_valkey() as valkey:
+            yield KilledValkey(valkey)
+    else:
+        yield NoDatabase()
+
+
+async def test_nothing_is_lost_or_doubled_whenever_it_is_killed(
+    account_process_pool: ProcessPool,
+    tmp_path: Path,
+    database: Database,
+    request: pytest.FixtureRequest,
+) -> None:
+    callers, kills = (50, 100) if request.config.getoption("--whole") else (6, 3)
+    orders = await survives(
+        account_process_pool,
+        tmp_path,
+        database=database,
+        callers=callers,
+        kills=kills,
+        modes=("legacy", "2026-07-28"),
+        seed=1,
+    )
+    assert orders >= callers

@@ -1,0 +1,97 @@
+"""deploy/, read: what each file says of ports, times, settings and the command that is started."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from tests.deployment.tools import DEPLOY
+from tests.support.cli import HOUSE
+
+UNIT = (DEPLOY / "systemd" / "elicit.service").read_text("utf-8")
+NGINX = (DEPLOY / "nginx" / "elicit.conf").read_text("utf-8")
+CADDY = (DEPLOY / "caddy" / "Caddyfile").read_text("utf-8")
+DOCKERFILE = (DEPLOY / "container" / "Dockerfile").read_text("utf-8")
+PROCFILE = (HOUSE / "Procfile").read_text("utf-8")
+COMPOSE = str(DEPLOY / "container" / "compose.yaml")
+MANIFESTS = DEPLOY / "kubernetes" / "elicit.yaml"
+# What compose.yaml and the others leave to the operator.
+CHOSEN = {
+    "HOST": "tools.example.com",
+    "ELICIT_SECRET": "s" * 44,
+    "ELICIT_STORE": "postgresql://elicit:letters@postgres.example.com/elicit",
+    "POSTGRES_PASSWORD": "letters",
+    "ELICIT_ISSUER": "https://login.example.com",
+    "ELICIT_ISSUER_CLIENT_ID": "pages",
+    "ELICIT_ISSUER_CLIENT_SECRET": "of-the-pages",
+}
+
+
+def everything() -> str:
+    """All files of deploy/, and the Procfile."""
+    files = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file()]
+    return "\n".join(path.read_text("utf-8") for path in (*files, HOUSE / "Procfile"))
+
+
+def of_unit(name: str) -> str:
+    return str(re.findall(rf"(?m)^{name}=(.*)$", UNIT)[-1])
+
+
+def of_nginx(name: str, text: str = NGINX) -> list[str]:
+    return re.findall(rf"(?m)^\s*{name} (.*);", text)
+
+
+def variables(text: str) -> dict[str, str]:
+    """A file of NAME=value, with what is left open filled in."""
+    lines = [line.partition("=") for line in text.splitlines() if re.match(r"[A-Z_]+=", line)]
+    return {name: value or CHOSEN[name] for name, _, value in lines}
+
+
+def of_dockerfile(name: str) -> list[str]:
+    """The arguments of each such instruction, with its lines joined."""
+    return re.findall(rf"(?m)^\s*{name} (.*)$", DOCKERFILE.replace("\\\n", " "))
+
+
+def health_check() -> list[str]:
+    return list(json.loads(of_dockerfile("HEALTHCHECK")[0].partition("CMD")[2]))
+
+
+def commands() -> Mapping[str, list[str]]:
+    """How each file starts us."""
+    started = {
+        "systemd": shlex.split(of_unit("ExecStart")),
+        "Dockerfile": list(json.loads(of_dockerfile("CMD")[-1])),
+        "Procfile": shlex.split(re.findall(r"(?m)^web: (.*)$", PROCFILE)[0]),
+    }
+    return {where: command[command.index("serve") :] for where, command in started.items()}
+
+
+@cache
+def manifests() -> tuple[Mapping[str, Any], ...]:
+    return tuple(yaml.safe_load_all(MANIFESTS.read_text("utf-8")))
+
+
+def manifest(kind: str, name: str = "elicit") -> Any:
+    (found,) = [
+        each for each in manifests() if (each["kind"], each["metadata"]["name"]) == (kind, name)
+    ]
+    return found
+
+
+def pods() -> Iterator[tuple[str, Any]]:
+    """Each template of pods by the name of what makes them."""
+    for each in manifests():
+        if "template" in each.get("spec", {}):
+            yield each["metadata"]["name"], each["spec"]["template"]
+
+
+def seconds(text: object) -> timedelta:
+    """As the files write it: 30, `30s`, `1m`, `1m0s`."""
+    found = re.fullmatch(r"(?:(\d+)m)?(?:(\d+)s?)?", str(text))
+    assert found is not None, text
+    return timedelta(minutes=int(found[1] or 0), seconds=int(found[2] or 0))

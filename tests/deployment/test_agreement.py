@@ -1,0 +1,152 @@
+"""What one file of deploy/ says, the others say too, and the code means the same by it."""
+
+import json
+import re
+from datetime import timedelta
+
+import pytest
+
+from tests.deployment.files import (
+    CADDY,
+    CHOSEN,
+    COMPOSE,
+    DOCKERFILE,
+    NGINX,
+    commands,
+    everything,
+    health_check,
+    manifest,
+    of_dockerfile,
+    of_nginx,
+    of_unit,
+    pods,
+    seconds,
+    variables,
+)
+from tests.deployment.tools import DEPLOY, run_packaged
+from tests.support.cli import HOUSE
+from webapp.cli.main import parser_for
+from webapp.limits import CallLimits
+from webapp.routes.live import PING_EVERY
+from webapp.serving.http_server import GRACE_SECONDS
+from webapp.settings.quotas import PolicySettings
+from webapp.settings.settings import DEFAULT_PORT, TABLE, read_settings
+
+PORT = str(DEFAULT_PORT)
+# From the signal until the process is gone, whatever its tools and its clients do.
+ENDING = PolicySettings().grace + timedelta(seconds=GRACE_SECONDS)
+SPARE = timedelta(seconds=5)
+
+
+def test_every_name_of_ours_is_a_setting() -> None:
+    named = set(re.findall(r"\b(?:ELICIT|MCP)_[A-Z_]+\b", everything()))
+    assert len(named) >= 10
+    assert {name for name in named if not any(row.match(name) for row in TABLE)} == set()
+
+
+@pytest.mark.parametrize("where", commands())
+def test_each_file_starts_us_by_a_command_that_there_is(where: str) -> None:
+    options = parser_for(words := [each.replace("$PORT", PORT) for each in commands()[where]])
+    read = options.parse_args(words)
+    assert (read.server, read.port) == ("my_tools:mcp", DEFAULT_PORT)
+
+
+def test_the_environment_of_the_unit_can_be_read() -> None:
+    settings = read_settings(variables((DEPLOY / "systemd" / "elicit.env").read_text("utf-8")))
+    folder = of_unit("StateDirectory")
+    assert settings.store == f"sqlite:////var/lib/{folder}/elicit.db"
+    assert not settings.is_local
+    assert settings.proxies
+
+
+async def test_the_environment_of_the_composition_can_be_read() -> None:
+    command = ("docker-compose", "--file", COMPOSE, "config", "--format", "json")
+    composed = json.loads((await run_packaged(*command, **CHOSEN)).out)
+    service = composed["services"]["elicit"]
+    settings = read_settings(service["environment"], host="0.0.0.0")
+    assert settings.store.startswith("postgresql://elicit:letters@postgres/")
+    (subnet,) = [each["subnet"] for each in composed["networks"]["front"]["ipam"]["config"]]
+    assert [str(network) for network in settings.proxies] == [subnet]
+    assert seconds(service["stop_grace_period"]) >= ENDING + SPARE
+    assert composed["services"]["caddy"]["environment"]["UPSTREAM"] == f"elicit:{PORT}"
+
+
+def test_the_environment_of_a_pod_can_be_read() -> None:
+    (container,) = manifest("StatefulSet")["spec"]["template"]["spec"]["containers"]
+    named = {each["name"]: "elicit-0" for each in container["env"]}
+    secret = {name: CHOSEN[name] for name in CHOSEN if name.startswith("ELICIT_")}
+    configured = manifest("ConfigMap")["data"]
+    settings = read_settings({**named, **secret, **configured}, host="0.0.0.0")
+    assert settings.policies.grace == PolicySettings().grace
+    assert [each.popitem()[0] for each in container["envFrom"]] == ["configMapRef", "secretRef"]
+
+
+def test_it_is_one_port_everywhere() -> None:
+    assert of_nginx("server") == [f"127.0.0.1:{PORT}"]
+    assert f"{{$UPSTREAM:127.0.0.1:{PORT}}}" in CADDY
+    assert of_dockerfile("EXPOSE") == [PORT]
+    assert f":{PORT}" in health_check()[2]
+    ports = [
+        container["ports"][0]["containerPort"]
+        for name, template in pods()
+        for container in template["spec"]["containers"]
+        if name == "elicit"
+    ]
+    ports += [port["port"] for port in manifest("Service", "elicit")["spec"]["ports"]]
+    ports += [port["port"] for port in manifest("Service", "elicit-pods")["spec"]["ports"]]
+    assert set(ports) == {DEFAULT_PORT}
+    site = manifest("ConfigMap", "elicit-front")["data"]["elicit.conf"]
+    assert {each.rpartition(":")[2] for each in of_nginx("proxy_pass", site)} == {PORT}
+
+
+def test_whoever_ends_it_gives_it_the_time_that_it_takes() -> None:
+    assert seconds(of_unit("TimeoutStopSec")) >= ENDING + SPARE
+    spec = manifest("StatefulSet")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    (program, waits) = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert program == "sleep"
+    all_of_it = seconds(waits) + ENDING + SPARE
+    assert seconds(spec["terminationGracePeriodSeconds"]) >= all_of_it
+    # Who asks whether it is ready has heard that it is not before the requests stop.
+    ready = container["readinessProbe"]
+    assert seconds(waits) >= seconds(ready["periodSeconds"])
+
+
+def test_no_proxy_cuts_off_a_call_that_is_held_or_a_stream() -> None:
+    annotations = manifest("Ingress")["metadata"]["annotations"]
+    passes = manifest("ConfigMap", "elicit-front")["data"]["elicit.pass"]
+    prefix = "nginx.ingress.kubernetes.io/proxy-"
+    silences = [
+        *of_nginx("proxy_read_timeout"),
+        *of_nginx("proxy_read_timeout", passes),
+        annotations[f"{prefix}read-timeout"],
+    ]
+    assert all(seconds(each) >= CallLimits().call + SPARE for each in silences)
+    assert all(seconds(each) >= 4 * PING_EVERY for each in silences)
+    for text in (NGINX, passes):
+        assert of_nginx("proxy_buffering", text) == ["off"]
+    assert annotations[f"{prefix}buffering"] == "off"
+    assert re.search(r"\bflush_interval -1\n", CADDY)
+
+
+def test_a_proxy_takes_what_we_take() -> None:
+    site = manifest("ConfigMap", "elicit-front")["data"]["elicit.conf"]
+    annotations = manifest("Ingress")["metadata"]["annotations"]
+    assert of_nginx("client_max_body_size") == of_nginx("client_max_body_size", site) == ["4m"]
+    assert annotations["nginx.ingress.kubernetes.io/proxy-body-size"] == "4m"
+    assert "max_size 4MiB" in CADDY
+
+
+def test_the_image_serves_as_the_user_that_the_pods_have() -> None:
+    (user,) = of_dockerfile("USER")
+    context = manifest("StatefulSet")["spec"]["template"]["spec"]["securityContext"]
+    assert user == f"{context['runAsUser']}:{context['runAsGroup']}"
+    assert f"--uid {context['runAsUser']} " in DOCKERFILE
+
+
+def test_the_page_names_files_that_there_are() -> None:
+    page = (HOUSE / "docs" / "deployment.md").read_text("utf-8")
+    named = set(re.findall(r"`((?:systemd|nginx|caddy|container|kubernetes)/[\w./]+)`", page))
+    named |= set(re.findall(r"\bdeploy/([\w./]+\.\w+)", page))
+    assert len(named) >= 7
+    assert {each for each in named if not (DEPLOY / each).is_file()} == set()

@@ -1,0 +1,90 @@
+"""One machine: the unit of systemd, and nginx or Caddy before `elicit serve`."""
+
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.deployment.fronts import FRONTS, FrontedHost
+from tests.deployment.tools import DEPLOY, found, run, run_packaged
+from tests.hosts.checks import PROMISES, Promise, Verdict
+from tests.hosts.host import Served
+
+UNIT = DEPLOY / "systemd" / "elicit.service"
+LINK = "/e/a-token-of-a-link?code=4711&state=4712"
+# A front is no program of the user's; it cuts off who sends slowly by itself.
+FRONTS_OWN = {"local", "slow senders"}
+
+
+@pytest.fixture(name="unit")
+def _unit(tmp_path: Path) -> str:
+    """The unit, of a program that is there."""
+    program = Path(sys.prefix) / "bin" / "elicit"
+    text = UNIT.read_text("utf-8")
+    assert "/opt/elicit/venv/bin/elicit" in text
+    (tmp_path / UNIT.name).write_text(text.replace("/opt/elicit/venv/bin/elicit", str(program)))
+    return str(tmp_path / UNIT.name)
+
+
+async def test_the_unit_is_one_that_systemd_starts(unit: str) -> None:
+    verified = await run(found("systemd-analyze"), "verify", unit)
+    assert (verified.status, verified.err) == (0, "")
+
+
+async def test_the_unit_may_do_little_more_than_serve(unit: str) -> None:
+    command = ("security", "--offline=true", "--threshold=15", "--no-pager", unit)
+    judged = await run(found("systemd-analyze"), *command)
+    assert judged.status == 0, judged.out[-400:]
+
+
+async def test_caddy_reads_its_file_and_would_write_it_so() -> None:
+    file = DEPLOY / "caddy" / "Caddyfile"
+    formatted = await run_packaged("caddy", "fmt", str(file))
+    assert formatted.out == file.read_text("utf-8")
+
+
+@pytest.fixture(scope="module", params=FRONTS, ids=lambda host: host.name)
+def host(request: pytest.FixtureRequest) -> FrontedHost:
+    front: FrontedHost = request.param
+    return front
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def at(host: FrontedHost, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    async with host.served(tmp_path_factory.mktemp("front")) as served:
+        yield served
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    "promise",
+    [each for each in PROMISES if not each.ends and each.name not in FRONTS_OWN],
+    ids=lambda promise: promise.name,
+)
+async def test_a_promise_holds_behind_a_front(at: Served, promise: Promise) -> None:
+    assert await promise.check(at) is Verdict.HOLDS
+
+
+async def test_calls_that_are_held_are_answered_through_a_front_when_the_server_ends(
+    host: FrontedHost, tmp_path: Path
+) -> None:
+    async with host.served(tmp_path) as served:
+        (drain,) = [each for each in PROMISES if each.ends]
+        assert await drain.check(served) is Verdict.HOLDS
+        async with served.browser() as browser:
+            answer = await browser.get(f"{served.url}{LINK}")
+            assert answer.status_code == 502
+    # Not in what it says of a request that failed, either.
+    assert "a-token-of" not in served.proxy_log()
+    assert not re.search("471[12]", served.proxy_log())
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_a_caller_says_of_its_own_address_goes_no_further(at: Served) -> None:
+    forged = {"x-forwarded-for": "no address at all", "x-forwarded-proto": "ftp"}
+    async with at.browser() as browser:
+        answer = await browser.get(f"{at.url}/live", headers=forged)
+    assert answer.status_code == 200  # it would be refused

@@ -1,0 +1,80 @@
+"""Two neighbouring versions on one store: an upgrade, one process after the other, and its undoing.
+
+On 2026-07-28 each leg of a call may come to another process; on 2025-11-25 a call stays where its
+session is, and the person is led to any.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.deployment.versions import STORES_BEFORE, VERSIONS, Site, link_in
+from tests.support.mcp_server import LEGACY, MODERN, CutOffCaller
+from tests.support.shared_stores import STORES
+
+ORDER = {"what": "tea"}
+DONE = "tea for 4 letters"
+
+
+@pytest_asyncio.fixture(name="site", params=STORES_BEFORE)
+async def _site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+    async with STORES[request.param](tmp_path) as address:
+        yield Site(home=tmp_path, store=address)
+
+
+def other(version: str) -> str:
+    return next(each for each in VERSIONS if each != version)
+
+
+@asynccontextmanager
+async def asked(caller: CutOffCaller) -> AsyncIterator[tuple[str, AsyncIterator[str]]]:
+    """A call of 2025-11-25 that waits: its link, and what still comes on its stream."""
+    request = {"jsonrpc": "2.0", "id": 7, "method": "tools/call"}
+    request |= {"params": {"name": "order", "arguments": ORDER}}
+    async with caller.http.stream(
+        "POST", caller.url, json=request, headers=caller.headers
+    ) as stream:
+        lines = stream.aiter_lines()
+        async for line in lines:
+            if "/e/" in line:
+                yield link_in(line), lines
+                return
+    raise AssertionError("no link was shown")
+
+
+async def finished(caller: CutOffCaller, state: str | None = None) -> str:
+    """The call again, until it says that the person is done."""
+    return (await caller.call("order", state=state, **ORDER)).text
+
+
+@pytest.mark.parametrize("asks", VERSIONS)
+async def test_a_person_answers_at_one_version_what_the_other_asked(site: Site, asks: str) -> None:
+    async with site.served(asks) as here, site.served(other(asks)) as there:
+        async with here.caller(LEGACY) as caller, asked(caller) as (link, lines):
+            await there.person(link)
+            assert any([DONE in line async for line in lines])
+        async with here.caller(MODERN) as caller, there.caller(MODERN) as again:
+            answer = (await caller.call("order", **ORDER)).json()["result"]
+            assert answer["resultType"] == "input_required", answer
+            await there.person(link_in(str(answer)))
+            assert DONE in await finished(again, state=answer["requestState"])
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+@pytest.mark.parametrize("first", VERSIONS)
+async def test_what_one_version_asked_is_answered_when_the_other_has_taken_its_place(
+    site: Site, first: str, revision: str
+) -> None:
+    async with site.served(first) as here, here.caller(revision) as caller:
+        if revision == LEGACY:
+            async with asked(caller) as (link, lines):
+                here.process.terminate()
+                assert any(["Still waiting" in line async for line in lines])
+        else:
+            link = link_in((await caller.call("order", **ORDER)).text)
+    async with site.served(other(first)) as there, there.caller(revision) as caller:
+        await there.person(link)
+        assert DONE in await finished(caller)

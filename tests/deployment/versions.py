@@ -1,0 +1,127 @@
+"""The version before this one, and how both serve one store under one address.
+
+Who comes is led to one of the processes by its port, as a balancer would do; the address that they
+are asked for stays the public one.
+"""
+
+import re
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.support.cli import HOUSE, serving
+from tests.support.mcp_server import PATIENCE_SECONDS, TLS, CutOffCaller
+from tests.support.pinned import BUILD
+from tests.support.serving import free_port
+from webapp.demo.walker import walk
+
+# What people have who upgrade. Once versions are published, it is the tag of the last one.
+BEFORE = "d578c6cec757b18c8c57dcc9d5d9526297782eac"
+STORES_BEFORE = ("sqlite",)  # which it has
+VERSIONS = ("before", "this")
+TOOLS = """
+from flows import elicit
+from mcp.server.mcpserver import MCPServer
+
+mcp = MCPServer("shop")
+
+@mcp.tool()
+async def order(what: str) -> str:
+    key = await elicit.secret("Your key")
+    return f"{what} for {len(key)} letters"
+"""
+_LINK = re.compile(r"http://[^\"\\\s]+/e/[A-Za-z0-9._~-]+")
+
+
+@cache
+def code_of(version: str) -> Path:
+    """The folder with the code of a version: this one, or the one that git has."""
+    folder = BUILD / f"version-{BEFORE[:12]}"
+    if version == "this":
+        return HOUSE
+    if not folder.is_dir():
+        BUILD.mkdir(exist_ok=True)
+        packed = subprocess.run(
+            ["git", "archive", BEFORE, "elicit_url.py", "flows", "webapp", "templates"],
+            cwd=HOUSE,
+            check=True,
+            capture_output=True,
+        )
+        with tempfile.TemporaryDirectory(dir=BUILD) as unpacked:
+            with tarfile.open(fileobj=BytesIO(packed.stdout)) as files:
+                files.extractall(f"{unpacked}/code", filter="data")
+            with suppress(OSError):  # another run was first
+                Path(f"{unpacked}/code").rename(folder)
+    return folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One public address and one store, whatever serves them."""
+
+    home: Path
+    store: str
+    port: int = field(default_factory=free_port)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @asynccontextmanager
+    async def served(self, version: str) -> AsyncIterator["Serving"]:
+        """By a process of that version."""
+        (self.home / "shop.py").write_text(TOOLS)
+        settings = {
+            "ELICIT_URL": self.url,
+            "ELICIT_STORE": self.store,
+            "PYTHONPATH": str(code_of(version)),
+        }
+        own = free_port()
+        async with serving("shop:mcp", home=self.home, port=own, extra=settings) as server:
+            yield Serving(site=self, port=own, process=server.process)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """A process of one of the versions."""
+
+    site: Site
+    port: int
+    process: Any
+
+    async def _lead(self, request: Any) -> None:
+        request.url = request.url.copy_with(port=self.port)  # its Host header stands already
+
+    def http(self) -> httpx.AsyncClient:
+        """Whoever is led here."""
+        hooks = {"request": [self._lead]}
+        return httpx.AsyncClient(timeout=PATIENCE_SECONDS, verify=TLS, event_hooks=hooks)
+
+    async def person(self, link: str) -> None:
+        """Somebody types what they are asked, and sees that it is taken."""
+        async with self.http() as browser:
+            said = list[str]()
+            await walk(browser, link, answers={"answer.value": "4711"}, say=said.append)
+            assert "Saved" in said[-1], said
+
+    @asynccontextmanager
+    async def caller(self, revision: str) -> AsyncIterator[CutOffCaller]:
+        async with self.http() as http:
+            caller = CutOffCaller(http, f"{self.site.url}/mcp", revision)
+            await caller.connect()
+            yield caller
+
+
+def link_in(text: str) -> str:
+    found = _LINK.search(text)
+    assert found is not None, text
+    return found[0]

@@ -1,0 +1,205 @@
+"""`elicit serve --workers`: one socket, several processes, and a call that none of them loses."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from mcp import Client, MCPError
+from mcp_types import ElicitRequestURLParams, ElicitResult
+
+from tests.support.cli import Server, called, run, said_until, serving
+from tests.support.processes import ended, error_of
+from tests.support.programs import client_of
+from webapp.demo.client import text_of
+from webapp.demo.walker import walk
+
+TOOLS = """
+import os
+
+from mcp.server.mcpserver import MCPServer
+from starlette.responses import JSONResponse
+
+from flows import Money, elicit
+from flows.providers import github
+
+mcp = MCPServer("shared")
+
+
+@mcp.tool()
+async def keep() -> str:
+    return f"kept {len(await elicit.secret('The key'))} letters"
+
+
+@mcp.tool()
+async def list_repositories() -> list[str]:
+    account = await elicit.oauth(github, scopes=["repo"])
+    async with account.client() as api:
+        return [each["full_name"] for each in (await api.get("/user/repos")).json()]
+
+
+@mcp.tool()
+async def buy() -> str:
+    return f"paid {(await elicit.payment(Money('9.00', 'EUR'), 'a lamp')).id}"
+
+
+@mcp.custom_route("/process", methods=["GET"])
+async def process(request):
+    return JSONResponse(os.getpid())
+
+
+@mcp.custom_route("/die", methods=["GET"])
+async def die(request):
+    os._exit(3)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    return tmp_path
+
+
+async def pids_of(server: Server, *, are: Callable[[set[int]], bool]) -> set[int]:
+    """The processes that answer, when they are those."""
+    found: set[int] = set()
+    async with asyncio.timeout(300):
+        while not are(found):
+            async with httpx.AsyncClient() as browser:  # a connection for each: any may accept it
+                with suppress(httpx.HTTPError):
+                    found.add((await browser.get(f"{server.url}/process")).json())
+            if len(found) > 2:
+                found.clear()
+    return found
+
+
+def are_two(pids: set[int]) -> bool:
+    return len(pids) == 2
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def test_every_kind_goes_through_whichever_worker_a_request_comes_to(home):
+    async with (
+        serving("tools:mcp", "--workers", "2", "--sandbox", home=home) as server,
+        httpx.AsyncClient() as browser,
+    ):
+        await pids_of(server, are=are_two)
+        sandbox = (await browser.get(f"{server.url}/health")).json()["sandbox"]
+        for revision in ("legacy", "2026-07-28"):
+            for _ in range(3):
+                async with client_of(server.url, revision) as (client, person):
+                    person.enters.append(sandbox)
+                    kept = text_of(await client.call_tool("keep", {}))
+                    assert kept == "kept 4 letters"
+                    repositories = await client.call_tool("list_repositories", {})
+                    assert "octocat/hello-sandbox" in text_of(repositories)
+                    assert text_of(await client.call_tool("buy", {})).startswith("paid")
+        server.process.terminate()
+        end = await ended(server.process)
+    assert (end.status, end.err) == (0, "")
+
+
+async def test_a_worker_that_dies_is_replaced_and_the_same_call_goes_on(home):
+    links = asyncio.Queue[str]()
+
+    async def show(_: object, params: Any) -> ElicitResult:
+        assert isinstance(params, ElicitRequestURLParams)
+        links.put_nowait(params.url)
+        return ElicitResult(action="accept")
+
+    def client_at(url: str) -> Client:
+        return Client(f"{url}/mcp", mode="legacy", elicitation_callback=cast("Any", show))
+
+    async with serving("tools:mcp", "--workers", "2", home=home) as server:
+        before = await pids_of(server, are=are_two)
+        with suppress(MCPError, httpx.HTTPError, ExceptionGroup):
+            async with client_at(server.url) as client, asyncio.timeout(300):
+                call = asyncio.create_task(client.call_tool("keep", {}))
+                first = await links.get()
+                for pid in before:
+                    os.kill(pid, signal.SIGKILL)
+                await call
+        after = await pids_of(server, are=are_two)
+        assert not before & after
+        async with client_at(server.url) as client, httpx.AsyncClient() as browser:
+            again = asyncio.create_task(client.call_tool("keep", {}))
+            assert (await links.get()).split("/e/")[0] == first.split("/e/")[0]
+            await walk(browser, first, answers={}, say=lambda _: None)
+            assert text_of(await again) == "kept 4 letters"
+        assert error_of(server.process).count("was killed by signal 9; another takes its") == 2
+
+
+async def test_they_are_started_anew_one_by_one_and_answer_all_the_while(home):
+    async with serving("tools:mcp", "--workers", "2", home=home) as server:
+        before = await pids_of(server, are=are_two)
+        (home / "tools.py").write_text(TOOLS.replace("kept", "new code kept"))
+        server.process.send_signal(signal.SIGHUP)
+        said = asyncio.create_task(said_until("all workers are new", server.process))
+        answers = set[str]()
+        while not said.done():
+            async with client_of(server.url, "2026-07-28") as (client, _):
+                text = text_of(await client.call_tool("keep", {}))
+                while "call this tool again" in text:  # it is told by one that ends
+                    text = text_of(await client.call_tool("keep", {}))
+                answers.add(text.removeprefix("new code "))
+        assert answers == {"kept 4 letters"}
+        assert not before & await pids_of(server, are=are_two)
+        async with client_of(server.url, "legacy") as (client, _):
+            assert text_of(await client.call_tool("keep", {})) == "new code kept 4 letters"
+
+
+async def test_new_code_that_does_not_start_leaves_the_old_workers_at_it(home):
+    async with serving("tools:mcp", "--workers", "2", home=home) as server:
+        before = await pids_of(server, are=are_two)
+        (home / "tools.py").write_text("def broken(:")
+        server.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(300):
+            while "those that serve stay" not in error_of(server.process):
+                assert await pids_of(server, are=are_two) == before
+        assert await pids_of(server, are=are_two) == before
+
+
+async def test_a_worker_that_dies_at_once_again_and_again_ends_the_server(home):
+    async with serving("tools:mcp", "--workers", "2", home=home) as server:
+        while server.process.returncode is None:
+            async with httpx.AsyncClient() as browser:
+                with suppress(httpx.HTTPError):
+                    await browser.get(f"{server.url}/die")
+        end = await ended(server.process)
+    assert end.status == 3
+    assert "a worker died 5 times, each time at once, so the server ends" in end.err
+
+
+async def test_workers_whose_parent_was_killed_end_too(home):
+    async with serving("tools:mcp", "--workers", "2", home=home) as server:
+        workers = await pids_of(server, are=are_two)
+        server.process.kill()
+        await ended(server.process)
+        async with asyncio.timeout(300):
+            while not all(map(is_gone, workers)):  # noqa: ASYNC110 - they are not our children
+                await asyncio.sleep(0)
+
+
+async def test_what_is_wrong_from_the_start_is_said_once(home):
+    (home / "tools.py").write_text("def broken(:")
+    end = await run("serve", "tools:mcp", "--workers", "3", "--port", "0", home=home)
+    assert end.status == 1
+    assert end.err.count("could not be imported") == 1, end.err
+    with_store = {"ELICIT_STORE": "memory:"}
+    end = await called("serve", "--workers", "2", "--port", "0", home=home, extra=with_store)
+    assert end.status == 2
+    assert end.err.startswith("elicit: ELICIT_STORE: with --workers what one process keeps in")
+    end = await called("serve", "--workers", "2", "--reload", "--port", "0", home=home)
+    assert end.err == "elicit: --reload serves with one process: leave --workers out.\n"

@@ -1,0 +1,244 @@
+"""What the store holds that waits: read through once, and then heard of."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from flows.elicitation.states import Elicitation, Status
+from flows.errors import StoreUnavailable
+from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
+from tests.support.clock import Clock
+from tests.support.gateway_env import payment
+from tests.support.service_env import RING, URL, question_in_store
+from tests.support.watched import Samples, parsed, value
+from webapp.collector import Collector
+from webapp.elicitations.watcher import listen
+from webapp.service import Service, open_service
+from webapp.stores import Record, Store
+from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import SqliteStore
+from webapp.telemetry.metrics import Metrics
+from webapp.telemetry.telemetry import Telemetry
+
+
+@asynccontextmanager
+async def process(store: Store, clock: Clock) -> AsyncIterator[tuple[Service, Collector]]:
+    """One process that is watched, and hears what others write."""
+    async with open_service(
+        store=store,
+        ring=RING,
+        public_url=URL,
+        uid=1000,
+        clock=clock,
+        telemetry=Telemetry(metrics=Metrics()),
+    ) as service:
+        collector = Collector(service)
+        hearing = asyncio.create_task(listen(service.elicitations))
+        await asyncio.sleep(0)
+        try:
+            yield service, collector
+        finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
+            await store.aclose()
+
+
+async def counted(collector: Collector, clock: Clock, name: str, **labels: str) -> float | None:
+    clock.tick(seconds=6)  # a sum is kept for five
+    return value(await page(collector), name, **labels)
+
+
+async def page(collector: Collector) -> Samples:
+    return parsed((await collector.page()).decode())
+
+
+async def asked(service: Service, kind: str = "url", *, join: str = "a") -> Elicitation:
+    fresh = question_in_store(service, kind=kind, join=join, timeout=timedelta(days=3))
+    await service.elicitations.write(fresh)
+    found = await service.elicitations.get(fresh.id)
+    assert found is not None
+    return found
+
+
+async def test_open_questions_are_told_by_kind_and_age() -> None:
+    clock, name = Clock(), "elicit_questions_open"
+    async with process(MemoryStore(), clock) as (service, collector):
+        await asked(service, "form", join="old")
+        clock.tick(hours=2)
+        await asked(service, "url", join="young")
+        await asked(service, "url", join="another")
+        await collector.read_through()
+        assert await counted(collector, clock, name, kind="form", age="1d") == 1
+        assert await counted(collector, clock, name, kind="url", age="1m") == 2
+        clock.tick(minutes=30)
+        assert await counted(collector, clock, name, kind="url", age="1h") == 2
+        clock.tick(days=2)
+        assert await counted(collector, clock, name, kind="form", age="older") == 1
+
+
+async def test_what_ends_afterwards_is_not_counted_any_more() -> None:
+    clock = Clock()
+    async with process(MemoryStore(), clock) as (service, collector):
+        one = await asked(service)
+        await collector.read_through()
+        labels = {"kind": "url", "age": "1m"}
+        assert await counted(collector, clock, "elicit_questions_open", **labels) == 1
+        await service.elicitations.settle(one.id, Status.DECLINED)
+        assert await counted(collector, clock, "elicit_questions_open", **labels) is None
+
+
+async def test_what_another_process_writes_is_heard() -> None:
+    clock, store = Clock(), MemoryStore()
+    async with process(store, clock) as (_, collector):
+        await collector.read_through()
+        async with process(store.sibling(), clock) as (other, _):
+            one = await asked(other)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            labels = {"kind": "url", "age": "1m"}
+            assert await counted(collector, clock, "elicit_questions_open", **labels) == 1
+            await other.elicitations.settle(one.id, Status.CANCELLED)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert await counted(collector, clock, "elicit_questions_open", **labels) is None
+
+
+async def test_what_was_erased_counts_until_its_time_is_over_at_the_latest() -> None:
+    clock = Clock()
+    async with process(MemoryStore(), clock) as (service, collector):
+        one = await asked(service)
+        await collector.read_through()
+        await service.elicitations.store.erase(owner=one.owner)
+        clock.tick(days=4)
+        assert "elicit_questions_open{" not in (await collector.page()).decode()
+
+
+async def test_receipts_and_unresolved_payments_are_told_with_the_age_of_the_oldest() -> None:
+    clock = Clock()
+    async with process(MemoryStore(), clock) as (service, collector):
+        one = await asked(service)
+        write, ids = service.elicitations.write, service.elicitations.rows.ids
+        receipt = payment(
+            "stripe",
+            id=ids.payment(one.id, seller="stripe", session="s"),
+            owner=one.owner,
+            session="s",
+            join="j",
+            payment_intent=None,
+        )
+        loose = UnresolvedPayment(
+            id=ids.unresolved(one.id, owner=one.owner, seller="stripe", session="s"),
+            owner=one.owner,
+            elicitation_id=one.id,
+            tool="t",
+            seller="stripe",
+            what="tea",
+            amount=900,
+            currency="EUR",
+            is_live=False,
+            session="s",
+            found_at=clock(),
+            until=clock() + timedelta(days=3),
+            look_at=clock() + timedelta(minutes=10),
+        )
+        await write(receipt)
+        await write(loose)
+        await collector.read_through()
+        clock.tick(hours=2)
+        samples = await page(collector)
+        assert value(samples, "elicit_receipts_unspent") == 1
+        assert value(samples, "elicit_payments_unresolved", status="waiting") == 1
+        assert value(samples, "elicit_payments_unresolved_oldest_seconds") == 2 * 3600
+        found = await service.elicitations.read(Payment, owner=one.owner, id=receipt.id)
+        left = await service.elicitations.read(UnresolvedPayment, owner=one.owner, id=loose.id)
+        assert found is not None
+        assert left is not None
+        await write(replace(found, status=ReceiptStatus.SPENT))
+        await write(replace(left, status=UnresolvedStatus.OVER, look_at=None, ended_at=clock()))
+        assert await counted(collector, clock, "elicit_receipts_unspent") == 0
+        assert await counted(collector, clock, "elicit_payments_unresolved", status="waiting") == 0
+        assert await counted(collector, clock, "elicit_payments_unresolved_oldest_seconds") == 0
+
+
+class Slow(MemoryStore):
+    """Gives its pages when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+        self.is_at_it = asyncio.Event()
+
+    async def list(self, kind: str, **about: Any) -> Sequence[Record]:
+        page = await super().list(kind, **about)
+        self.is_at_it.set()
+        await self.goes_on.wait()
+        return page
+
+
+async def test_what_changes_while_the_store_is_read_through_is_as_it_was_written_last() -> None:
+    clock, store = Clock(), Slow()
+    async with process(store, clock) as (service, collector):
+        before = await asked(service, join="before")
+        store.goes_on.clear()
+        store.is_at_it.clear()
+        reading = asyncio.create_task(collector.read_through())
+        await store.is_at_it.wait()  # it has the page with the question, as it was
+        await service.elicitations.settle(before.id, Status.DECLINED)
+        await asked(service, "form", join="later")
+        store.goes_on.set()
+        await reading
+        samples, name = await page(collector), "elicit_questions_open"
+        assert value(samples, name, kind="form", age="1m") == 1
+        assert value(samples, name, kind="url", age="1m") is None
+
+
+async def test_the_store_is_read_through_again_where_something_may_have_been_missed() -> None:
+    clock, store = Clock(), MemoryStore()
+    async with process(store, clock) as (service, collector):
+        collecting = asyncio.create_task(collector.collect())
+        for tell in service.elicitations.missed:
+            tell()
+        assert collector.has_missed.is_set()
+        collecting.cancel()
+        with suppress(asyncio.CancelledError):
+            await collecting
+
+
+class Down(MemoryStore):
+    """Takes nothing."""
+
+    async def check(self) -> None:
+        raise StoreUnavailable("full")
+
+
+async def test_a_store_that_takes_nothing_and_a_process_that_ends_are_not_ready() -> None:
+    clock = Clock()
+    async with process(Down(), clock) as (_, collector):
+        assert value(await page(collector), "elicit_ready") == 0
+    async with process(MemoryStore(), clock) as (service, collector):
+        assert value(await page(collector), "elicit_ready") == 1
+        service.elicitations.waiters.drain()
+        assert value(await page(collector), "elicit_ready") == 0
+
+
+async def test_nobody_collects_where_nobody_reads() -> None:
+    async with open_service(
+        store=MemoryStore(), ring=RING, public_url=URL, uid=1000, clock=Clock()
+    ) as service:
+        with suppress(StoreUnavailable):
+            await asyncio.wait_for(Collector(service).collect(), timeout=60)
+
+
+async def test_the_room_on_the_disk_of_a_file_is_told(tmp_path: Path) -> None:
+    clock, store = Clock(), await SqliteStore.open(tmp_path / "elicit.db")
+    async with process(store, clock) as (_, collector):
+        room = value(await page(collector), "elicit_store_disk_free_bytes")
+    assert room is not None
+    assert room > 0

@@ -1,0 +1,102 @@
+"""The dashboard and the alerts of deploy/: Prometheus reads them, and what they name is exported.
+
+`promtool`, which comes with Prometheus, checks and tries them.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import HOUSE
+from webapp.telemetry.families import FAMILIES
+
+ALERTS = HOUSE / "deploy" / "prometheus" / "alerts.yml"
+DASHBOARD = HOUSE / "deploy" / "grafana" / "elicit-url.json"
+COURSES = Path(__file__).with_name("alerts_test.yml")
+EXPORTED = {name for family in FAMILIES for name in family.exported_names}
+LABELS = {label for family in FAMILIES for label in family.labels}
+# What Prometheus itself adds, or a query makes.
+OTHER_LABELS = {"instance", "le", "alertname"}
+
+
+def promtool(*arguments: str) -> str:
+    done = subprocess.run(
+        ["promtool", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def queries() -> Iterator[str]:
+    """Of the dashboard, its variables filled in as Grafana does."""
+    for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
+        for target in panel["targets"]:
+            yield target["expr"].replace("$__rate_interval", "5m").replace("$instance", ".*")
+
+
+def test_prometheus_reads_the_alerts() -> None:
+    assert "SUCCESS" in promtool("check", "rules", str(ALERTS))
+
+
+def test_each_alert_is_silent_while_all_is_well_and_speaks_when_it_is_not() -> None:
+    assert "SUCCESS" in promtool("test", "rules", str(COURSES))
+    told = COURSES.read_text("utf-8")
+    assert [name for name in alerts() if f'alertname="{name}"' not in told] == []
+
+
+def test_prometheus_reads_each_query_of_the_dashboard(tmp_path: Path) -> None:
+    rules = [{"record": f"panel:query:{n}", "expr": query} for n, query in enumerate(queries())]
+    assert len(rules) > 15
+    written = tmp_path / "queries.yml"  # JSON is YAML
+    written.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}), "utf-8")
+    assert f"SUCCESS: {len(rules)} rules found" in promtool("check", "rules", str(written))
+
+
+@pytest.mark.parametrize("path", [ALERTS, DASHBOARD], ids=["alerts", "dashboard"])
+def test_all_that_is_named_is_exported(path: Path) -> None:
+    text = path.read_text("utf-8")
+    named = set(re.findall(r"\belicit_\w+", text))
+    assert named
+    assert named - EXPORTED == set()
+    labels = set(re.findall(r"(\w+)(?:=~|!=|=)\\?\"", text))
+    labels |= {
+        label for by in re.findall(r"by \(([^)]*)\)", text) for label in re.findall(r"\w+", by)
+    }
+    assert labels - LABELS - OTHER_LABELS == set()
+
+
+def test_the_dashboard_shows_every_family() -> None:
+    named = set(re.findall(r"\belicit_\w+", DASHBOARD.read_text("utf-8")))
+    assert [f.name for f in FAMILIES if not named & set(f.exported_names)] == []
+
+
+def test_no_panel_lies_over_another() -> None:
+    places = [
+        (x, y)
+        for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(places) == len(set(places))
+    assert max(x for x, _ in places) < 24
+
+
+def test_every_alert_is_told_of_with_what_to_do() -> None:
+    page = (HOUSE / "docs" / "monitoring.md").read_text("utf-8")
+    assert [name for name in alerts() if f"| `{name}` |" not in page] == []
+
+
+def test_each_reason_to_turn_a_webhook_away_is_one_that_alerts() -> None:
+    sources = [path.read_text("utf-8") for path in HOUSE.glob("[fw]*/**/*.py")]
+    reasons = {each for text in sources for each in re.findall(r'Unverified\("(\w+)"\)', text)}
+    (refused,) = re.findall(r'elicit_webhooks_total\{result=~"(bad_[^"]+)"\}', ALERTS.read_text())
+    assert "bad_signature" in reasons
+    assert [reason for reason in reasons if not re.fullmatch(refused, reason)] == []
+
+
+def alerts() -> list[str]:
+    return re.findall(r"- alert: (\w+)", ALERTS.read_text("utf-8"))

@@ -1,0 +1,275 @@
+"""The page of metrics: what it counts, who reads it, and that it names nobody."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+
+from flows.errors import StoreUnavailable
+from tests.support.watched import (
+    ACTS,
+    METRICS_TOKEN,
+    TYPED,
+    WATCHED,
+    done,
+    page_of,
+    parsed,
+    samples_of,
+    value,
+    watched_tools,
+)
+from webapp.settings.settings import BadSettings, read_settings
+from webapp.stores import Conflict, Record
+from webapp.stores.memory import MemoryStore
+from webapp.stores.observed import ObservedStore, observed
+from webapp.telemetry.families import FAMILIES
+from webapp.telemetry.metrics import SHARED, Metrics, counted_together
+from webapp.telemetry.observer import UNOBSERVED
+from webapp.testing import elicit_person
+from webapp.testing.person import URL
+
+LABEL = re.compile(r"[a-z0-9][a-z0-9_ .]{0,30}|\+Inf|[0-9.]+")
+
+
+async def test_each_question_is_counted_when_it_is_asked_and_when_it_ends() -> None:
+    async with elicit_person(watched_tools(), settings=WATCHED) as person:
+        await done(person, *ACTS)
+        person.declines()
+        await person.call("ask_url")
+        samples = await samples_of(person)
+    for kind in ACTS:
+        asked = 2 if kind == "url" else 1
+        assert value(samples, "elicit_questions_total", kind=kind) == asked
+        assert value(samples, "elicit_outcomes_total", kind=kind, status="accepted") == 1
+    assert value(samples, "elicit_outcomes_total", kind="url", status="declined") == 1
+
+
+async def test_a_payment_that_comes_after_its_time_is_counted_as_late() -> None:
+    async with elicit_person(watched_tools(), settings=WATCHED) as person:
+        person.pays_late()
+        await person.call("ask_payment")
+        samples = await samples_of(person)
+    assert value(samples, "elicit_outcomes_total", kind="payment", status="expired") == 1
+    assert value(samples, "elicit_outcomes_total", kind="payment", status="late") == 1
+    assert value(samples, "elicit_receipts_unspent") == 1
+
+
+async def test_a_call_is_held_while_somebody_is_asked_and_woken_by_the_end() -> None:
+    held: list[float | None] = []
+    async with elicit_person(
+        watched_tools(), settings=WATCHED, revision="2025-11-25", declares=("form", "url")
+    ) as person:
+
+        async def look(link: str, browser: Any) -> None:
+            held.append(value(await samples_of(person), "elicit_calls_held"))
+            page = await browser.get(link)
+            csrf = re.search(r'name="csrf" value="([^"]+)"', page.text)
+            assert csrf is not None
+            await browser.post(f"{link}/decline", data={"csrf": csrf[1]})
+
+        person.does(look)
+        heard = await person.call("ask_url")
+        assert heard.code == "ELICITATION_DECLINED"
+        samples = await samples_of(person)
+    assert held == [1]
+    assert value(samples, "elicit_calls_held") == 0
+    assert value(samples, "elicit_wake_seconds_count", kind="url") == 1
+
+
+async def test_what_providers_and_webhooks_answered_is_counted_by_their_names() -> None:
+    async with elicit_person(watched_tools(), settings=WATCHED) as person:
+        await done(person, "oauth", "payment")
+        assert await person.webhooks.send_forged() == 400
+        samples = await samples_of(person)
+    asked = {"provider": "github", "operation": "finish"}
+    assert value(samples, "elicit_provider_request_seconds_count", **asked) == 2
+    assert value(samples, "elicit_provider_requests_total", **asked, result="ok") == 2
+    assert value(samples, "elicit_webhooks_total", provider="stripe", result="accepted") == 1
+    wrong = {"provider": "stripe", "result": "bad_signature"}
+    assert value(samples, "elicit_webhooks_total", **wrong) == 1
+
+
+async def test_the_sweeper_tells_when_it_went_round_and_how_late_it_was() -> None:
+    async with elicit_person(watched_tools(), settings=WATCHED) as person:
+        person.never_comes()
+        await person.call("ask_url")
+        await person.let_pass(hours=1)
+        samples = await samples_of(person)
+        now = person.clock().timestamp()
+    assert value(samples, "elicit_sweeper_last_round_timestamp_seconds") == now
+    assert (value(samples, "elicit_sweeper_lag_seconds") or 0) > 60
+
+
+async def test_every_family_is_exported_and_none_that_is_not_in_the_table(tmp_path: Path) -> None:
+    settings = {**WATCHED, "ELICIT_STORE": f"sqlite:///{tmp_path}/elicit.db"}
+    async with elicit_person(watched_tools(), settings=settings) as person:
+        await done(person, *ACTS)
+        page = await page_of(person)
+    exported = set(re.findall(r"^# TYPE (\S+)", page.text, re.MULTILINE))
+    tables = {family.name for family in FAMILIES}
+    assert exported == tables - {"elicit_store_disk_free_bytes"}  # the kit's store is no file
+    assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+async def test_no_label_names_anybody_or_what_was_typed() -> None:
+    async with elicit_person(watched_tools(), settings=WATCHED) as person:
+        await done(person, *ACTS)
+        page = await page_of(person)
+        asked = list(person._asked_of)
+    names = {label for _, labels in parsed(page.text) for label in labels}
+    for name, label in names:
+        assert LABEL.fullmatch(label), f"{name}={label}"
+    for word in (*asked, TYPED, "octocat", "127.0.0.1", METRICS_TOKEN):
+        assert word not in page.text
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", f"Bearer {METRICS_TOKEN[:-1]}", f"Basic {METRICS_TOKEN}", METRICS_TOKEN, "Bearer "],
+)
+async def test_without_the_token_nobody_reads_them(header: str) -> None:
+    async with elicit_person(watched_tools(), settings=WATCHED) as person:
+        headers = {"authorization": header} if header else {}
+        page = await person._browser.get(f"{URL}/metrics", headers=headers)
+    assert page.status_code == 401
+    assert page.headers["www-authenticate"] == "Bearer"
+    assert "elicit_" not in page.text
+
+
+async def test_they_are_read_and_nothing_else() -> None:
+    async with elicit_person(watched_tools(), settings=WATCHED) as person:
+        headers = {"authorization": f"Bearer {METRICS_TOKEN}"}
+        posted = await person._browser.post(f"{URL}/metrics", headers=headers)
+        head = await person._browser.head(f"{URL}/metrics", headers=headers)
+    assert posted.status_code == 405
+    assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_without_the_setting_the_path_is_the_authors_and_nothing_is_counted() -> None:
+    server = MCPServer("an author's")
+
+    @server.custom_route("/metrics", methods=["GET"])
+    async def own(_: Request) -> PlainTextResponse:
+        return PlainTextResponse("my own")
+
+    async with elicit_person(watched_tools()) as person:
+        assert (await page_of(person)).status_code == 404
+        assert person._service.telemetry.observer is UNOBSERVED
+    async with elicit_person(server) as person:
+        assert (await page_of(person)).text == "my own"
+
+
+@pytest.mark.parametrize("token", ["short", "with spaces in it, and long enough for all that"])
+def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path, token: str) -> None:
+    home = {"ELICIT_DATA_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
+    with pytest.raises(BadSettings, match="ELICIT_METRICS: a token has 32 letters or more"):
+        read_settings({**home, "ELICIT_METRICS": token})
+
+
+def test_the_token_stands_in_no_repr(tmp_path: Path) -> None:
+    settings = read_settings({"XDG_DATA_HOME": str(tmp_path), "ELICIT_METRICS": METRICS_TOKEN})
+    assert METRICS_TOKEN not in repr(settings)
+
+
+class Failing(MemoryStore):
+    """Refuses what it is told to."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (Conflict(None), "conflict"),
+        (StoreUnavailable("full"), "unavailable"),
+        (RuntimeError(), "failed"),
+    ],
+)
+async def test_what_a_store_answered_is_told_apart(error: Exception, result: str) -> None:
+    metrics = Metrics()
+    store = observed(Failing(error), metrics)
+    with pytest.raises(type(error)):
+        await store.write()
+    samples = parsed(metrics.page({}).decode())
+    told = {"operation": "write", "result": result}
+    assert value(samples, "elicit_store_operations_total", **told) == 1
+
+
+def test_a_store_that_nobody_watches_is_not_wrapped() -> None:
+    store = MemoryStore()
+    assert observed(store, UNOBSERVED) is store
+    assert isinstance(observed(store, Metrics()), ObservedStore)
+
+
+ONE_OF_SEVERAL = """
+from webapp.telemetry.metrics import metrics_here
+metrics = metrics_here()
+metrics.asked("url")
+metrics.held(1)
+metrics.woken("url", seconds=0.2)
+print(metrics.page({}).decode())
+import sys
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+def _worker() -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", ONE_OF_SEVERAL],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+
+
+def _told(lines: Iterable[str]) -> str:
+    told: list[str] = []
+    for line in lines:
+        told.append(line)
+        if line == "\n":  # the page is over
+            break
+    return "".join(told)
+
+
+def test_several_processes_are_counted_as_one_and_one_that_has_ended_holds_nothing() -> None:
+    with counted_together():
+        first = _worker()
+        assert first.stdout is not None
+        alone = parsed(_told(first.stdout))
+        first.communicate()
+        second = _worker()
+        assert second.stdout is not None
+        together = parsed(_told(second.stdout))
+        second.communicate()
+        folder = Path(os.environ[SHARED])
+        assert folder.stat().st_mode & 0o077 == 0
+    assert value(alone, "elicit_questions_total", kind="url") == 1
+    assert value(together, "elicit_questions_total", kind="url") == 2
+    assert value(together, "elicit_wake_seconds_count", kind="url") == 2
+    assert value(together, "elicit_calls_held") == 1
+    assert not folder.exists()
+    assert SHARED not in os.environ
+
+
+def test_a_folder_that_somebody_else_has_named_is_theirs_to_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SHARED, str(tmp_path))
+    with counted_together():
+        assert os.environ[SHARED] == str(tmp_path)
+    assert tmp_path.exists()

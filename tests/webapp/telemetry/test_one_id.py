@@ -1,0 +1,107 @@
+"""The log: one flow of each kind, followed by one id through all that belongs to it."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from tests.support.tracing import traces
+from tests.support.watched import ACTS, TYPED, Elsewhere, watched_tools
+from webapp.logs.events import mark_work
+from webapp.sweeper import fall_due
+from webapp.testing import AskedPerson, elicit_person
+
+# What each says, at least, in this order.
+STEPS = {
+    "url": ["elicitation.asked", "elicitation.moved", "elicitation.settled"],
+    "oauth": [
+        *("elicitation.asked", "elicitation.moved", "elicitation.moved"),
+        *("elicitation.settled", "account.connected"),
+    ],
+    "payment": ["elicitation.asked", "elicitation.moved", "elicitation.settled", "webhook.taken"],
+    "form": ["elicitation.asked", "elicitation.settled"],
+    "confirm": ["elicitation.asked", "elicitation.settled"],
+    "secret": ["elicitation.asked", "elicitation.settled"],
+    "gate": ["elicitation.asked", "elicitation.settled", "approval.given"],
+}
+
+
+class Log(logging.Handler):
+    """Our lines, as they are handed over to be written."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        mark_work(record)
+        self.lines.append({**vars(record), "event": record.getMessage()})
+
+    def events(self) -> list[str]:
+        return [line["event"] for line in self.lines]
+
+
+@asynccontextmanager
+async def logged(kind: str, *, revision: str) -> AsyncGenerator[tuple[Log, AskedPerson]]:
+    """A question of this kind was asked and answered, each request as if in its own process."""
+    server, log, ours = watched_tools(), Log(), logging.getLogger("webapp")
+    async with elicit_person(server) as person:
+        mode = "legacy" if revision == "2025-11-25" else revision
+        client = Client(server, mode=mode, elicitation_callback=Elsewhere(person).answer)
+        level = ours.level
+        ours.addHandler(log)
+        ours.setLevel(logging.INFO)
+        try:
+            ACTS[kind](person)
+            async with client:
+                result = await client.call_tool(f"ask_{kind}", {})
+            assert not result.is_error, result
+            yield log, person
+        finally:
+            ours.removeHandler(log)
+            ours.setLevel(level)
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("kind", ACTS)
+async def test_every_line_of_a_flow_has_the_id_of_its_question_and_its_call(
+    kind: str, revision: str
+) -> None:
+    async with logged(kind, revision=revision) as (log, person):
+        (id,) = person._asked_of
+        lines = [line for line in log.lines if "sandbox" not in line["name"]]
+        steps = iter([line["event"] for line in lines])
+        assert all(step in steps for step in STEPS[kind]), log.events()
+        strangers = [line["event"] for line in lines if line.get("id") != id or "call" not in line]
+        assert strangers == []
+        assert not any(TYPED in str(line) for line in lines)
+
+
+async def test_a_call_that_waits_says_how_soon_it_was_woken() -> None:
+    async with logged("payment", revision="2025-11-25") as (log, _):
+        (woken,) = [line for line in log.lines if line["event"] == "call.woken"]
+        assert woken["seconds"] == 0
+
+
+async def test_what_the_sweeper_ends_has_the_id_and_the_call() -> None:
+    async with logged("url", revision="2026-07-28") as (log, person):
+        person.never_comes()
+        await person.call("ask_secret")
+        *_, id = person._asked_of
+        person.clock.tick(days=1)
+        await fall_due(person._service)
+        ended = [line for line in log.lines if line.get("id") == id]
+        assert [line["event"] for line in ended] == ["elicitation.asked", "elicitation.settled"]
+        assert {line["call"] for line in ended} == {ended[0]["call"]}
+
+
+async def test_where_traces_are_collected_each_line_has_its_trace() -> None:
+    with traces() as spans:
+        async with logged("payment", revision="2025-11-25") as (log, _):
+            (call,) = spans.named("tools/call ask_payment")
+            assert call.context is not None
+            told = {line.get("trace_id") for line in log.lines if "sandbox" not in line["name"]}
+            assert told == {f"{call.context.trace_id:032x}"}

@@ -1,0 +1,104 @@
+"""Sessions of 2025-11-25 where two workers serve one store, and a request may come to either."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from tests.support.mcp_server import new_server
+from tests.support.users import calling
+from tests.support.workers import in_file, two_workers
+
+LISTING = {"id": 5, "method": "tools/list"}
+
+
+def shop() -> Any:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def sure(what: str) -> str:
+        return f"sure of {what}: {await elicit.confirm('Sure?')}"
+
+    return server
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return in_file(tmp_path)
+
+
+@pytest.mark.parametrize(("asks", "answers"), [(0, 1), (1, 0), (1, 1)])
+async def test_a_question_is_asked_and_answered_through_whichever_worker(store, asks, answers):
+    async with two_workers(shop, store=store) as workers, workers.session() as headers:
+        talk = await workers.sent(asks, message=calling("sure", what="it"), headers=headers)
+        assert (await talk.head()).status == 200
+        await talk.until('"elicitation/create"')
+        yes = {"id": 1, "result": {"action": "accept", "content": {}}}
+        answered = await workers.answered(answers, message=yes, headers=headers)
+        assert answered.status == 202, answered
+        assert "sure of it: " in await talk.rest()
+        talk.close()
+
+
+async def test_a_session_that_was_ended_through_the_other_worker_is_over(store):
+    async with two_workers(shop, store=store) as workers, workers.session() as headers:
+        for at in (0, 1):
+            assert (await workers.answered(at, message=LISTING, headers=headers)).status == 200
+        assert (await workers.answered(1, method="DELETE", headers=headers)).status == 200
+        for at in (0, 1):
+            assert (await workers.answered(at, message=LISTING, headers=headers)).status == 404
+
+
+async def test_a_stream_that_was_cut_is_read_on_through_the_other_worker(store):
+    async with two_workers(shop, store=store) as workers, workers.session() as headers:
+        talk = await workers.sent(1, message=calling("sure", what="it"), headers=headers)
+        said = await talk.until('"elicitation/create"')
+        talk.close()  # the call goes on, and nobody hears of it
+        last = said[said.rindex("\nid: ") + 5 :].split("\r\n")[0].strip()
+        yes = {"id": 1, "result": {"action": "accept", "content": {}}}
+        assert (await workers.answered(1, message=yes, headers=headers)).status == 202
+        resumed = {**headers, "last-event-id": last}
+        read_on = await workers.sent(1, method="GET", headers=resumed)
+        assert "sure of it: " in await read_on.rest()
+        read_on.close()
+
+
+async def test_the_session_of_a_worker_that_is_gone_does_not_exist(store):
+    async with two_workers(shop, store=store) as workers, workers.session() as headers:
+        id, _, name = headers["mcp-session-id"].rpartition(".")
+        for other in (name[::-1], "0" * 16, "../" + name, name.upper(), f"{name}\0"[:-1] + "x"):
+            asked = {**headers, "mcp-session-id": f"{id}.{other}"}
+            answer = await workers.answered(0, message=LISTING, headers=asked)
+            assert answer.status == 404
+            assert "Session not found" in answer.body
+
+
+async def test_a_long_answer_arrives_whole(store):
+    def long_winded() -> Any:
+        server = new_server("mcp")
+
+        @server.tool()
+        async def say() -> str:
+            return "x" * 3_000_000
+
+        return server
+
+    async with two_workers(long_winded, store=store) as workers, workers.session() as headers:
+        answer = await workers.answered(1, message=calling("say"), headers=headers)
+        assert answer.body.count("x") >= 3_000_000
+
+
+async def test_a_worker_that_ends_lets_streams_be_taken_up_at_another(store):
+    async with two_workers(shop, store=store) as workers, workers.session() as headers:
+        talk = await workers.sent(1, message=calling("sure", what="it"), headers=headers)
+        said = await talk.until('"elicitation/create"')
+        workers.envs[1].service.elicitations.waiters.drain()
+        assert "sure of it" not in await talk.rest()
+        talk.close()
+        last = said[said.rindex("\nid: ") + 5 :].split("\r\n")[0].strip()
+        read_on = await workers.sent(0, method="GET", headers={**headers, "last-event-id": last})
+        yes = {"id": 1, "result": {"action": "accept", "content": {}}}
+        assert (await workers.answered(0, message=yes, headers=headers)).status == 202
+        assert "sure of it: " in await read_on.rest()
+        read_on.close()

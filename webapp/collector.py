@@ -1,0 +1,228 @@
+"""The collector: what the store holds that nobody has answered, spent or looked into.
+
+A question's kind is inside its seal, so with a hundred thousand open ones nobody can count at each
+look. The store is read through once, in small pages with pauses, so that it and the loop have
+their time for others; from then on every write is heard, those of other processes too, and a look
+adds up what is remembered. What could go wrong: a write that was missed, or rows that were erased,
+of which nobody hears. So the store is read through again after a miss, and every hour.
+"""
+
+import asyncio
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from flows.elicitation.states import Elicitation, Status
+from flows.errors import StoreUnavailable, Unreadable
+from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
+from webapp.records.rows import KINDS
+from webapp.service import Service
+from webapp.stores import Record
+from webapp.telemetry import families
+from webapp.telemetry.families import MetricFamily, Samples
+
+_log = logging.getLogger(__name__)
+EVERY: Final = timedelta(hours=1)
+AFTER_A_MISS: Final = timedelta(seconds=30)
+# Reading takes at most a fifth of the time, for as long as it lasts.
+PAUSES: Final = 4
+AT_ONCE: Final = 1000  # of what is added up
+ADDED_UP_AFTER: Final = timedelta(seconds=5)
+AGES: Final = (
+    (timedelta(minutes=1), "1m"),
+    (timedelta(minutes=10), "10m"),
+    (timedelta(hours=1), "1h"),
+    (timedelta(days=1), "1d"),
+)
+OLDER: Final = "older"
+Counted: TypeAlias = Elicitation | Payment | UnresolvedPayment
+_OPEN: Final = tuple(status for status in Status if not status.is_final)
+_UNRESOLVED: Final = (
+    *(UnresolvedStatus.WAITING, UnresolvedStatus.UNANSWERED, UnresolvedStatus.OTHERWISE),
+)
+_FILE: Final = "sqlite:///"
+_COUNTED: Final[Mapping[str, type[Counted]]] = {
+    KINDS[kind]: kind for kind in (Elicitation, Payment, UnresolvedPayment)
+}
+# Kind of the row, kind or status of what it is, since when, and until when it counts.
+_Entry = tuple[str, str, datetime, datetime | None]
+
+
+class Collector:
+    """Of one service, and what that writes by itself its metrics hear."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._entries: dict[str, _Entry] | None = None
+        self._heard: dict[str, _Entry | None] | None = None  # while the store is read through
+        self._read_at: datetime | None = None
+        self.has_missed = asyncio.Event()
+        self._added: tuple[datetime, Mapping[MetricFamily, Samples]] | None = None
+        self._metrics = service.telemetry.metrics
+        if self._metrics is not None:
+            self._metrics.follow = self.wrote
+            service.elicitations.hearers.append(self._hear)
+            service.elicitations.missed.append(self.has_missed.set)
+
+    def wrote(self, values: Sequence[object]) -> None:
+        """Of this process."""
+        for value in values:
+            if isinstance(value, Elicitation | Payment | UnresolvedPayment):
+                self._take(value.id, _entry_of(value))
+
+    async def collect(self) -> None:
+        """Read through what is there, and again when it is time; runs until cancelled.
+
+        Returns at once where nobody reads it.
+        """
+        if self._metrics is None:
+            return
+        while True:
+            self.has_missed.clear()
+            try:
+                await self.read_through()
+            except StoreUnavailable as error:
+                _log.warning("store.unavailable", extra={"why": error.why})
+            except Exception:  # noqa: BLE001 - a task's edge, and nothing is served by it
+                _log.exception("metrics.not_counted")
+            pause = AFTER_A_MISS if self._entries is None else EVERY
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause.total_seconds()):
+                    await self.has_missed.wait()
+            if self.has_missed.is_set():
+                await asyncio.sleep(AFTER_A_MISS.total_seconds())
+
+    async def page(self) -> bytes:
+        """All metrics, as Prometheus reads them."""
+        assert self._metrics is not None
+        return self._metrics.page(await self._samples())
+
+    async def _samples(self) -> Mapping[MetricFamily, Samples]:
+        """What the store holds at the moment, and whether it is well."""
+        service = self._service
+        is_ready = not service.is_draining and await service.readiness.is_ready()
+        found: dict[MetricFamily, Samples] = {families.READY: {(): float(is_ready)}}
+        if (room := _room(service.elicitations.store.address)) is not None:
+            found[families.DISK] = {(): float(room)}
+        now = service.clock()
+        if self._added is None or now - self._added[0] >= ADDED_UP_AFTER:
+            self._added = now, await self._add_up(now)
+        return {**found, **self._added[1]}
+
+    async def _add_up(self, now: datetime) -> Mapping[MetricFamily, Samples]:
+        if self._entries is None or self._read_at is None:
+            return {}
+        counts: Counter[tuple[str, ...]] = Counter()
+        oldest, unspent = now, 0
+        unresolved: Counter[tuple[str, ...]] = Counter({(each.value,): 0 for each in _UNRESOLVED})
+        for number, (row, what, since, until) in enumerate(tuple(self._entries.values())):
+            if not number % AT_ONCE:
+                await asyncio.sleep(0)  # others have their turn
+            if until is not None and until <= now:
+                continue  # its time is over: the sweeper writes so, or it is erased
+            if row == KINDS[Elicitation]:
+                counts[what, _age(now - since)] += 1
+            elif row == KINDS[Payment]:
+                unspent += 1
+            else:
+                unresolved[(what,)] += 1
+                oldest = min(oldest, since)
+        return {
+            families.OPEN: dict(counts),
+            families.UNSPENT: {(): unspent},
+            families.UNRESOLVED: dict(unresolved),
+            families.UNRESOLVED_AGE: {(): (now - oldest).total_seconds()},
+            families.LOOKED_UP: {(): self._read_at.timestamp()},
+        }
+
+    async def read_through(self) -> None:
+        """Know what is there; what is written meanwhile counts as it was written last."""
+        service, found = self._service, dict[str, _Entry]()
+        heard: dict[str, _Entry | None] = {}
+        self._heard = heard
+        loop = asyncio.get_running_loop()
+        try:
+            for kind in _COUNTED:
+                after: str | None = None
+                while True:
+                    began = loop.time()
+                    page = await service.elicitations.store.list(kind, after=after)
+                    for record in page:
+                        if (entry := await self._read(record)) is not None:
+                            found[record.id] = entry
+                    if not page:
+                        break
+                    after = page[-1].id
+                    await asyncio.sleep((loop.time() - began) * PAUSES)
+        finally:
+            self._heard = None
+        for id, entry in heard.items():
+            _put(found, id, entry)
+        self._entries, self._read_at, self._added = found, service.clock(), None
+
+    async def _hear(self, record: Record) -> None:
+        if record.kind in _COUNTED:
+            self._take(record.id, await self._read(record))
+
+    async def _read(self, record: Record) -> _Entry | None:
+        """None for what is over, which is most of what is there and need not be opened."""
+        if not _may_count(record.kind, record.status):
+            return None
+        try:
+            return _entry_of(
+                await self._service.elicitations.rows.open(record, _COUNTED[record.kind])
+            )
+        except Unreadable:
+            return None
+
+    def _take(self, id: str, entry: _Entry | None) -> None:
+        if self._heard is not None:
+            self._heard[id] = entry
+        if self._entries is not None:
+            _put(self._entries, id, entry)
+
+
+def _entry_of(value: Counted) -> _Entry | None:
+    if not _may_count(KINDS[type(value)], value.status):
+        return None
+    match value:
+        case Elicitation():
+            return KINDS[Elicitation], value.kind, value.created_at, value.expires_at
+        case Payment():
+            return KINDS[Payment], value.status, value.paid_at, None
+        case UnresolvedPayment():
+            return KINDS[UnresolvedPayment], value.status, value.found_at, None
+
+
+def _put(entries: dict[str, _Entry], id: str, entry: _Entry | None) -> None:
+    if entry is None:
+        entries.pop(id, None)
+    else:
+        entries[id] = entry
+
+
+def _may_count(kind: str, status: str) -> bool:
+    if kind == KINDS[Elicitation]:
+        return status in _OPEN
+    if kind == KINDS[Payment]:
+        return status == ReceiptStatus.OPEN
+    return status in _UNRESOLVED
+
+
+def _room(address: str | None) -> int | None:
+    """Room on the disk of a store that is a file."""
+    if address is None or not address.startswith(_FILE):
+        return None
+    with suppress(OSError):
+        return shutil.disk_usage(Path(address.removeprefix(_FILE)).parent).free
+    return None
+
+
+def _age(age: timedelta) -> str:
+    return next((name for limit, name in AGES if age <= limit), OLDER)

@@ -1,0 +1,61 @@
+"""`/metrics`, for whoever brings the token of ELICIT_METRICS.
+
+Where none is set there is no such page, and the path is the author's. It stands before all other
+routes, as what answers them may be what is slow.
+"""
+
+import secrets
+from http import HTTPStatus
+
+from webapp.collector import Collector
+from webapp.http.address import headers_of
+from webapp.http.answer import problem, send_answer
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.telemetry.families import MEDIA_TYPE
+
+PATH = "/metrics"
+_PROBLEM = "application/problem+json"
+_NOT_KEPT = {"cache-control": "no-store"}
+
+
+def with_metrics(app: ASGIApp, *, collector: Collector, token: str) -> ASGIApp:
+    """The application, and the page beside it if there is a token for it."""
+    return MetricsPage(app, collector=collector, token=token) if token else app
+
+
+class MetricsPage:
+    """Answers for this path alone."""
+
+    def __init__(self, app: ASGIApp, *, collector: Collector, token: str) -> None:
+        self._app = app
+        self._collector = collector
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != PATH:
+            await self._app(scope, receive, send)
+            return
+        is_head = scope["method"] == "HEAD"
+        if not is_head and scope["method"] != "GET":
+            status, about = HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "GET, HEAD"}
+            await _refuse(send, status, about, "Metrics are read with GET.")
+        elif not self._is_known(headers_of(scope, b"authorization")):
+            status, about = HTTPStatus.UNAUTHORIZED, {"www-authenticate": "Bearer"}
+            detail = "Metrics are for whoever brings the token of ELICIT_METRICS."
+            await _refuse(send, status, about, detail)
+        else:
+            page = await self._collector.page()
+            about = {**_NOT_KEPT, "content-type": MEDIA_TYPE}
+            await send_answer(send, HTTPStatus.OK, page, about, is_head=is_head)
+
+    def _is_known(self, credentials: list[str]) -> bool:
+        if len(credentials) != 1:
+            return False
+        scheme, _, token = credentials[0].partition(" ")
+        is_bearer = scheme.lower() == "bearer"
+        return secrets.compare_digest(token.strip().encode(), self._token) and is_bearer
+
+
+async def _refuse(send: Send, status: HTTPStatus, about: dict[str, str], detail: str) -> None:
+    body = problem(status, detail=detail, code="metrics-refused")
+    await send_answer(send, status, body, {**_NOT_KEPT, "content-type": _PROBLEM, **about})

@@ -1,0 +1,61 @@
+"""Which of two applications a request is for: our own routes, or the served library's."""
+
+import logging
+from http import HTTPStatus
+
+from flows.question import asking
+from webapp.http.answer import problem, send_answer
+from webapp.http.connection import Receive, Scope, Send
+from webapp.http.guard import PROBES
+from webapp.http.parts import nothing_to_begin
+from webapp.http.root_path import under
+from webapp.routes.answers import Answers
+from webapp.routes.router import Ours, is_ours, why_unknown
+from webapp.server import MCP_PATH, HostedApplication
+from webapp.service import Service
+
+_log = logging.getLogger(__name__)
+
+
+class Switch:
+    """Sends a request to our routes, or to the served library's application for paths we lack."""
+
+    def __init__(
+        self,
+        *,
+        answers: Answers,
+        served: HostedApplication,
+        service: Service,
+        root_path: str,
+    ) -> None:
+        parts = {"answers": answers, "served": served}
+        self._ours = Ours(service=service, parts=parts, root_path=root_path)
+        self._served = served
+        self._service = service
+        self._root_path = root_path
+        self._is_told = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":  # it all runs by now
+            await nothing_to_begin(receive, send)
+            return
+        if not (is_own := is_ours(scope["path"])) and self._served.has_route(scope):
+            # A route of the author's may complete, in trusted code or with a return token.
+            with asking(self._service.completing):
+                await self._served(scope, receive, send)
+            return
+        if scope["path"] == f"{MCP_PATH}/" and scope["type"] == "http":  # as the libraries do
+            to = {"location": MCP_PATH}
+            await send_answer(under(self._root_path, send), HTTPStatus.TEMPORARY_REDIRECT, b"", to)
+            return
+        why = None if is_own else why_unknown(scope["path"], url=self._service.public_url)
+        if why is not None:
+            if not self._is_told:
+                self._is_told = True
+                _log.warning("path.unknown: %s", why)
+            if scope["type"] == "http" and scope["path"].endswith(PROBES):
+                status = HTTPStatus.SERVICE_UNAVAILABLE
+                body = problem(status, detail=why, code="path-unknown")
+                await send_answer(send, status, body, {"content-type": "application/problem+json"})
+                return
+        await self._ours(scope, receive, send)

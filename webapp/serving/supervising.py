@@ -1,0 +1,324 @@
+"""Several processes on one socket: a parent that serves nothing, and replaces what dies.
+
+The parent binds, starts the workers on its socket and tells them to end. It runs none of the
+author's code, so a restart one by one (SIGHUP) has each worker import it anew: the new one serves
+before the old one is told to end, and where it does not come up, the old one stays. A worker that
+dies is replaced, later each time; where that happens again and again, the whole ends, and whoever
+runs it is told. What could go wrong: the parent is killed and its workers go on alone, on a socket
+that its successor needs. So each holds one end of a connection to it, and drains when that breaks.
+
+A sandbox is the parent's, so that there is one for all workers.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from typing import Self
+
+from msgspec import Struct
+from msgspec.json import decode, encode
+
+from webapp.http.port import listen
+from webapp.printing import tell
+from webapp.sandbox.settings import Sandbox
+from webapp.serving.http_server import Annex, outside_pages
+from webapp.settings.settings import Settings
+
+_AT_ONCE_SECONDS = 10.0
+_DEATHS_AT_MOST = 5
+_FIRST_PAUSE_SECONDS = 0.1
+_GREETING_BYTES = 64 * 1024
+
+
+class _Greeting(Struct):
+    """What the parent tells each worker."""
+
+    sandbox: Sandbox | None
+
+
+class Parent:
+    """The parent, as a worker has it."""
+
+    def __init__(self, fd: int) -> None:
+        self._link = socket.socket(fileno=fd)
+        with self._link.makefile("rb") as lines:
+            self.sandbox = decode(lines.readline(_GREETING_BYTES), type=_Greeting).sandbox
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._link.close()
+
+    def ready(self, lines: Sequence[str]) -> Callable[[], None]:
+        """What tells it that this worker serves, and has this announced; to call in the loop.
+
+        From then on the worker drains and ends when its parent is gone.
+        """
+
+        def tell_parent() -> None:
+            loop = asyncio.get_running_loop()
+            with suppress(OSError):
+                self._link.send(encode(lines) + b"\n")
+
+            def gone() -> None:  # it says nothing more
+                loop.remove_reader(self._link)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+            loop.add_reader(self._link, gone)
+
+        return tell_parent
+
+
+class _Worker:
+    """One process, and the parent's end of the connection to it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, link: socket.socket) -> None:
+        self.process = process
+        self._link = link
+        self._served_at: float | None = None
+        self.is_told = False
+
+    @classmethod
+    async def start(cls, command: Sequence[str], listener: socket.socket, greeting: bytes) -> Self:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # In a session of its own: Ctrl+C comes to the parent alone, and from there.
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                *("--fd", str(listener.fileno()), "--parent-fd", str(theirs.fileno())),
+                pass_fds=[listener.fileno(), theirs.fileno()],
+                start_new_session=True,
+            )
+        ours.setblocking(False)
+        await asyncio.get_running_loop().sock_sendall(ours, greeting)
+        return cls(process, ours)
+
+    async def ready(self) -> list[str] | None:
+        """What it announces when it serves; None if it ended before."""
+        loop, said = asyncio.get_running_loop(), b""
+        while not said.endswith(b"\n"):
+            with suppress(OSError):
+                if piece := await loop.sock_recv(self._link, _GREETING_BYTES):
+                    said += piece
+                    continue
+            return None
+        self._served_at = loop.time()
+        return decode(said, type=list[str])
+
+    @property
+    def served_seconds(self) -> float:
+        """For how long it has served by now."""
+        now = asyncio.get_running_loop().time()
+        return 0.0 if self._served_at is None else now - self._served_at
+
+    async def ended(self) -> int:
+        await self.process.wait()
+        self._link.close()
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+    def stop(self) -> None:
+        self.is_told = True
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+
+
+class Workers:
+    """All of them, each in its place; what the first of them announces is told once all serve."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        listener: socket.socket,
+        *,
+        number: int,
+        sandbox: Sandbox | None,
+        announce: Callable[[list[str]], object],
+    ) -> None:
+        """`command` starts one."""
+        self._command = command
+        self._listener = listener
+        self._greeting = encode(_Greeting(sandbox=sandbox)) + b"\n"
+        self._announce = announce
+        self._places: list[_Worker | None] = [None] * number
+        self._starting = set[_Worker]()
+        self._stopping = asyncio.Event()
+        self._anew = asyncio.Event()
+        self._status = 0
+
+    def stop(self) -> None:
+        """Have them drain and end; told twice, they wait for nobody."""
+        self._stopping.set()
+        for worker in self._all():
+            worker.stop()
+
+    def start_anew(self) -> None:
+        """Replace one after the other by a new one."""
+        self._anew.set()
+
+    async def run(self) -> int:
+        """Until they are told to stop, or give up; the exit status, when all have ended."""
+        said = await self._begin()
+        if said is not None:
+            self._announce(said)
+            async with asyncio.TaskGroup() as group:
+                restarting = group.create_task(self._restart_when_told())
+                async with asyncio.TaskGroup() as keeping:
+                    for place in range(len(self._places)):
+                        keeping.create_task(self._keep(place))
+                restarting.cancel()
+        for worker in self._all():
+            await worker.ended()
+        return self._status
+
+    def _all(self) -> list[_Worker]:
+        return [worker for worker in (*self._places, *self._starting) if worker is not None]
+
+    def _give_up(self, status: int) -> None:
+        self._status = max(status, 1)
+        self._stopping.set()
+        for worker in self._all():
+            if not worker.is_told:
+                worker.stop()
+
+    async def _begin(self) -> list[str] | None:
+        """Start them all; what the first announces, or None where they are to end again.
+
+        The first goes before the others: what is wrong is said once, and what is made is there.
+        """
+        said: list[str] | None = None
+        for places in (range(1), range(1, len(self._places))):
+            for place in places:
+                if not self._stopping.is_set():
+                    self._places[place] = await self._started()
+            for worker in filter(None, self._places[places.start :]):
+                lines = await worker.ready()
+                said = said or lines
+                if lines is None and not self._stopping.is_set():
+                    self._give_up(await worker.ended())  # it has said why
+        return None if self._stopping.is_set() else said
+
+    async def _keep(self, place: int) -> None:
+        """Have a worker there, until all are to stop."""
+        deaths = 0
+        while not self._stopping.is_set():
+            worker = self._places[place]
+            assert worker is not None
+            status = await worker.ended()
+            if self._stopping.is_set() or self._places[place] is not worker:
+                continue
+            deaths = deaths + 1 if worker.served_seconds < _AT_ONCE_SECONDS else 1
+            if deaths >= _DEATHS_AT_MOST:
+                tell(
+                    f"elicit: a worker died {deaths} times, each time at once, so the server ends. "
+                    "What it said is above.",
+                    out=sys.stderr,
+                )
+                self._give_up(status)
+                return
+            tell(
+                f"elicit: worker {worker.process.pid} {_died(status)}; another takes its place.",
+                out=sys.stderr,
+            )
+            await asyncio.sleep(_FIRST_PAUSE_SECONDS * (2 ** (deaths - 1)))
+            if not self._stopping.is_set() and self._places[place] is worker:
+                new = await self._started()
+                await self._replace(place, new, of=worker)
+                await new.ready()
+
+    async def _restart_when_told(self) -> None:
+        while True:
+            await self._anew.wait()
+            self._anew.clear()
+            await self._restart()
+
+    async def _restart(self) -> None:
+        for place in range(len(self._places)):
+            new = await self._started()
+            self._starting.add(new)
+            is_ready = await new.ready() is not None
+            if self._stopping.is_set():
+                return
+            self._starting.discard(new)
+            if not is_ready:
+                await new.ended()
+                tell("elicit: a new worker did not start; those that serve stay.", out=sys.stderr)
+                return
+            old = self._places[place]
+            await self._replace(place, new, of=old)
+        tell("elicit: all workers are new.")
+
+    async def _replace(self, place: int, new: _Worker, *, of: _Worker | None) -> None:
+        """Put it there and wait for the end of the old one, unless another was quicker."""
+        if self._stopping.is_set() or self._places[place] is not of:
+            new.stop()
+            await new.ended()
+            return
+        self._places[place] = new
+        if of is not None:
+            of.stop()
+            await of.ended()
+
+    async def _started(self) -> _Worker:
+        return await _Worker.start(self._command, self._listener, self._greeting)
+
+
+async def supervise(
+    command: Sequence[str],
+    listener: socket.socket,
+    *,
+    settings: Settings,
+    number: int,
+    annex: Annex | None,
+) -> int:
+    """Have that many workers serve on the socket until a signal comes; the exit status.
+
+    `command` starts one of them.
+    """
+    async with AsyncExitStack() as stack:
+        workers = Workers(
+            command,
+            listener,
+            number=number,
+            sandbox=None if annex is None else annex.sandbox,
+            announce=lambda lines: tell("\n".join(lines)),
+        )
+        stack.enter_context(_told_by_signals(workers))
+        if annex is None:
+            return await workers.run()
+        pages = await outside_pages(stack, annex.sandbox, settings)
+        listen(annex.listener)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pages.serve(sockets=[annex.listener]))
+            try:
+                return await workers.run()
+            finally:
+                pages.stop()
+                pages.stop()
+
+
+@contextmanager
+def _told_by_signals(workers: Workers) -> Generator[None]:
+    """Within it SIGTERM and SIGINT end them, and SIGHUP starts them anew."""
+    loop = asyncio.get_running_loop()
+    handlers: dict[signal.Signals, Callable[[], None]] = {
+        signal.SIGINT: workers.stop,
+        signal.SIGTERM: workers.stop,
+        signal.SIGHUP: workers.start_anew,
+    }
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
+
+
+def _died(status: int) -> str:
+    return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

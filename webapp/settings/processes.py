@@ -1,0 +1,40 @@
+"""Several processes on one store: what they are called, and where they reach each other."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
+
+from webapp.settings.parsers import matching
+from webapp.settings.table import setting
+
+
+def _absolute(text: str) -> Path | None:
+    path = Path(text)
+    return path if path.is_absolute() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings:
+    """`runtime` is None where the system names no such folder of the user's."""
+
+    instance: str = setting(
+        "ELICIT_INSTANCE",
+        parse=matching(
+            r"(?:[a-z0-9][a-z0-9-]{0,31})?",
+            "is no name of an instance: up to 32 letters, digits and hyphens, in lower case.",
+        ),
+        says="what a proxy knows this instance by, where several machines or processes serve one "
+        "store: a name such as `a`, with which ids of sessions end (docs/workers.md)",
+    )
+    runtime: Path | None = setting(
+        "XDG_RUNTIME_DIR",
+        parse=_absolute,
+        otherwise="the folder for temporary files",
+        says="where the processes of one server on a machine reach each other, over sockets in a "
+        "folder that only their user may enter",
+        names_file=True,
+    )
+
+    def folder(self, uid: int) -> Path:
+        """Where the sockets of all servers of this user are."""
+        return (self.runtime or Path(gettempdir())) / f"elicit-{uid}"

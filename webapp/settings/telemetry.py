@@ -1,0 +1,78 @@
+"""What an operator watches: the log, the metrics and the traces."""
+
+import logging
+import re
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from webapp.logs.lines import LEVELS, LogSettings
+from webapp.settings.parsers import one_of
+from webapp.settings.table import Setting, Values
+
+TOKEN_LETTERS_AT_LEAST = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetrySettings:
+    """`metrics` is the token of whoever reads them; without one there are none."""
+
+    log: LogSettings = field(default_factory=LogSettings)
+    metrics: str = field(default="", repr=False)
+    exports_traces: bool = False
+
+
+def _token(text: str) -> str:
+    if text and (len(text) < TOKEN_LETTERS_AT_LEAST or not re.fullmatch(r"[!-~]+", text)):
+        raise ValueError(
+            f"a token has {TOKEN_LETTERS_AT_LEAST} letters or more, without spaces; make one "
+            "with: elicit keys new"
+        )
+    if text and find_spec("prometheus_client") is None:
+        raise ValueError("metrics need more to be installed: pip install 'elicit-url[metrics]'")
+    return text
+
+
+LOG = Setting(
+    name="ELICIT_LOG",
+    parse=one_of("lines", "json"),
+    default="lines",
+    says="`json`: each line of the log is an object",
+)
+LOG_LEVEL = Setting(
+    name="ELICIT_LOG_LEVEL",
+    parse=one_of(*LEVELS),
+    default="warning",
+    says="`debug`, `info`, `warning` or `error`. With `debug` nothing is counted",
+)
+
+
+METRICS = Setting(
+    name="ELICIT_METRICS",
+    parse=_token,
+    otherwise="there is no such page",
+    says="the token that opens `/metrics`, 32 letters or more, from `elicit keys new`: whoever "
+    "reads it brings `Authorization: Bearer` and the token. It opens nothing else. Needs `pip "
+    "install 'elicit-url[metrics]'`",
+)
+TRACES = Setting(
+    name="OTEL_EXPORTER_OTLP_ENDPOINT",
+    parse=str,
+    otherwise="traces go where the application sends its own, if it does",
+    says="where traces are sent, by OTLP over HTTP. OpenTelemetry's own settings stand beside it "
+    "(`OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER` and so on). Needs `pip install "
+    "'elicit-url[otel]'`",
+)
+TELEMETRY: tuple[Setting[Any], ...] = (LOG, LOG_LEVEL, METRICS, TRACES)
+
+
+def read_telemetry(values: Values) -> TelemetrySettings:
+    """As the environment has it; what is wrong with it is among the values' problems."""
+    return TelemetrySettings(
+        log=LogSettings(
+            is_json=values.read(LOG) == "json",
+            level=getattr(logging, values.read(LOG_LEVEL).upper()),
+        ),
+        metrics=values.read(METRICS),
+        exports_traces=bool(values.read(TRACES)),
+    )

@@ -1,0 +1,60 @@
+"""Telemetry: who hears of what happens here, and whether anybody collects traces.
+
+A tracer provider of the application's own comes first. Else OpenTelemetry's own settings say where
+traces go (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and so on), which its library reads.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from opentelemetry import trace
+from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, Tracer
+
+from webapp.telemetry.observer import UNOBSERVED, Observer
+
+if TYPE_CHECKING:
+    from webapp.telemetry.metrics import Metrics
+
+_NAME = "elicit_url"
+_log = logging.getLogger(__name__)
+
+
+class Telemetry:
+    """Who hears of what happens, and what begins spans, if anybody collects them."""
+
+    __slots__ = ("metrics", "observer", "tracer")
+
+    def __init__(self, *, metrics: "Metrics | None" = None, tracer: Tracer | None = None) -> None:
+        self.metrics = metrics
+        self.observer: Observer = metrics or UNOBSERVED
+        self.tracer = tracer
+
+
+NONE = Telemetry()
+
+
+def tracer_here(*, exports: bool) -> Tracer | None:
+    """What begins our spans; None where nobody collects them. `exports`: the environment does."""
+    provider = trace.get_tracer_provider()
+    if exports and isinstance(provider, ProxyTracerProvider):
+        _export()
+        provider = trace.get_tracer_provider()
+    if isinstance(provider, ProxyTracerProvider | NoOpTracerProvider):
+        return None
+    return provider.get_tracer(_NAME)
+
+
+def _export() -> None:
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - an extra
+            OTLPSpanExporter,
+        )
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - an extra
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        why = "OTEL_EXPORTER_OTLP_ENDPOINT is set: pip install 'elicit-url[otel]', or take it out"
+        _log.warning("traces.not_sent", extra={"why": why})
+        return
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)

@@ -1,0 +1,183 @@
+"""What travels between two workers: a request as the one that accepted it saw it, sealed.
+
+What could go wrong: the worker that has the session would ask whose the connection is, and it is
+our own user's, whoever sent the request: everybody would be local. So what only the accepting
+worker can know travels with the request: whose socket it was, which address, whether a proxy stood
+between, whose access token. Nobody can make an envelope without the ring of secrets. It opens at
+one worker alone and on one connection alone: that worker's name and the challenge that it sent over
+this connection are sealed in. So one that was copied is worth nothing, a moment later or elsewhere,
+and neither has a list of used ones to keep nor a clock to trust. The key of all that follows on the
+connection is in it as well.
+"""
+
+import secrets
+import struct
+from typing import Any, Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from msgspec import DecodeError, Struct
+from msgspec.msgpack import decode, encode
+from starlette.authentication import AuthCredentials
+
+from flows.crypto.vault import FINGERPRINT_BYTES, NONCE_BYTES, Ring
+from webapp.http.connection import Scope
+from webapp.http.guard import PROXIED_KEY
+from webapp.http.root_path import ROOT_KEY
+from webapp.identity.bearer_auth import CheckedToken
+from webapp.identity.local_peer import PEER_KEY, Peer, PeerConnection
+
+CHALLENGE_BYTES = 32
+_KEY_BYTES = 32
+_COUNTER = struct.Struct(">4xQ")
+# As they are; headers are pairs of bytes, addresses pairs of a text and a number.
+_PLAIN = ("method", "scheme", "http_version", "path", "raw_path", "query_string", ROOT_KEY)
+_End = tuple[str, int] | None
+
+
+class BadEnvelope(Exception):
+    """No envelope of ours for this worker and connection; the message is for the log."""
+
+
+class _Socket(Struct, array_like=True):
+    """Whose connection it was: see Peer."""
+
+    uid: int | None
+    is_gone: bool
+    client: _End
+    server: _End
+
+
+class Envelope(Struct, array_like=True):
+    """One request without its body."""
+
+    key: bytes
+    plain: dict[str, Any]
+    headers: list[tuple[bytes, bytes]]
+    client: _End
+    server: _End
+    peer: _Socket | None
+    is_proxied: bool
+    token: dict[str, Any] | None
+    is_checked: bool
+
+    @classmethod
+    def of(cls, scope: Scope) -> Self:
+        """Of a request that this process accepted."""
+        user = scope.get("user")
+        token = user.access_token if isinstance(user, AuthenticatedUser) else None
+        return cls(
+            key=secrets.token_bytes(_KEY_BYTES),
+            plain={name: scope[name] for name in _PLAIN if name in scope},
+            headers=[(bytes(name), bytes(value)) for name, value in scope["headers"]],
+            client=_end(scope.get("client")),
+            server=_end(scope.get("server")),
+            peer=_socket_of(scope),
+            is_proxied=bool(scope.get(PROXIED_KEY)),
+            token=None if token is None else token.model_dump(mode="json"),
+            is_checked=isinstance(token, CheckedToken),
+        )
+
+    def scope(self) -> Scope:
+        """The request as the accepting worker's application had it."""
+        scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "root_path": "",
+            **self.plain,
+            "headers": self.headers,
+            "client": self.client,
+            "server": self.server,
+        }
+        if self.is_proxied:
+            scope[PROXIED_KEY] = True
+        if self.peer is not None:
+            ends = self.peer.client, self.peer.server
+            scope[PEER_KEY] = Peer(
+                uid=self.peer.uid,
+                is_gone=self.peer.is_gone,
+                connection=(
+                    PeerConnection(client=ends[0], server=ends[1]) if ends[0] and ends[1] else None
+                ),
+            )
+        if self.token is not None:
+            kind = CheckedToken if self.is_checked else AccessToken
+            scope["user"] = AuthenticatedUser(kind.model_validate(self.token))
+            scope["auth"] = AuthCredentials(scope["user"].scopes)
+        return scope
+
+    def seal(self, ring: Ring, *, to: str, challenge: bytes) -> bytes:
+        newest, nonce = ring.newest, secrets.token_bytes(NONCE_BYTES)
+        return (
+            newest
+            + nonce
+            + _cipher(ring, newest).encrypt(nonce, encode(self), _bound_to(to, challenge))
+        )
+
+    @classmethod
+    def open(cls, sealed: bytes, ring: Ring, *, to: str, challenge: bytes) -> Self:
+        """Raises BadEnvelope."""
+        fingerprint, rest = sealed[:FINGERPRINT_BYTES], sealed[FINGERPRINT_BYTES:]
+        try:
+            plain = _cipher(ring, fingerprint).decrypt(
+                rest[:NONCE_BYTES], rest[NONCE_BYTES:], _bound_to(to, challenge)
+            )
+            return decode(plain, type=cls)
+        except KeyError:
+            raise BadEnvelope("it is under no secret of ours") from None
+        except (InvalidTag, ValueError, DecodeError):
+            raise BadEnvelope("it is forged, or for another worker or connection") from None
+
+
+class Sealing:
+    """What one end sends after the envelope: in order, whole, and from that end.
+
+    The key is one connection's and each piece has its number, so no nonce comes twice.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
+        self._sent = self._read = 0
+
+    def seal(self, piece: bytes, *, is_answer: bool) -> bytes:
+        nonce, self._sent = _COUNTER.pack(self._sent), self._sent + 1
+        return self._cipher.encrypt(_sided(nonce, is_answer=is_answer), piece, None)
+
+    def open(self, sealed: bytes, *, is_answer: bool) -> bytes:
+        """Raises BadEnvelope."""
+        nonce, self._read = _COUNTER.pack(self._read), self._read + 1
+        try:
+            return self._cipher.decrypt(_sided(nonce, is_answer=is_answer), sealed, None)
+        except (InvalidTag, ValueError):
+            raise BadEnvelope("a piece of it is forged, missing or out of order") from None
+
+
+def _sided(nonce: bytes, *, is_answer: bool) -> bytes:
+    return bytes([is_answer]) + nonce[1:]
+
+
+def _cipher(ring: Ring, fingerprint: bytes) -> AESGCM:
+    return AESGCM(ring.derive(fingerprint, "envelope between workers"))
+
+
+def _bound_to(name: str, challenge: bytes) -> bytes:
+    return challenge + name.encode()
+
+
+def _end(end: Any) -> _End:
+    return None if not end else (str(end[0]), int(end[1] or 0))
+
+
+def _socket_of(scope: Scope) -> _Socket | None:
+    peer = scope.get(PEER_KEY)
+    if not isinstance(peer, Peer):
+        return None
+    ends = peer.connection
+    return _Socket(
+        uid=peer.uid,
+        is_gone=peer.is_gone,
+        client=None if ends is None else ends.client,
+        server=None if ends is None else ends.server,
+    )

@@ -1,0 +1,379 @@
+"""A request passed on to the worker that has its session, over a socket of this user's alone.
+
+What could go wrong: another program connects, and is taken for a worker. So the socket stands in a
+folder that nobody else may enter, and whoever connects without an envelope gets nothing: a
+challenge that no other program can answer, and the end of the connection.
+
+The other worker's application sends nothing more before this one has handed on what came before, so
+it knows as well as at a connection of its own what reached the client. A client that goes away
+closes the connection between the workers. A worker that goes away before it answered is one that
+has no such session; where its answer had begun, that ends, and the client takes its stream up again
+(Last-Event-ID), or begins a new session.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import stat
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from msgspec import DecodeError, Struct
+from msgspec.msgpack import decode, encode
+
+from flows.crypto.vault import Ring
+from webapp.http.connection import (
+    ASGIApp,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    client_connection_of,
+    watched,
+)
+from webapp.workers.envelope import CHALLENGE_BYTES, BadEnvelope, Envelope, Sealing
+
+_GREETING_SECONDS = 10.0
+_ENVELOPE_BYTES_AT_MOST = 512 * 1024
+_FRAME_BYTES_AT_MOST = 256 * 1024 * 1024
+_LENGTH = struct.Struct(">I")
+_BACKLOG = 1024
+_log = logging.getLogger(__name__)
+
+
+class RelayUnusable(OSError):
+    """Workers cannot reach each other here; the message says what to mend."""
+
+
+class _Start(Struct, array_like=True, tag=1):
+    status: int
+    headers: list[tuple[bytes, bytes]]
+
+
+class _Piece(Struct, array_like=True, tag=2):
+    body: bytes
+    has_more: bool
+
+
+class _HandedOn(Struct, array_like=True, tag=3):
+    """The last piece of the answer was handed on; `is_lost` if the client was gone by then."""
+
+    is_lost: bool
+
+
+_Frame: TypeAlias = _Start | _Piece | _HandedOn
+
+
+class _Gone(Exception):
+    """The other end is not there any more."""
+
+
+class _Channel:
+    """One exchange between two workers; `is_answer` where this end answers."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        key: bytes,
+        is_answer: bool,
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._sealing = Sealing(key)
+        self._is_answer = is_answer
+
+    async def send(self, frame: _Frame) -> None:
+        """Raises _Gone."""
+        if self._writer.is_closing():  # a loop of another make would raise an error of its own
+            raise _Gone
+        _write(self._writer, self._sealing.seal(encode(frame), is_answer=self._is_answer))
+        try:
+            await self._writer.drain()
+        except OSError as error:
+            raise _Gone from error
+
+    async def read(self) -> _Frame:
+        """Raises _Gone."""
+        try:
+            sealed = await _read(self._reader, at_most=_FRAME_BYTES_AT_MOST)
+            plain = self._sealing.open(sealed, is_answer=not self._is_answer)
+            frame: _Frame = decode(plain, type=_Start | _Piece | _HandedOn)
+        except (OSError, EOFError, BadEnvelope, DecodeError) as error:
+            raise _Gone from error
+        return frame
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Relay:
+    """This worker's end of all exchanges with the others of its folder."""
+
+    def __init__(self, app: ASGIApp, *, name: str, folder: Path, ring: Ring) -> None:
+        """`app` answers what is of this worker's sessions."""
+        self._app = app
+        self._name = name
+        self._folder = folder
+        self._ring = ring
+        self._answering = set[asyncio.Task[None]]()
+        self._begun = set[_Channel]()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncGenerator[None]:
+        """Reached by the others within it. Raises RelayUnusable."""
+        path = self._folder / self._name
+        try:
+            listener = await asyncio.to_thread(_listener_at, path)
+        except OSError as error:
+            raise RelayUnusable(
+                f"the folder {self._folder}, in which the processes of this server reach each "
+                f"other, cannot be used ({error}): name another with XDG_RUNTIME_DIR"
+            ) from error
+        server = await asyncio.start_unix_server(self._accept, sock=listener)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.parent.rmdir()  # the last one
+            server.close()
+            for task in tuple(self._answering):
+                task.cancel()
+            await asyncio.gather(*self._answering, return_exceptions=True)
+
+    async def pass_on(self, to: str, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Have that worker answer; False if it is gone, or was before it answered."""
+        path = self._folder / to
+        try:
+            reader, writer = await asyncio.open_unix_connection(path)
+        except ConnectionRefusedError:  # it was killed; a name is used once
+            path.unlink(missing_ok=True)
+            return False
+        except OSError:
+            return False
+        envelope = Envelope.of(scope)
+        channel = _Channel(reader, writer, key=envelope.key, is_answer=False)
+        has_begun = False
+
+        async def passing(scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal has_begun
+
+            async def noting(message: Message) -> None:
+                nonlocal has_begun
+                has_begun = True
+                await send(message)
+
+            sending = asyncio.create_task(_send_body(receive, channel))
+            try:
+                await self._hand_on(scope, noting, channel)
+            finally:
+                sending.cancel()
+                await asyncio.wait({sending})
+
+        try:
+            async with asyncio.timeout(_GREETING_SECONDS):
+                challenge = await reader.readexactly(CHALLENGE_BYTES)
+            _write(writer, envelope.seal(self._ring, to=to, challenge=challenge))
+            await watched(passing)(scope, receive, send)
+        except (_Gone, OSError, EOFError, TimeoutError):
+            if not has_begun:
+                return False
+            with suppress(OSError):  # nor may the client be there
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._begun.discard(channel)
+            channel.close()
+        return True
+
+    def let_go(self) -> None:
+        """This process ends: streams that others answer are taken up again at another one."""
+        for channel in tuple(self._begun):
+            channel.close()
+
+    async def _hand_on(self, scope: Scope, send: Send, channel: _Channel) -> None:
+        """Send on what the other worker answers. Raises _Gone, or OSError for a lost client."""
+        wire = client_connection_of(scope)
+        while True:
+            frame = await channel.read()
+            if isinstance(frame, _Start):
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": frame.status,
+                        "headers": frame.headers,
+                    }
+                )
+                self._begun.add(channel)
+            elif isinstance(frame, _Piece):
+                await send(
+                    {
+                        "type": "http.response.body",
+                        "body": frame.body,
+                        "more_body": frame.has_more,
+                    }
+                )
+            taken = _HandedOn(is_lost=wire is not None and wire.is_broken)
+            if isinstance(frame, _Piece) and not frame.has_more:
+                with suppress(_Gone):
+                    await channel.send(taken)
+                return
+            await channel.send(taken)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._answering.add(task)
+        try:
+            await self._answer(reader, writer)
+        except (_Gone, OSError):
+            pass
+        except Exception:  # noqa: BLE001 - the edge of a task
+            _log.exception("relay.failed")
+        finally:
+            self._answering.discard(task)
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        challenge = secrets.token_bytes(CHALLENGE_BYTES)
+        writer.write(challenge)
+        try:
+            async with asyncio.timeout(_GREETING_SECONDS):
+                sealed = await _read(reader, at_most=_ENVELOPE_BYTES_AT_MOST)
+            envelope = Envelope.open(sealed, self._ring, to=self._name, challenge=challenge)
+        except (BadEnvelope, TimeoutError) as error:
+            _log.warning("relay.refused", extra={"why": str(error) or "no envelope came"})
+            return
+        except (OSError, EOFError) as error:
+            if getattr(error, "partial", b""):  # else it only looked whether somebody listens
+                _log.warning("relay.refused", extra={"why": "no envelope came"})
+            return
+        channel = _Channel(reader, writer, key=envelope.key, is_answer=True)
+        exchange = _Exchange(channel)
+        reading = asyncio.create_task(exchange.listen())
+        try:
+            await self._app(envelope.scope(), exchange.receive, exchange.send)
+        finally:
+            reading.cancel()
+            await asyncio.wait({reading})
+
+
+class _Exchange:
+    """ASGI's receive and send, of a client that another worker has the connection to."""
+
+    def __init__(self, channel: _Channel) -> None:
+        self._channel = channel
+        self._came = asyncio.Queue[Message]()
+        self._taken = asyncio.Queue[None]()
+        self._is_lost = False
+
+    async def listen(self) -> None:
+        """Take what comes, until the other end closes."""
+        try:
+            while True:
+                frame = await self._channel.read()
+                if isinstance(frame, _Piece):
+                    body: Message = {"type": "http.request", "body": frame.body}
+                    self._came.put_nowait({**body, "more_body": frame.has_more})
+                elif isinstance(frame, _HandedOn):
+                    if frame.is_lost:
+                        return
+                    self._taken.put_nowait(None)
+        except _Gone:
+            pass
+        finally:
+            self._is_lost = True
+            self._came.put_nowait({"type": "http.disconnect"})  # heard before `send` goes on
+            self._taken.put_nowait(None)
+
+    async def receive(self) -> Message:
+        message = await self._came.get()
+        if message["type"] == "http.disconnect":
+            self._came.put_nowait(message)  # the end stays the end
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Return when it was handed on, or the client is gone: as uvicorn, which says nothing."""
+        if self._is_lost:
+            return
+        frame = (
+            _Start(status=message["status"], headers=_pairs(message.get("headers", ())))
+            if message["type"] == "http.response.start"
+            else _Piece(
+                body=bytes(message.get("body", b"")), has_more=message.get("more_body", False)
+            )
+        )
+        with suppress(_Gone):  # which `listen` hears as well
+            await self._channel.send(frame)
+        await self._taken.get()
+
+
+async def _send_body(receive: Receive, channel: _Channel) -> None:
+    """Send on what the client sends; when it goes away, so do we."""
+    with suppress(_Gone):
+        while (message := await receive())["type"] == "http.request":
+            await channel.send(
+                _Piece(body=message.get("body", b""), has_more=message.get("more_body", False))
+            )
+    channel.close()
+
+
+def make_private(folder: Path) -> None:
+    """Make it, if it is not there. Raises OSError where it is not this user's alone."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_ours or status.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not this user's alone")
+
+
+def _write(writer: asyncio.StreamWriter, piece: bytes) -> None:
+    writer.write(_LENGTH.pack(len(piece)) + piece)
+
+
+async def _read(reader: asyncio.StreamReader, *, at_most: int) -> bytes:
+    """Raises EOFError, OSError, or BadEnvelope for what is longer."""
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if length > at_most:
+        raise BadEnvelope("it is longer than any of ours")
+    return await reader.readexactly(length)
+
+
+def _pairs(headers: object) -> list[tuple[bytes, bytes]]:
+    return [(bytes(name), bytes(value)) for name, value in headers]  # type: ignore[attr-defined]
+
+
+def _listener_at(path: Path) -> socket.socket:
+    """A socket that listens by the time it has its name. Raises OSError."""
+    make_private(path.parent.parent)
+    make_private(path.parent)
+    _sweep(path.parent)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    unnamed = path.with_name(f".{path.name}")
+    try:
+        listener.bind(str(unnamed))
+        listener.listen(_BACKLOG)
+        unnamed.rename(path)
+    except OSError:
+        listener.close()
+        unnamed.unlink(missing_ok=True)
+        raise
+    return listener
+
+
+def _sweep(folder: Path) -> None:
+    """Take away what killed processes left; each that has its name listens, or is gone."""
+    for path in folder.glob("[!.]*"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:
+                continue
