@@ -510,6 +510,16 @@ class TestConnection:
                 async with asyncio.timeout(LIMIT_SECONDS):
                     assert await anext(watch) == theirs
 
+    async def test_what_no_watch_is_for_is_not_read(self):
+        url = fresh_valkey().url
+        async with opened(url) as store, opened(url) as other:
+            watch = store.watch()
+            watch.choose(lambda kind, id: (kind, id) == ("elicitation", "wanted"))
+            await other.write(record("another"))
+            (theirs,) = await other.write(record("wanted"))
+            async with asyncio.timeout(LIMIT_SECONDS):
+                assert await anext(watch) == theirs
+
     async def test_of_very_much_at_once_a_watch_is_told_to_look_again(self):
         url = fresh_valkey().url
         async with opened(url) as store, opened(url) as other:

@@ -112,7 +112,7 @@ class ValkeyChanges:
             is_asked = answer is None
 
     def _heard(self, message: bytes) -> None:
-        if not self._watches:
+        if not (watches := tuple(self._watches)):
             return
         try:
             opening, names = _decode(message)
@@ -124,7 +124,9 @@ class ValkeyChanges:
         if not names:
             self._tell(None)
         for name in names:
-            _ = self._names.put(name)
+            _, kind, id = name.split("\0")
+            if any(watch.wants(kind, id) for watch in watches):
+                _ = self._names.put(name)
 
     async def _read(self, names: Sequence[str]) -> Sequence[None]:
         try:
