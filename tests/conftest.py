@@ -31,7 +31,10 @@ SLOW_FOLDERS = (
     "webapp/serving",
 )
 SLOW_COMMANDS = ("backups", "commands", "demo", "keys", "mac", "serve", "servers", "stdio")
-SLOW_MODULES = ("hosts/test_hosts.py", "hosts/test_refusals.py", "webapp/testing/test_plugin.py")
+SLOW_MODULES = (
+    *("hosts/test_hosts.py", "hosts/test_instances.py", "hosts/test_refusals.py"),
+    "webapp/testing/test_plugin.py",
+)
 PAGES = Path(__file__).parent / "webapp" / "pages"  # where some ask for a browser
 NO_BROWSER = "no browser on this machine"
 BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome")
