@@ -13,7 +13,10 @@ from mcp.server.mcpserver import MCPServer
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
+from flows.elicitation.states import Status
 from flows.errors import StoreUnavailable
+from tests.support.clock import Clock
+from tests.support.service_env import RING, asked
 from tests.support.watched import (
     ACTS,
     METRICS_TOKEN,
@@ -26,6 +29,7 @@ from tests.support.watched import (
     value,
     watched_tools,
 )
+from webapp.service import open_service
 from webapp.settings.settings import BadSettings, read_settings
 from webapp.stores import Conflict, Record
 from webapp.stores.memory import MemoryStore
@@ -33,6 +37,7 @@ from webapp.stores.observed import ObservedStore, observed
 from webapp.telemetry.families import FAMILIES
 from webapp.telemetry.metrics import SHARED, Metrics, counted_together
 from webapp.telemetry.observer import UNOBSERVED
+from webapp.telemetry.telemetry import Telemetry
 from webapp.testing import elicit_person
 from webapp.testing.person import URL
 
@@ -46,8 +51,8 @@ async def test_each_question_is_counted_when_it_is_asked_and_when_it_ends() -> N
         await person.call("ask_url")
         samples = await samples_of(person)
     for kind in ACTS:
-        asked = 2 if kind == "url" else 1
-        assert value(samples, "elicit_questions_total", kind=kind) == asked
+        times = 2 if kind == "url" else 1
+        assert value(samples, "elicit_questions_total", kind=kind) == times
         assert value(samples, "elicit_outcomes_total", kind=kind, status="accepted") == 1
     assert value(samples, "elicit_outcomes_total", kind="url", status="declined") == 1
 
@@ -89,9 +94,9 @@ async def test_what_providers_and_webhooks_answered_is_counted_by_their_names() 
         await done(person, "oauth", "payment")
         assert await person.webhooks.send_forged() == 400
         samples = await samples_of(person)
-    asked = {"provider": "github", "operation": "finish"}
-    assert value(samples, "elicit_provider_request_seconds_count", **asked) == 2
-    assert value(samples, "elicit_provider_requests_total", **asked, result="ok") == 2
+    exchange = {"provider": "github", "operation": "finish"}
+    assert value(samples, "elicit_provider_request_seconds_count", **exchange) == 2
+    assert value(samples, "elicit_provider_requests_total", **exchange, result="ok") == 2
     assert value(samples, "elicit_webhooks_total", provider="stripe", result="accepted") == 1
     wrong = {"provider": "stripe", "result": "bad_signature"}
     assert value(samples, "elicit_webhooks_total", **wrong) == 1
@@ -123,11 +128,11 @@ async def test_no_label_names_anybody_or_what_was_typed() -> None:
     async with elicit_person(watched_tools(), settings=WATCHED) as person:
         await done(person, *ACTS)
         page = await page_of(person)
-        asked = list(person._asked_of)
+        ids = list(person._asked_of)
     names = {label for _, labels in parsed(page.text) for label in labels}
     for name, label in names:
         assert LABEL.fullmatch(label), f"{name}={label}"
-    for word in (*asked, TYPED, "octocat", "127.0.0.1", METRICS_TOKEN):
+    for word in (*ids, TYPED, "octocat", "127.0.0.1", METRICS_TOKEN):
         assert word not in page.text
 
 
@@ -273,3 +278,25 @@ def test_a_folder_that_somebody_else_has_named_is_theirs_to_keep(
     with counted_together():
         assert os.environ[SHARED] == str(tmp_path)
     assert tmp_path.exists()
+
+
+async def test_an_outcome_that_somebody_who_is_gone_had_is_counted_as_taken_over() -> None:
+    metrics, clock = Metrics(), Clock()
+    async with open_service(
+        store=MemoryStore(),
+        ring=RING,
+        public_url=URL,
+        uid=1000,
+        clock=clock,
+        telemetry=Telemetry(metrics=metrics),
+    ) as service:
+        one, elicitations = await asked(service), service.elicitations
+        await elicitations.settle(one.id, Status.DECLINED)
+        await elicitations.take(one.id, run="run", leg="gone")
+        await elicitations.take(one.id, run="run", leg="gone")  # its own, still
+        samples = parsed(metrics.page({}).decode())
+        assert value(samples, "elicit_leases_taken_over_total") == 0
+        clock.tick(minutes=1)
+        await elicitations.take(one.id, run="run", leg="next")
+    samples = parsed(metrics.page({}).decode())
+    assert value(samples, "elicit_leases_taken_over_total") == 1
