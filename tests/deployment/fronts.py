@@ -79,7 +79,7 @@ async def nginx(folder: Path, front: int, back: int) -> AsyncIterator[Log]:
     (folder / "nginx.conf").write_text(
         f"daemon off; pid {folder}/nginx.pid; error_log {folder}/main.log; user root;\n"
         "events { worker_connections 512; }\n"
-        f"http {{ client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;\n"
+        f"http {{ gzip on; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;\n"
         f"fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;\n"
         f"include {folder}/elicit.conf; }}\n"
     )

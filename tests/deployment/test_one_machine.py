@@ -88,3 +88,11 @@ async def test_what_a_caller_says_of_its_own_address_goes_no_further(at: Served)
     async with at.browser() as browser:
         answer = await browser.get(f"{at.url}/live", headers=forged)
     assert answer.status_code == 200  # it would be refused
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_no_front_compresses_a_page(at: Served) -> None:
+    async with at.browser() as browser:
+        page = await browser.get(f"{at.url}/", headers={"accept-encoding": "gzip, zstd, br"})
+    assert page.headers["content-type"].startswith("text/html")
+    assert "content-encoding" not in page.headers
