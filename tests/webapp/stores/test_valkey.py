@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from msgspec import msgpack
 from msgspec.structs import replace
 from redis.exceptions import ResponseError
 
@@ -519,6 +520,18 @@ class TestConnection:
             (theirs,) = await other.write(record("wanted"))
             async with asyncio.timeout(LIMIT_SECONDS):
                 assert await anext(watch) == theirs
+
+    async def test_what_nobody_understands_is_a_reason_to_look_again(self):
+        server = fresh_valkey()
+        async with opened(server.url) as store, opened(server.url) as other:
+            watch = store.watch()
+            for message in (b"", b"rubbish", msgpack.encode(("x", ["no name"])), b"\xc0"):
+                server.look().publish("elicit:0:written", message)
+            async with asyncio.timeout(LIMIT_SECONDS):
+                assert await anext(watch) is None
+                (theirs,) = await other.write(record("a-1"))
+                while await anext(watch) != theirs:
+                    pass
 
     async def test_of_very_much_at_once_a_watch_is_told_to_look_again(self):
         url = fresh_valkey().url

@@ -124,7 +124,7 @@ class ValkeyChanges:
         if not names:
             self._tell(None)
         for name in names:
-            _, kind, id = name.split("\0")
+            *_, kind, id = ("", *name.split("\0"))
             if any(watch.wants(kind, id) for watch in watches):
                 _ = self._names.put(name)
 
