@@ -145,6 +145,10 @@ def _supervise(
     annex = None
     if _has_sandbox(options.server, settings, asked=options.sandbox):
         annex = stack.enter_context(annex_of(settings, listener))
+    if settings.telemetry.metrics:
+        from webapp.telemetry.metrics import counted_together  # noqa: PLC0415 - an extra
+
+        stack.enter_context(counted_together())
     quieten(log=settings.log)
     command = [*THIS_PROGRAM, *_again(options)]
     with asyncio.Runner() as runner:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -203,3 +204,21 @@ async def test_what_is_wrong_from_the_start_is_said_once(home):
     assert end.err.startswith("elicit: ELICIT_STORE: with --workers what one process keeps in")
     end = await called("serve", "--workers", "2", "--reload", "--port", "0", home=home)
     assert end.err == "elicit: --reload serves with one process: leave --workers out.\n"
+
+
+async def test_all_workers_are_counted_as_one(home: Path) -> None:
+    token = "metrics-that-nobody-else-reads-here"
+    tries = 12
+    async with serving(
+        *("tools:mcp", "--workers", "2", "--sandbox"),
+        home=home,
+        extra={"ELICIT_METRICS": token},
+    ) as server:
+        for _ in range(tries):  # each by a connection of its own, which either may accept
+            async with httpx.AsyncClient() as provider:
+                await provider.post(f"{server.url}/webhooks/stripe", content=b"{}")
+        for _ in range(4):
+            async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}) as reader:
+                page = (await reader.get(f"{server.url}/metrics")).text
+            counts = re.findall(r"^elicit_webhooks_total{.*} (\d+)", page, re.MULTILINE)
+            assert sum(map(int, counts)) == tries, page
