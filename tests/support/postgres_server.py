@@ -91,9 +91,6 @@ class PostgresServer:
         log = str(self.folder / "log")
         run("pg_ctl", "start", "--wait", "--silent", "-D", f"{self.data}", "-l", log, "-t", "120")
 
-    def stop(self) -> None:
-        run("pg_ctl", "stop", "--wait", "--silent", "-D", f"{self.data}", "-m", "immediate")
-
     def kill(self) -> None:
         """All of its processes at once, so that it may start again at once."""
         number = int((self.data / "postmaster.pid").read_text("utf-8").split()[0])
@@ -107,7 +104,7 @@ class PostgresServer:
 
     def remove(self) -> None:
         if (self.data / "postmaster.pid").exists():
-            self.stop()
+            self.kill()  # a worker that ends waits for nothing
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str, *, user: str = USER) -> str:
