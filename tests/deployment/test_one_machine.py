@@ -65,6 +65,7 @@ async def at(host: FrontedHost, tmp_path_factory: pytest.TempPathFactory) -> Asy
     ids=lambda promise: promise.name,
 )
 async def test_a_promise_holds_behind_a_front(at: Served, promise: Promise) -> None:
+    # parity: F14
     assert await promise.check(at) is Verdict.HOLDS
 
 

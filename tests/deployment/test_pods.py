@@ -155,6 +155,7 @@ async def _nginx(folder: Path, *, front: int, pods: int, resolver: int) -> Async
 
 
 async def test_a_session_goes_to_the_pod_that_has_it(tmp_path: Path) -> None:
+    # parity: F14
     async with cluster(tmp_path) as here:
         for name in (*here.pods, *here.pods):
             assert (await here.post(f"s.{name}-{ID}")).text == name

@@ -198,6 +198,7 @@ async def test_what_is_wrong_from_the_start_is_said_once(home):
     end = await run("serve", "tools:mcp", "--workers", "3", "--port", "0", home=home)
     assert end.status == 1
     assert end.err.count("could not be imported") == 1, end.err
+    # parity: F13
     with_store = {"ELICIT_STORE": "memory:"}
     end = await called("serve", "--workers", "2", "--port", "0", home=home, extra=with_store)
     assert end.status == 2

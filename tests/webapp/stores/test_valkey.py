@@ -220,6 +220,7 @@ class TestStart:
         assert "docs/stores.md" in why
 
     async def test_tls_is_spoken_and_a_strangers_certificate_is_not_believed(self, tmp_path):
+        # parity: F13
         root = issued_today("a root", is_authority=True)
         (tmp_path / "ca.pem").write_bytes(root.pem)
         server = fresh_valkey()
