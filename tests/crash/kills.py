@@ -171,7 +171,7 @@ async def _order_on(
 
 async def _ordered(lives: Lives, number: int, *, mode: str) -> str:
     """Call again and again, as a client's model does, until the result is there."""
-    paying = Paying()
+    paying = Paying(lives)
     async with open_customer() as customer:
         while True:
             server = await lives.server()
@@ -187,13 +187,13 @@ async def _ordered(lives: Lives, number: int, *, mode: str) -> str:
                         return call.task.result()
             finally:
                 over.cancel()
-            await asyncio.sleep(0.05)  # as long as a model takes, at the least
 
 
 class Paying:
     """One person's way, which goes on where it stood: nobody pays twice on purpose."""
 
-    def __init__(self) -> None:
+    def __init__(self, lives: Lives) -> None:
+        self._lives = lives
         self._back: str | None = None
 
     async def answer(self, call: Calling, customer: Customer) -> None:
@@ -202,7 +202,8 @@ class Paying:
             with suppress(httpx.TransportError, AssertionError, IndexError):
                 await self._go_on(link, customer)
                 return
-            await asyncio.sleep(0.05)
+            await self._lives.server()
+            await asyncio.sleep(0)
 
     async def _go_on(self, link: str, customer: Customer) -> None:
         if self._back is None:
