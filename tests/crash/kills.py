@@ -218,7 +218,7 @@ async def _all_agree(env: AccountEnv, results: Sequence[str]) -> None:
         await env.none_is("waiting", "hook")
     payments = await agreed(env)
     assert len(payments) == len(results), "an order was paid for twice, or not at all"
-    statuses = Counter(payment.status for payment in payments)
+    statuses = Counter(str(payment.status) for payment in payments)
     # Where it died between a result that arrived and the note of that, nobody knows that it did.
     assert statuses.keys() <= {"spent", "open", "taken"}, statuses
     assert statuses["spent"] > len(results) / 2, statuses
