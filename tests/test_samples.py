@@ -52,10 +52,13 @@ SAYS = {
 TYPED = {**ANSWERS, "answer.user": "ada", "answer.token": "a-token-of-20-letters"}
 COMMAND = re.compile(r"`(elicit [^`]+)`")
 # Programs of others, which read what is theirs.
-OTHERS = frozenset({"code", "export", "fastmcp", "gunicorn", "pytest", "python", "uvicorn"}) | {
-    *("cp", "docker", "install", "kubectl", "nginx", "pip-compile", "python3", "sudo", "systemctl"),
-    "useradd",
-}
+OTHERS = frozenset(
+    {
+        *("code", "cp", "createdb", "docker", "export", "fastmcp", "gunicorn", "install"),
+        *("kubectl", "nginx", "pip-compile", "pytest", "python", "python3", "sudo", "systemctl"),
+        *("useradd", "uvicorn"),
+    }
+)
 FASTMCP = ("from mcp.server.mcpserver import MCPServer", "from fastmcp import FastMCP as MCPServer")
 # Pages whose samples are whole programs with tests of their own.
 HAVE_TESTS = tuple(f"docs/{name}.md" for name in ("def-tools", "hosts", "testing", "web-apps"))
