@@ -76,10 +76,10 @@ async def test_every_bad_setting_is_named_at_once(tmp_path):
 
 async def test_a_store_that_cannot_be_is_refused_in_a_sentence(tmp_path):
     end = await called(
-        "serve", "--port", "0", home=tmp_path, extra={"ELICIT_STORE": "postgres://u:p@db/x"}
+        "serve", "--port", "0", home=tmp_path, extra={"ELICIT_STORE": "mysql://u:p@db/x"}
     )
     assert end.status == 2
-    assert end.err.startswith("elicit: ELICIT_STORE: no store is reached by 'postgres'")
+    assert end.err.startswith("elicit: ELICIT_STORE: no store is reached by 'mysql'")
     assert "u:p" not in end.err
 
 

@@ -178,7 +178,7 @@ async def test_a_server_of_another_store_is_another_program(desktop):
         ),
         ((), {"ELICIT_SECRET": "short"}, "ELICIT_SECRET: ", called),
         # From here on stdin and stdout are put away, so these are a process's own.
-        ((), {"ELICIT_STORE": "postgres://"}, "ELICIT_STORE: ", run),
+        ((), {"ELICIT_STORE": "mysql://"}, "ELICIT_STORE: ", run),
     ],
 )
 async def test_what_cannot_be_is_refused_in_a_sentence(desktop, arguments, extra, says, runs):

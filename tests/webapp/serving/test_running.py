@@ -110,7 +110,7 @@ async def test_it_is_the_same_server_to_a_store_as_under_elicit_serve(tmp_path, 
         ("streamable-http", {"event_store": "mine"}, {}, "given event_store="),
         ("streamable-http", {"host": "0.0.0.0"}, {}, "ELICIT_EXPOSE: "),
         ("streamable-http", {}, {"ELICIT_SECRET": "short"}, "ELICIT_SECRET: "),
-        ("stdio", {}, {"ELICIT_STORE": "postgres://"}, "ELICIT_STORE: "),
+        ("stdio", {}, {"ELICIT_STORE": "mysql://"}, "ELICIT_STORE: "),
         (
             "stdio",
             {},
