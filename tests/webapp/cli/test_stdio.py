@@ -48,8 +48,8 @@ def link_in(text: str) -> str:
     return next(word for word in text.split() if "/e/" in word)
 
 
-def calling(client: Client) -> asyncio.Task[CallToolResult]:
-    return asyncio.create_task(client.call_tool("order_lunch", {}))
+def calling(client: Client, **arguments: str) -> asyncio.Task[CallToolResult]:
+    return asyncio.create_task(client.call_tool("order_lunch", arguments))
 
 
 async def process_of(client: Client) -> int:
@@ -106,7 +106,7 @@ async def test_a_link_of_one_process_opens_at_another_which_may_end_meanwhile(de
             call = calling(other)
             await desktop.open(await desktop.link())
             assert text_of(await call) == SOUP
-            call = calling(owner)
+            call = calling(owner, table="another")  # or it may be given the result of before
             link = await desktop.link()
             os.kill(await process_of(other), signal.SIGKILL)
         await desktop.open(link)
