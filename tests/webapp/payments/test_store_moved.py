@@ -32,6 +32,13 @@ async def moved(shop: Shop, address: str) -> None:
     await target.aclose()
 
 
+async def becomes(shop: Shop, *standings: str) -> None:
+    """Wait for it: that a result arrived is noted after it did."""
+    async with asyncio.timeout(300):
+        while await shop.ledger() != [*standings]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
 async def start_there(shop: Shop, address: str) -> None:
     await shop.store.aclose()
     shop.store = await open_store(address)
@@ -59,10 +66,7 @@ async def test_a_webhook_that_reaches_the_old_server_lands_once_in_the_new_place
         assert await shop.ledger() == ["open"]
         async with shop.env.caller("legacy") as caller:
             assert (await caller.text("report")) == "paid 9.00 EUR"
-        async with asyncio.timeout(300):
-            # It is noted once its result has arrived.
-            while await shop.ledger() != ["spent"]:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await becomes(shop, "spent")
 
 
 async def test_a_link_that_was_opened_before_is_paid_after(tmp_path: Path, address: str) -> None:
@@ -109,7 +113,7 @@ async def test_after_a_restore_an_open_question_is_answered_and_a_receipt_is_use
             assert await caller.text("report") == "paid 9.00 EUR"
             assert await caller.text("report", topic="coffee") == "paid 9.00 EUR"
             assert not caller.has_links_left
-        assert await shop.ledger() == ["spent", "spent"]
+        await becomes(shop, "spent", "spent")
 
 
 async def test_behind_a_fence_nothing_is_acknowledged_and_the_reason_is_in_the_log(
