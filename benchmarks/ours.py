@@ -11,10 +11,12 @@ from pathlib import Path
 from flows.crypto.vault import Ring
 from flows.elicitation.states import Asked, Elicitation
 from flows.payments.stripe.account import StripeAccount
+from webapp.deadline import Clock
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.watcher import listen
 from webapp.service import Service, open_service
 from webapp.stores import open_store
+from webapp.telemetry.telemetry import NONE, Telemetry
 
 
 def utc_now() -> datetime:
@@ -28,6 +30,8 @@ async def open_service_here(
     sellers: Mapping[str, StripeAccount] | None = None,
     address: str | None = None,
     secret: bytes | None = None,
+    clock: Clock | None = None,
+    telemetry: Telemetry = NONE,
 ) -> AsyncIterator[tuple[Service, str]]:
     """The service, listening to other processes as it does when it serves, and an owner.
 
@@ -40,8 +44,9 @@ async def open_service_here(
             ring=Ring([secret or secrets.token_bytes(32)]),
             public_url="http://127.0.0.1:8765",
             uid=os.getuid(),
-            clock=utc_now,
+            clock=clock or utc_now,
             sellers=sellers,
+            telemetry=telemetry,
         ) as service:
             owner = service.identity.local_owner
             await service.elicitations.owners.locker(owner)

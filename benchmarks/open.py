@@ -1,0 +1,391 @@
+"""`python -m benchmarks.open`: what a hundred thousand open questions cost, on each store.
+
+The baseline is always the same with a thousand. The questions are of owners who have fifty each,
+written by the service itself; the servers are of this machine, and wait for the disk. What could go
+wrong: a list that reads all, in a place where a few questions never show it. So each line is one
+that has to stay as it is, or that may grow with the questions and no faster than they.
+
+`python -m benchmarks.open ADDRESS SECRET MANY` is a process that starts on such a store. One in
+memory it fills first, as there is no other way to have it full.
+"""
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import os
+import secrets
+import sys
+import tempfile
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+
+import httpx
+import psutil  # type: ignore[import-untyped]
+from msgspec.structs import replace
+
+from benchmarks.figure import Figure, alternate, in_rounds, summary, table
+from benchmarks.ours import TAKER, fresh, open_service_here, utc_now
+from flows.crypto.vault import Ring
+from flows.elicitation.proof import TrustedCode
+from flows.elicitation.run import Run
+from flows.elicitation.tool_call import ToolCall
+from tests.support.postgres_server import PostgresServer
+from tests.support.valkey_server import own_valkey
+from webapp.app import open_app
+from webapp.collector import Collector
+from webapp.elicitations.complete import complete_elicitation
+from webapp.elicitations.service import Elicitations
+from webapp.records.rows import Open, Standing
+from webapp.service import Service
+from webapp.settings.quotas import PolicySettings
+from webapp.settings.settings import Settings
+from webapp.stores import open_store
+from webapp.sweeper import sweep
+from webapp.telemetry.observer import Observer
+from webapp.telemetry.telemetry import Telemetry
+
+_TOP = Path(__file__).parents[1]
+MANY = 100_000
+FEW = 1_000
+EACH = 50  # questions of one owner
+LIFE = timedelta(hours=6)
+STORES = ("memory", "SQLite", "PostgreSQL", "Valkey")
+_AT_ONCE = 20
+_TURN_SECONDS = 0.001
+_URL = "http://127.0.0.1:8765"
+
+
+class Filled(Observer):
+    """A service on a store with so many open questions, whose time can be put on."""
+
+    def __init__(self, many: int) -> None:
+        self.many = many
+        self.ahead = timedelta()
+        self.has_swept = asyncio.Event()
+        self.service: Service
+        self.owner = ""
+
+    def now(self) -> datetime:
+        return utc_now() + self.ahead
+
+    def swept(self, *, at: datetime, lag_seconds: float) -> None:
+        if self.ahead and not lag_seconds:
+            self.has_swept.set()
+
+    @property
+    def elicitations(self) -> Elicitations:
+        return self.service.elicitations
+
+    @asynccontextmanager
+    async def opened(self, address: str, secret: bytes) -> AsyncIterator["Filled"]:
+        telemetry = Telemetry()
+        telemetry.observer = self
+        async with open_service_here(
+            Path(), address=address, secret=secret, clock=self.now, telemetry=telemetry
+        ) as (self.service, self.owner):
+            await fill(self.elicitations, self.many)
+            yield self
+
+    async def resumed(self) -> float:
+        """Seconds from a new question to the line that has its answer."""
+        elicitations, now = self.elicitations, self.now()
+        asked = fresh(self.owner, now=now, id=elicitations.new_id(self.owner))
+        start = perf_counter()
+        with elicitations.waiters.waiter(asked.id, leg="leg", run="run", taker=TAKER) as waiter:
+            await elicitations.write(asked)
+            await elicitations.open_attempt(asked.id, browser="0" * 64)
+            await complete_elicitation(elicitations, asked.id, {"paid": True}, TrustedCode())
+            settled = asked
+            while settled.take is None:
+                changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
+                settled = await elicitations.newest(settled, changes)
+        return perf_counter() - start
+
+    async def resumed_each(self, times: int) -> float:
+        return median([await self.resumed() for _ in range(times)])
+
+    async def listed_each(self, times: int) -> float:
+        """Seconds until it is known what somebody has open."""
+        somebody = _owner(self.elicitations, 0)
+        start = perf_counter()
+        for _ in range(times):
+            assert len(await self.elicitations.open_of(somebody)) == EACH
+        return (perf_counter() - start) / times
+
+
+def _owner(elicitations: Elicitations, number: int) -> str:
+    return elicitations.owners.tag(issuer="https://accounts.example", subject=str(number))
+
+
+async def fill(elicitations: Elicitations, many: int) -> None:
+    """Each owner's questions with the row that says how many they are."""
+    numbers = iter(range(many // EACH))
+
+    async def work() -> None:
+        for number in numbers:
+            owner, now = _owner(elicitations, number), elicitations.clock()
+            ids = [elicitations.new_id(owner) for _ in range(EACH)]
+            ends = now + LIFE
+            asked = [replace(fresh(owner, now=now, id=id), expires_at=ends) for id in ids]
+            there = tuple(Open(id=id, session="s", expires_at=ends) for id in ids)
+            standing = Standing(id=f"{owner}standing", owner=owner, open=there, erase_at=ends)
+            await elicitations.rows.write(*asked, standing)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_AT_ONCE):
+            group.create_task(work())
+
+
+@asynccontextmanager
+async def longest_turn() -> AsyncIterator[list[float]]:
+    """For how long the loop did nothing else at most, in seconds; known at the end."""
+    longest = [0.0]
+
+    async def look() -> None:
+        before = perf_counter()
+        while True:
+            await asyncio.sleep(_TURN_SECONDS)
+            now = perf_counter()
+            longest[0] = max(longest[0], now - before - _TURN_SECONDS)
+            before = now
+
+    looking = asyncio.create_task(look())
+    await asyncio.sleep(0)
+    try:
+        yield longest
+        await asyncio.sleep(2 * _TURN_SECONDS)  # what has just ended counts, too
+    finally:
+        looking.cancel()
+        with suppress(asyncio.CancelledError):
+            await looking
+
+
+@dataclass(slots=True, kw_only=True)
+class Expiry:
+    """All that was open was due at once."""
+
+    each: float = 0.0
+    processor: float = 0.0
+    longest_turn: float = 0.0
+    quiet: list[float] = field(default_factory=list[float])
+    meanwhile: list[float] = field(default_factory=list[float])
+
+
+async def expiry(filled: Filled, *, times: int) -> Expiry:
+    """By the sweeper, as it runs in the application, while others ask and answer."""
+    found = Expiry(quiet=[await filled.resumed() for _ in range(times)])
+
+    async def ask_on() -> None:
+        while True:
+            found.meanwhile.append(await filled.resumed())
+            await asyncio.sleep(0.02)
+
+    async with longest_turn() as longest, asyncio.TaskGroup() as group:
+        filled.ahead = LIFE + timedelta(minutes=1)
+        asking = group.create_task(ask_on())
+        start, processor = perf_counter(), process_time()
+        sweeping = group.create_task(sweep(filled.service))
+        await filled.has_swept.wait()
+        found.each = (perf_counter() - start) / filled.many
+        found.processor = (process_time() - processor) / filled.many
+        asking.cancel()
+        sweeping.cancel()
+    found.longest_turn = longest[0]
+    assert not await filled.elicitations.open_of(_owner(filled.elicitations, 0))
+    return found
+
+
+async def start(address: str, secret: bytes, many: int) -> Mapping[str, float]:
+    """Be the process that starts: until it is ready, what it takes, and what metrics count."""
+    ring = Ring([secret])
+    policies = PolicySettings(pending_at_most=2 * many)  # a full house is another matter
+    settings = Settings(url=_URL, ring=ring, store=address, uid=os.getuid(), policies=policies)
+    services = list[Service]()
+    began = perf_counter()
+    store = await open_store(address)
+    async with open_app(settings, None, store=store, built=services.append) as app:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url=_URL) as client:
+            assert (await client.get("/ready")).is_success
+            ready = perf_counter() - began
+            (service,) = services
+            if address == "memory:":
+                await fill(service.elicitations, many)
+            took = {"ready": ready, "memory": float(psutil.Process().memory_info().rss)}
+            took["room"] = await _room(service)
+            async with longest_turn() as longest:
+                began = perf_counter()
+                await Collector(service).read_through()
+                took["counted"] = perf_counter() - began
+            took["turn"] = longest[0]
+            took["memory counted"] = float(psutil.Process().memory_info().rss)
+    await store.aclose()
+    return took
+
+
+async def _room(service: Service) -> float:
+    """Seconds until the first question has room, for which all that are open are counted."""
+    now, owner = service.clock(), service.identity.local_owner
+    run = Run(id=f"{owner}run", owner=owner, key="key", created_at=now, open_until=now)
+    tool = ToolCall(server="shop", tool="buy", client="a client", arguments="{}")
+    began = perf_counter()
+    await service.kinds.policies.room(run, client_id="client", tool=tool)
+    return perf_counter() - began
+
+
+async def started(address: str, secret: bytes, many: int) -> Mapping[str, float]:
+    """What a process says that starts on the store."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.open", address, secret.hex(), str(many)),
+        stdout=PIPE,
+        cwd=_TOP,
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, "the process that starts failed"
+    took: Mapping[str, float] = json.loads(said.splitlines()[-1])
+    return took
+
+
+async def of_store(
+    name: str, addresses: tuple[str, str], *, few: int, many: int, seconds: float, times: int = 50
+) -> list[Figure]:
+    """Its lines; `addresses` are of two empty stores."""
+    secret = secrets.token_bytes(32)
+    sides = Filled(few), Filled(many)
+    async with sides[0].opened(addresses[0], secret), sides[1].opened(addresses[1], secret):
+        starts = [
+            await starts_of(address, secret, side.many)
+            for address, side in zip(addresses, sides, strict=True)
+        ]
+        bare, ours = (partial(side.resumed_each, 10) for side in sides)
+        resumed = [await alternate(number, bare, ours) for number in in_rounds(seconds)]
+        bare, ours = (partial(side.listed_each, 10) for side in sides)
+        listed = [await alternate(number, bare, ours) for number in in_rounds(seconds / 4)]
+        expired = [await expiry(side, times=times) for side in sides]
+    lines = [
+        *_of_start(starts[0], starts[1]),
+        summary("a new question to its resumed line", resumed, show=_time, at_most=1.3),
+        summary("what a person has open, listed", listed, show=_time, at_most=1.3),
+        *_of_expiry(expired[0], expired[1], number=many),
+    ]
+    return [dataclasses.replace(line, what=f"{name}: {line.what}") for line in lines]
+
+
+async def starts_of(address: str, secret: bytes, many: int) -> Mapping[str, float]:
+    """The middle of three, as one start differs from the next."""
+    all_of_them = [await started(address, secret, many) for _ in range(3)]
+    return {name: median(each[name] for each in all_of_them) for name in all_of_them[0]}
+
+
+def _of_start(few: Mapping[str, float], many: Mapping[str, float]) -> Iterator[Figure]:
+    for name, what in (
+        ("ready", "a start, until it is ready"),
+        ("memory", "memory of a process that is ready"),
+        ("room", "the first question's room, for which all are counted"),
+        ("counted", "all read through for the metrics"),
+        ("turn", "the longest turn of the loop meanwhile"),
+        ("memory counted", "memory with metrics"),
+    ):
+        show = _megabytes if name.startswith("memory") else _time
+        yield _line(what, few[name], many[name], show=show)
+
+
+def _of_expiry(few: Expiry, many: Expiry, *, number: int) -> Iterator[Figure]:
+    yield _line("expired by the sweeper, each", few.each, many.each, at_most=1.3)
+    yield _line("processor time of that", few.processor, many.processor, at_most=1.3)
+    yield _line("the longest turn of the loop meanwhile", few.longest_turn, many.longest_turn)
+    quiet, meanwhile = many.quiet, many.meanwhile
+    what = f"a question asked while {number:,} expire, against before"
+    yield _line(f"{what}: median", median(quiet), median(meanwhile), rounds=len(meanwhile))
+    yield _line(f"{what}: longest", max(quiet), max(meanwhile), rounds=len(meanwhile))
+
+
+def _line(
+    what: str,
+    baseline: float,
+    ours: float,
+    *,
+    show: Callable[[float], str] | None = None,
+    at_most: float | None = None,
+    rounds: int = 1,
+) -> Figure:
+    figure = summary(what, [(baseline, ours)], show=show or _time, at_most=at_most)
+    return dataclasses.replace(figure, rounds=rounds)
+
+
+def _time(seconds: float) -> str:
+    for size, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 2**20:.0f} MB"
+
+
+@asynccontextmanager
+async def two_empty(name: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
+    """The addresses of two stores that hold nothing, on a server that is started for them."""
+    if name == "memory":
+        yield "memory:", "memory:"
+    elif name == "SQLite":
+        yield f"sqlite:///{folder / 'few.db'}", f"sqlite:///{folder / 'many.db'}"
+    elif name == "PostgreSQL":
+        server = PostgresServer()
+        server.start()
+        try:
+            async with server.database() as few, server.database() as many:
+                yield few, many
+        finally:
+            server.remove()
+    else:
+        with own_valkey() as server:
+            yield server.url, server.url.replace("db=0", "db=1")
+
+
+async def measure(
+    stores: Sequence[str] = STORES,
+    *,
+    few: int = FEW,
+    many: int = MANY,
+    seconds: float = 10.0,
+    times: int = 50,
+) -> AsyncIterator[Figure]:
+    """The lines of each store as they are known."""
+    for name in stores:
+        with tempfile.TemporaryDirectory() as folder:
+            async with two_empty(name, Path(folder)) as addresses:
+                for figure in await of_store(
+                    name, addresses, few=few, many=many, seconds=seconds, times=times
+                ):
+                    yield figure
+
+
+async def _table(stores: Sequence[str], *, many: int) -> str:
+    return table([figure async for figure in measure(stores or STORES, many=many)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.open", description=__doc__)
+    parser.add_argument("--many", type=int, default=MANY, help="default: %(default)s")
+    parser.add_argument("--store", action="append", choices=STORES, help="this one alone")
+    parser.add_argument("process", nargs="*", metavar="ADDRESS SECRET MANY")
+    given = parser.parse_args()
+    if given.process:
+        address, secret, many = given.process
+        print(json.dumps(asyncio.run(start(address, bytes.fromhex(secret), int(many)))))
+    else:
+        print(asyncio.run(_table(given.store or STORES, many=given.many)))
+
+
+if __name__ == "__main__":
+    main()
