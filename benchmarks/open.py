@@ -36,6 +36,7 @@ from benchmarks.ours import TAKER, fresh, open_service_here, utc_now
 from flows.crypto.vault import Ring
 from flows.elicitation.proof import TrustedCode
 from flows.elicitation.run import Run
+from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.tool_call import ToolCall
 from tests.support.postgres_server import PostgresServer
 from tests.support.valkey_server import own_valkey
@@ -69,16 +70,20 @@ class Filled(Observer):
     def __init__(self, many: int) -> None:
         self.many = many
         self.ahead = timedelta()
-        self.has_swept = asyncio.Event()
+        self.left = many
+        self.all_expired = asyncio.Event()
         self.service: Service
         self.owner = ""
 
     def now(self) -> datetime:
         return utc_now() + self.ahead
 
-    def swept(self, *, at: datetime, lag_seconds: float) -> None:
-        if self.ahead and not lag_seconds:
-            self.has_swept.set()
+    def wrote(self, values: Sequence[object]) -> None:
+        for value in values:
+            if isinstance(value, Elicitation) and value.status is Status.EXPIRED:
+                self.left -= value.due_at is None  # else it is looked at once more
+        if self.left <= 0:
+            self.all_expired.set()
 
     @property
     def elicitations(self) -> Elicitations:
@@ -193,7 +198,7 @@ async def expiry(filled: Filled, *, times: int) -> Expiry:
         asking = group.create_task(ask_on())
         start, processor = perf_counter(), process_time()
         sweeping = group.create_task(sweep(filled.service))
-        await filled.has_swept.wait()
+        await filled.all_expired.wait()
         found.each = (perf_counter() - start) / filled.many
         found.processor = (process_time() - processor) / filled.many
         asking.cancel()
