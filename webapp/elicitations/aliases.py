@@ -58,9 +58,7 @@ async def aliased(
     found: Elicitation | None = None
     after, start = _id(name, ""), _id(name, "")
     while True:
-        page = await elicitations.store.list(
-            "alias", owner=SERVICE, after=after, limit=ROWS_AT_ONCE
-        )
+        page = await elicitations.store.list("alias", after=after, limit=ROWS_AT_ONCE)
         for record in page:
             if not record.id.startswith(start):
                 return found

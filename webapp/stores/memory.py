@@ -1,7 +1,14 @@
-"""A store in this process's memory, for tests and demonstrations; nothing outlives the process."""
+"""A store in this process's memory, for tests and demonstrations; nothing outlives the process.
 
-from collections.abc import AsyncIterator, Sequence
+What could go wrong: a hundred thousand records, all looked through at each sweep. So what is asked
+for in an order is kept in that order, and a look costs what it finds.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
+from typing import TypeVar
 from weakref import WeakSet
 
 from flows.errors import StoreUnavailable
@@ -20,6 +27,9 @@ from webapp.stores.store import (
 from webapp.stores.watch import Watch
 
 _Name = tuple[str, str, str]
+_Timed = tuple[datetime, _Name]
+_Entry = TypeVar("_Entry", _Name, _Timed)
+_LAST = chr(0x10FFFF)  # of the characters, so what begins with it stands behind all others
 
 
 class MemoryStore:
@@ -45,8 +55,6 @@ class MemoryStore:
         check_records(records)
         contents = self._writable_contents()
         contents.refuse_conflicts(records)
-        for record in records:
-            contents.drop((record.owner, record.kind, record.id))
         written = tuple(as_written(record) for record in records)
         contents.put(written)
         for opening in contents.openings:
@@ -73,29 +81,24 @@ class MemoryStore:
     ) -> Sequence[Record]:
         """See Store."""
         check_limit(limit)
-        found = [
+        found = (
             record
-            for record in self._open_contents().records.values()
-            if record.kind == kind
-            and (owner is None or record.owner == owner)
-            and (status is None or record.status == status)
-            and (after is None or record.id > after)
-        ]
-        return sorted(found, key=lambda record: record.id)[:limit]
+            for record in self._open_contents().in_order(kind, owner=owner, after=after)
+            if status is None or record.status == status
+        )
+        return tuple(islice(found, limit))
 
     async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
         """See Store."""
         check_time(now)
         check_limit(limit)
         contents = self._writable_contents()
-        waiting = sorted(
-            (record.due_at, name)
-            for name, record in contents.records.items()
-            if record.due_at is not None
-            and record.due_at <= now
-            and not now < contents.claims.get(name, now) <= now + CLAIMS_HELD * hold
+        free = (
+            name
+            for name in contents.due.until(now)
+            if not now < contents.claims.get(name, now) <= now + CLAIMS_HELD * hold
         )
-        names = [name for _, name in waiting[:limit]]
+        names = list(islice(free, limit))
         contents.claims.update(dict.fromkeys(names, now + hold))
         return [contents.records[name] for name in names]
 
@@ -112,12 +115,9 @@ class MemoryStore:
         """See Store."""
         check_erasure(owner, before, limit)
         contents = self._writable_contents()
-        names = [
-            name
-            for name, record in contents.records.items()
-            if (owner is None or record.owner == owner)
-            and (before is None or (record.erase_at is not None and record.erase_at <= before))
-        ][:limit]
+        names = contents.records if before is None else contents.erasable.until(before)
+        asked = (name for name in names if owner is None or name[0] == owner)
+        names = list(islice(asked, limit))
         for name in names:
             contents.drop(name)
         return len(names)
@@ -137,8 +137,6 @@ class MemoryStore:
         check_copies(records)
         contents = self._open_contents()
         contents.refuse_taken_keys(records)
-        for record in records:
-            contents.drop((record.owner, record.kind, record.id))
         contents.put(records)
 
     async def fence(self, why: str | None) -> None:
@@ -176,6 +174,29 @@ class MemoryStore:
         return contents
 
 
+class _Ordered(list[_Entry]):
+    """Entries in their order."""
+
+    def move(self, former: _Entry | None, entry: _Entry | None) -> None:
+        """Have this one in place of that; None: nothing."""
+        if former == entry:
+            return
+        if former is not None:
+            del self[bisect_left(self, former)]
+        if entry is not None:
+            insort(self, entry)
+
+
+class _Times(_Ordered[_Timed]):
+    """What has a time, the oldest first."""
+
+    def until(self, moment: datetime) -> Iterator[_Name]:
+        for time, name in self:
+            if time > moment:
+                return
+            yield name
+
+
 class _Contents:
     """What siblings share."""
 
@@ -183,6 +204,8 @@ class _Contents:
         self.records: dict[_Name, Record] = {}
         self.holders: dict[_Name, _Name] = {}
         self.claims: dict[_Name, datetime] = {}
+        self.due, self.erasable = _Times(), _Times()
+        self._ids = _Ordered[_Name]()  # each name as kind, id, owner
         self.openings: list[MemoryStore] = []
         self.fence: str | None = None
 
@@ -190,16 +213,48 @@ class _Contents:
         name = self.holders.get((owner, kind, key))
         return None if name is None else self.records[name]
 
+    def in_order(self, kind: str, *, owner: str | None, after: str | None) -> Iterator[Record]:
+        """The records of the kind by their ids, which begin with their owner."""
+        start = bisect_left(self._ids, (kind, owner or "", ""))
+        if after is not None:
+            start = max(start, bisect_right(self._ids, (kind, after, _LAST)))
+        for place in range(start, len(self._ids)):
+            found, id, its_owner = self._ids[place]
+            if found != kind or not id.startswith(owner or ""):
+                return
+            if owner is None or its_owner == owner:
+                yield self.records[its_owner, kind, id]
+
     def put(self, records: tuple[Record, ...]) -> None:
+        for record in records:  # a key may move from one to another
+            self._free_key(self.records.get((record.owner, record.kind, record.id)))
         for record in records:
             name = (record.owner, record.kind, record.id)
-            self.records[name] = record
+            self._place(name, record)
             if record.key is not None:
                 self.holders[record.owner, record.kind, record.key] = name
 
     def drop(self, name: _Name) -> None:
+        self._free_key(self.records.get(name))
+        self._place(name, None)
+
+    def _place(self, name: _Name, record: Record | None) -> None:
+        owner, kind, id = name
+        former = self.records.get(name)
         self.claims.pop(name, None)
-        record = self.records.pop(name, None)
+        self._ids.move(former and (kind, id, owner), record and (kind, id, owner))
+        self.due.move(
+            _timed(name, former and former.due_at), _timed(name, record and record.due_at)
+        )
+        self.erasable.move(
+            _timed(name, former and former.erase_at), _timed(name, record and record.erase_at)
+        )
+        if record is None:
+            self.records.pop(name, None)
+        else:
+            self.records[name] = record
+
+    def _free_key(self, record: Record | None) -> None:
         if record is not None and record.key is not None:
             del self.holders[record.owner, record.kind, record.key]
 
@@ -217,3 +272,7 @@ class _Contents:
                 found = self.holder(record.owner, record.kind, record.key)
                 if found is not None and (found.owner, found.kind, found.id) not in names:
                     raise Conflict(found)
+
+
+def _timed(name: _Name, moment: datetime | None) -> _Timed | None:
+    return None if moment is None else (moment, name)

@@ -21,6 +21,7 @@ from webapp.stores.store import (
     Conflict,
     Record,
     as_written,
+    bounds,
     check_copies,
     check_erasure,
     check_limit,
@@ -32,7 +33,14 @@ from webapp.stores.watch import Watch
 _READ_LANES = 2
 _READS_AT_ONCE = 500
 _PAGE = 500
-_CONDITIONS = {"kind": "kind = ", "owner": "owner = ", "status": "status = ", "after": "id > "}
+_CONDITIONS = {
+    "kind": "kind = ",
+    "owner": "owner = ",
+    "status": "status = ",
+    "after": "id > ",
+    "least": "id >= ",
+    "below": "id < ",
+}
 
 _Name = tuple[str, str, str]
 _Asked = tuple["asyncio.Future[Record | None]", _Name]
@@ -110,7 +118,7 @@ class PostgresStore:
         """See Store."""
         check_limit(limit)
         self._refuse_if_closed()
-        asked = {"kind": kind, "owner": owner, "status": status, "after": after}
+        asked = {"kind": kind, "owner": owner, "status": status, **bounds(owner, after)}
         given = {name: value for name, value in asked.items() if value is not None}
         if not is_text(*given.values()):
             return ()

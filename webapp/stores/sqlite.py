@@ -30,6 +30,7 @@ from webapp.stores.store import (
     RECORDS_AT_MOST,
     Record,
     as_written,
+    bounds,
     check_copies,
     check_erasure,
     check_limit,
@@ -45,6 +46,8 @@ _CONDITIONS = {
     "owner": "owner = :owner",
     "status": "status = :status",
     "after": "id > :after",
+    "least": "id >= :least",
+    "below": "id < :below",
 }
 
 
@@ -130,7 +133,7 @@ class SqliteStore:
     ) -> Sequence[Record]:
         """See Store."""
         check_limit(limit)
-        asked = {"kind": kind, "owner": owner, "status": status, "after": after}
+        asked = {"kind": kind, "owner": owner, "status": status, **bounds(owner, after)}
         conditions = [_CONDITIONS[name] for name, value in asked.items() if value is not None]
         where = f"WHERE {' AND '.join(conditions)} ORDER BY id LIMIT :limit"
         return tuple(self._records(SELECT_RECORDS + where, {**asked, "limit": limit}))

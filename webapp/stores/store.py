@@ -20,8 +20,8 @@ class Record(Struct, frozen=True, kw_only=True):
     """One row: what the store must know to find it, and the sealed rest that it cannot read.
 
     A record is known by owner, kind and id. `key` is unique among the records of its owner and
-    kind that hold one. `version` is 0 until it is stored. `list` without an owner counts on an id
-    that begins with its owner's tag, so that no two owners share one.
+    kind that hold one. `version` is 0 until it is stored. `list` counts on an id that begins with
+    its owner's tag, so that no two owners share one, and each one's stand together.
     """
 
     owner: str
@@ -89,7 +89,10 @@ class Store(Protocol):
         after: str | None = None,
         limit: int = 100,
     ) -> Sequence[Record]:
-        """Return a page ordered by id; `after` is the last id that the caller has seen."""
+        """Return a page ordered by id; `after` is the last id that the caller has seen.
+
+        Of an owner those whose id begins with the owner, which costs nothing for what others have.
+        """
         ...
 
     async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
@@ -224,6 +227,16 @@ def check_time(moment: datetime) -> None:
     """Refuse with ValueError a time without a zone: it would mean another one elsewhere."""
     if moment.tzinfo is None:
         raise ValueError("a time needs its zone")
+
+
+def bounds(owner: str | None, after: str | None) -> dict[str, str | None]:
+    """Return between which ids a page stands: `after` or at `least`, and `below`."""
+    if owner is None:
+        return {"after": after}
+    below = owner + chr(0x10FFFF)
+    if after is not None and after >= owner:
+        return {"after": after, "below": below}
+    return {"least": owner, "below": below}
 
 
 def check_limit(limit: int) -> None:

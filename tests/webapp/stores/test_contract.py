@@ -254,6 +254,9 @@ class StoreContract:
         assert await ids(after="a-2", limit=2) == ["a-3", "a-4"]
         assert await ids(owner="a", status="odd") == ["a-1", "a-3"]
         assert await ids(owner="b") == ["b-1"]
+        assert await ids(owner="a", after="a-3") == ["a-4"]
+        assert await ids(owner="b", after="a-3") == ["b-1"]
+        assert await ids(owner="a", after="b-0") == []
         assert await ids(status="odd", after="a-1") == ["a-3", "b-1"]
         with pytest.raises(ValueError):
             await ids(limit=0)
