@@ -249,10 +249,9 @@ class _Contents:
         self.erasable.move(
             _timed(name, former and former.erase_at), _timed(name, record and record.erase_at)
         )
-        if record is None:
-            self.records.pop(name, None)
-        else:
-            self.records[name] = record
+        self.records.pop(name, None)
+        if record is not None:
+            self.records[name] = record  # as the newest
 
     def _free_key(self, record: Record | None) -> None:
         if record is not None and record.key is not None:
