@@ -260,14 +260,21 @@ async def started(address: str, secret: bytes, many: int) -> Mapping[str, float]
 
 
 async def of_store(
-    name: str, addresses: tuple[str, str], *, few: int, many: int, seconds: float, times: int = 50
+    name: str,
+    addresses: tuple[str, str],
+    *,
+    few: int,
+    many: int,
+    seconds: float,
+    times: int,
+    starts: int,
 ) -> list[Figure]:
     """Its lines; `addresses` are of two empty stores."""
     secret = secrets.token_bytes(32)
     sides = Filled(few), Filled(many)
     async with sides[0].opened(addresses[0], secret), sides[1].opened(addresses[1], secret):
-        starts = [
-            await starts_of(address, secret, side.many)
+        began = [
+            await starts_of(address, secret, side.many, times=starts)
             for address, side in zip(addresses, sides, strict=True)
         ]
         bare, ours = (partial(side.resumed_each, 10) for side in sides)
@@ -276,7 +283,7 @@ async def of_store(
         listed = [await alternate(number, bare, ours) for number in in_rounds(seconds / 4)]
         expired = [await expiry(side, times=times) for side in sides]
     lines = [
-        *_of_start(starts[0], starts[1]),
+        *_of_start(began[0], began[1]),
         summary("a new question to its resumed line", resumed, show=_time, at_most=1.3),
         summary("what a person has open, listed", listed, show=_time, at_most=1.3),
         *_of_expiry(expired[0], expired[1], number=many),
@@ -284,10 +291,10 @@ async def of_store(
     return [dataclasses.replace(line, what=f"{name}: {line.what}") for line in lines]
 
 
-async def starts_of(address: str, secret: bytes, many: int) -> Mapping[str, float]:
-    """The middle of three, as one start differs from the next."""
-    all_of_them = [await started(address, secret, many) for _ in range(3)]
-    return {name: median(each[name] for each in all_of_them) for name in all_of_them[0]}
+async def starts_of(address: str, secret: bytes, many: int, *, times: int) -> Mapping[str, float]:
+    """The middle of several, as one start differs from the next."""
+    every = [await started(address, secret, many) for _ in range(times)]
+    return {name: median(each[name] for each in every) for name in every[0]}
 
 
 def _of_start(few: Mapping[str, float], many: Mapping[str, float]) -> Iterator[Figure]:
@@ -296,7 +303,7 @@ def _of_start(few: Mapping[str, float], many: Mapping[str, float]) -> Iterator[F
         ("memory", "memory of a process that is ready"),
         ("room", "the first question's room, for which all are counted"),
         ("counted", "all read through for the metrics"),
-        ("turn", "the longest turn of the loop meanwhile"),
+        ("turn", "the longest turn of the loop while they are read"),
         ("memory counted", "memory with metrics"),
     ):
         show = _megabytes if name.startswith("memory") else _time
@@ -306,7 +313,9 @@ def _of_start(few: Mapping[str, float], many: Mapping[str, float]) -> Iterator[F
 def _of_expiry(few: Expiry, many: Expiry, *, number: int) -> Iterator[Figure]:
     yield _line("expired by the sweeper, each", few.each, many.each, at_most=1.3)
     yield _line("processor time of that", few.processor, many.processor, at_most=1.3)
-    yield _line("the longest turn of the loop meanwhile", few.longest_turn, many.longest_turn)
+    yield _line(
+        "the longest turn of the loop while they expire", few.longest_turn, many.longest_turn
+    )
     quiet, meanwhile = many.quiet, many.meanwhile
     what = f"a question asked while {number:,} expire, against before"
     yield _line(f"{what}: median", median(quiet), median(meanwhile), rounds=len(meanwhile))
@@ -364,19 +373,31 @@ async def measure(
     many: int = MANY,
     seconds: float = 10.0,
     times: int = 50,
+    starts: int = 3,
 ) -> AsyncIterator[Figure]:
     """The lines of each store as they are known."""
     for name in stores:
         with tempfile.TemporaryDirectory() as folder:
             async with two_empty(name, Path(folder)) as addresses:
-                for figure in await of_store(
-                    name, addresses, few=few, many=many, seconds=seconds, times=times
-                ):
-                    yield figure
+                figures = await of_store(
+                    name,
+                    addresses,
+                    few=few,
+                    many=many,
+                    seconds=seconds,
+                    times=times,
+                    starts=starts,
+                )
+            for figure in figures:
+                yield figure
 
 
 async def _table(stores: Sequence[str], *, many: int) -> str:
-    return table([figure async for figure in measure(stores or STORES, many=many)])
+    figures = list[Figure]()
+    async for figure in measure(stores, many=many):
+        figures.append(figure)
+        print(f"{figure.what}: {figure.baseline}, {figure.ours}", file=sys.stderr)
+    return table(figures)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from benchmarks.bare import BareWriter, SealingWriter
 from benchmarks.calling import REVISIONS, tool_calls
 from benchmarks.figure import Figure, summary, table
 from benchmarks.hooking import webhooks
+from benchmarks.open import measure as measured_full
 from benchmarks.settling import lifecycles, settle_to_resumed
 from benchmarks.waiting import bytes_each, register_and_wake
 from benchmarks.walks import walks
@@ -43,6 +44,17 @@ async def test_valkey_is_measured_against_a_bare_client_and_across_two_processes
     figures = await valkey.measure(seconds=0, times=4)
     assert len(figures) == 3
     assert all(map(is_measured, figures))
+
+
+async def test_a_full_store_is_measured_beside_one_with_few_and_all_that_was_open_expires():
+    told = [
+        figure
+        async for figure in measured_full(
+            ["SQLite"], few=50, many=150, seconds=0, times=2, starts=1
+        )
+    ]
+    assert len({figure.what for figure in told}) == len(told) == 13
+    assert all(map(is_measured, told))
 
 
 async def test_what_a_call_a_callback_and_a_webhook_take_is_counted():

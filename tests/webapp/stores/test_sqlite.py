@@ -132,6 +132,26 @@ async def test_every_question_is_answered_by_an_index(path):
     reader.close()
 
 
+async def test_what_one_person_has_is_found_without_what_others_have(path):
+    store = await SqliteStore.open(path)
+    for start in range(0, 3000, 500):
+        several = [record(f"b-{number}", owner="b") for number in range(start, start + 500)]
+        await store.write(*several)
+    await store.write(record("c-1", owner="c"))
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    store._reader.set_progress_handler(step, 10)
+    assert [found.id for found in await store.list("elicitation", owner="c")] == ["c-1"]
+    assert await store.list("elicitation", owner="a") == ()
+    assert steps < 100, "of some thousand that looking at each would take"
+    await store.aclose()
+
+
 def _triggered():
     """The statements of the triggers, with values in place of the row."""
     triggers = files("webapp.stores").joinpath("batch.sql").read_text("utf-8")

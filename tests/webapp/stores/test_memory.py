@@ -1,0 +1,35 @@
+"""The store in memory: what it costs to look."""
+
+from datetime import datetime, timedelta
+
+from tests.support.records import HOLD, NOW, record
+from webapp.stores.memory import MemoryStore
+
+
+class Compared(datetime):
+    """A time that counts how often it was held against another."""
+
+    times = 0
+
+    def __gt__(self, other: datetime) -> bool:
+        Compared.times += 1
+        return super().__gt__(other)
+
+    def __le__(self, other: datetime) -> bool:
+        Compared.times += 1
+        return super().__le__(other)
+
+
+async def test_what_is_due_and_what_may_go_is_found_without_a_look_at_the_rest():
+    store = MemoryStore()
+    later = NOW + timedelta(days=1)
+    time = Compared.fromtimestamp(later.timestamp(), later.tzinfo)
+    for number in range(500):
+        await store.write(record(f"a-{number:03}", due_at=time, erase_at=time))
+    await store.write(record("b-1", owner="b", due_at=NOW, erase_at=NOW))
+    Compared.times = 0
+    (due,) = await store.due(NOW, hold=HOLD)
+    assert due.id == "b-1"
+    assert await store.erase(before=NOW) == 1
+    assert Compared.times < 10, "of a thousand that a look at each would take"
+    await store.aclose()
