@@ -147,6 +147,14 @@ async def in_flight(
     return {each: call.result() for each, call in calls.items()}
 
 
+async def call(served: Served, kind: str, revision: str, number: int) -> str:
+    """What one call comes to, whose person acts at once."""
+    async with asyncio.TaskGroup() as group:
+        people = _People(served=served, steps=group)
+        people.is_over.set()
+        return await _call(people, kind, revision, number)
+
+
 def judged(texts: Mapping[Flow, str], *, home: Path) -> Iterator[tuple[str, bool]]:
     """What each call came to, and what the tools did besides, case by case."""
     for (kind, revision, one), text in texts.items():
