@@ -1,27 +1,23 @@
 """Two instances behind nginx, ended and started one by one while calls of every kind are in flight.
 
-The sandbox stands outside of both, and its books say what was paid, told and renewed.
+The sandbox stands outside of both, and its books say what was paid and told.
 """
 
-import asyncio
 import json
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.hosts.instances import NAMES, Instances, instances
+from tests.hosts.instances import NAMES, instances
 from tests.outside.in_flight import (
     FEW,
     MANY,
-    REVISIONS,
     TOOLS,
     Served,
-    call,
     in_flight,
     is_paid_once,
     judged,
@@ -31,12 +27,10 @@ from tests.support.mcp_server import new_browser
 from tests.support.serving import free_port, serving
 from tests.support.shared_stores import STORES
 from webapp.connecting import utc_now
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp
 
 FINDING = "a rolling restart behind nginx"
-RENEWALS = 12  # calls that need the one account when its key is over
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
@@ -80,48 +74,18 @@ async def _with(store: str, *, number: int) -> AsyncIterator[tuple[str, bool]]:
             yield "each webhook arrives in the end", books.told == books.heard
             bought = sum(kind == "buy" for kind, _, _ in texts)
             yield "by the provider's books as much is paid as was bought", len(books.paid) == bought
-            async for case in _renewing(at, books, both):
-                yield case
             listed = await run("payments", "list", "--json", home=home, extra=both.settings)
             yield "each payment is made and used once", is_paid_once(texts, json.loads(listed.out))
 
 
-async def _renewing(
-    at: Served, books: "_Books", both: Instances
-) -> AsyncIterator[tuple[str, bool]]:
-    """The key of the account is over for everybody at once, and one instance is just going."""
-    books.ahead = timedelta(hours=2)
-    before = books.tokens
-    async with asyncio.TaskGroup() as group:
-        calls = [
-            group.create_task(call(at, "account", REVISIONS[one % 2], 1000 + one))
-            for one in range(RENEWALS)
-        ]
-        await both.restart(NAMES[0])
-    for one, each in enumerate(calls):
-        yield (
-            "a call gets the account whose key was over",
-            each.result() == f"account {1000 + one} octocat",
-        )
-    yield "the key is renewed once", books.tokens == before + 1
-
-
 class _Books:
-    """The sandbox, and what it knows: who was told of what, what is paid, which keys are new."""
+    """The sandbox, and what it knows: what it told, what arrived, what is paid."""
 
     def __init__(self, sandbox: Sandbox, post: httpx.AsyncClient) -> None:
         self.sandbox = sandbox
-        self.ahead = timedelta()  # of everybody else's clock
         self.told, self.heard, self.paid = set[str](), set[str](), set[str]()
-        self.tokens = 0
         self._post = post
-        self._app: ASGIApp = SandboxApp(
-            sandbox, clock=lambda: utc_now() + self.ahead, deliver=self._deliver
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.tokens += scope["path"].endswith("/access_token")
-        await self._app(scope, receive, send)
+        self.app = SandboxApp(sandbox, clock=utc_now, deliver=self._deliver)
 
     async def _deliver(self, request: httpx.Request) -> httpx.Response:
         event: dict[str, Any] = json.loads(request.content)
@@ -139,5 +103,5 @@ async def _books(front: int, post: httpx.AsyncClient) -> AsyncIterator[_Books]:
     port = free_port()
     sandbox = new_sandbox(url=f"http://127.0.0.1:{port}", serves=f"http://127.0.0.1:{front}")
     books = _Books(sandbox, post)
-    async with serving(books, port=port):
+    async with serving(books.app, port=port):
         yield books
