@@ -27,15 +27,16 @@ KINDS = ("visit", "account", "buy", "fill_in", "sure", "keep", "both", "wipe")
 FEW = 2 * len(KINDS) * len(REVISIONS)  # where each is tried but once
 MANY = 200
 TRIES_AT_MOST = 40
+SETTINGS = {"ELICIT_PENDING_PER_OWNER": f"{2 * MANY}"}  # all of it is asked of one person
 # What each comes to if its person did what it asks for, after its kind and number.
 COMES_TO: Mapping[str, str] = {
     "visit": "ann",
     "account": "octocat",
     "buy": r"\S+",
-    "fill_in": "soup",
+    "fill_in": "soup|demo",  # in the client, or at the page that a silent one gets
     "sure": "True",
     "keep": "4",
-    "both": "soup ann",
+    "both": "(soup|demo) ann",
     "wipe": "wiped",
 }
 Flow: TypeAlias = tuple[str, str, int]
@@ -150,7 +151,7 @@ async def in_flight(
 def judged(texts: Mapping[Flow, str], *, home: Path) -> Iterator[tuple[str, bool]]:
     """What each call came to, and what the tools did besides, case by case."""
     for (kind, revision, one), text in texts.items():
-        is_right = re.fullmatch(f"{kind} {one} {COMES_TO[kind]}", text) is not None
+        is_right = re.fullmatch(f"{kind} {one} (?:{COMES_TO[kind]})", text) is not None
         yield f"{revision}: {kind} comes to its end", is_right
     ended = Counter((home / "ended").read_text().splitlines())
     for (kind, revision, _), text in texts.items():
@@ -226,6 +227,7 @@ async def _call(people: _People, kind: str, revision: str, number: int) -> str:
 
     text = "nothing"
     for _ in range(TRIES_AT_MOST):
+        told = ""
         try:
             async with (
                 httpx2.AsyncClient(
@@ -237,10 +239,12 @@ async def _call(people: _People, kind: str, revision: str, number: int) -> str:
                     elicitation_callback=cast("Any", show),
                 ) as client,
             ):
-                text = text_of(await client.call_tool(kind, {"number": number}))
+                told = text_of(await client.call_tool(kind, {"number": number}))
         except (MCPError, httpx.HTTPError, httpx2.HTTPError, ExceptionGroup) as error:
-            text = repr(error)
-            continue
+            if not told:  # else it was only the end of the session that failed
+                text = repr(error)
+                continue
+        text = told
         link = re.search(r"http://\S+/e/\S+", text)
         if link is not None:
             people.show(link[0], kind=kind, number=number)

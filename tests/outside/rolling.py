@@ -6,7 +6,16 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tests.outside.in_flight import FEW, MANY, TOOLS, Served, in_flight, is_paid_once, judged
+from tests.outside.in_flight import (
+    FEW,
+    MANY,
+    SETTINGS,
+    TOOLS,
+    Served,
+    in_flight,
+    is_paid_once,
+    judged,
+)
 from tests.support.cli import run, said_until, serving
 from tests.support.mcp_server import new_browser
 
@@ -18,7 +27,9 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
         home = Path(folder)
         (home / "rolling_tools.py").write_text(TOOLS)
         async with (
-            serving("rolling_tools:mcp", "--workers", "2", "--sandbox", home=home) as server,
+            serving(
+                *("rolling_tools:mcp", "--workers", "2", "--sandbox"), home=home, extra=SETTINGS
+            ) as server,
             new_browser() as browser,
         ):
 

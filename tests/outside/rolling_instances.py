@@ -16,6 +16,7 @@ from tests.hosts.instances import NAMES, instances
 from tests.outside.in_flight import (
     FEW,
     MANY,
+    SETTINGS,
     TOOLS,
     Served,
     in_flight,
@@ -52,6 +53,7 @@ async def _with(store: str, *, number: int) -> AsyncIterator[tuple[str, bool]]:
                 home,
                 store=address,
                 server="rolling_tools:mcp",
+                extra=SETTINGS,
                 front=front,
                 sandbox=books.sandbox,
             ) as both,
