@@ -27,7 +27,7 @@ KINDS = ("visit", "account", "buy", "fill_in", "sure", "keep", "both", "wipe")
 FEW = 2 * len(KINDS) * len(REVISIONS)  # where each is tried but once
 MANY = 200
 TRIES_AT_MOST = 40
-SETTINGS = {"ELICIT_PENDING_PER_OWNER": f"{2 * MANY}"}  # all of it is asked of one person
+SETTINGS = {"ELICIT_PENDING_PER_OWNER": "200"}  # all of it is asked of one person
 # What each comes to if its person did what it asks for, after its kind and number.
 COMES_TO: Mapping[str, str] = {
     "visit": "ann",
