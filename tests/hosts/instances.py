@@ -1,11 +1,15 @@
 """Two instances of one server behind nginx, as docs/workers.md has it."""
 
+import asyncio
+import socket
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from msgspec.json import encode
 
 from tests.hosts.host import MODULE, SECRET, Served
 from tests.hosts.nginx import configured
@@ -13,6 +17,7 @@ from tests.support.cli import COMMAND, HOUSE, environment_of, said_until
 from tests.support.leaks import EARS
 from tests.support.processes import ended, error_of, start
 from tests.support.serving import free_port
+from webapp.sandbox import Sandbox
 
 DOCUMENT = HOUSE / "docs" / "workers.md"
 NAMES = ("a", "b")
@@ -25,6 +30,17 @@ class Instances:
     served: Served
     processes: dict[str, Process]
     ports: dict[str, int]
+    settings: Mapping[str, str]
+    start: Callable[[str], Awaitable[Process]]
+
+    async def restart(self, name: str) -> None:
+        """As an operator does it: SIGTERM, wait until it has ended, and until it serves again."""
+        old = self.processes[name]
+        old.terminate()
+        end = await ended(old)
+        EARS.hear(f"standard output of instance {name}", end.out)
+        assert end.status == 0, end.err
+        self.processes[name] = await self.start(name)
 
 
 def of_the_document(front: int, ports: Mapping[str, int], *, by_session: bool) -> str:
@@ -45,10 +61,15 @@ async def instances(
     on_one_machine: bool = False,
     server: str = f"{MODULE}:served",
     extra: Mapping[str, str] | None = None,
+    front: int = 0,
+    sandbox: Sandbox | None = None,
 ) -> AsyncIterator[Instances]:
-    """Both serve; unless they are `on_one_machine`, they do not reach each other."""
+    """Both serve; unless they are `on_one_machine`, they do not reach each other.
+
+    `front` is where nginx listens; `sandbox` is one that serves what is reached there.
+    """
     folder.chmod(0o700)  # noqa: ASYNC240 - one call
-    front, ports = free_port(), {name: free_port() for name in NAMES}
+    front, ports = front or free_port(), {name: free_port() for name in NAMES}
     url = f"http://127.0.0.1:{front}"
     settings = {
         "ELICIT_URL": url,
@@ -61,53 +82,70 @@ async def instances(
         processes = dict[str, Process]()
         # A socket's path is short: 107 letters at most.
         shared = stack.enter_context(TemporaryDirectory())
-        for name in NAMES:
+
+        async def start_one(name: str) -> Process:
             runtime = Path(shared, "both" if on_one_machine else name)
             runtime.mkdir(exist_ok=True)  # noqa: ASYNC240 - one call
             more = {**settings, "ELICIT_INSTANCE": name, "XDG_RUNTIME_DIR": str(runtime)}
-            processes[name] = await stack.enter_async_context(
-                _instance(folder, server, port=ports[name], settings=more, processes=processes)
+            return await _started(
+                folder, server, port=ports[name], settings=more, sandbox=sandbox, parents=stack
             )
+
+        async def end() -> None:
+            for name, process in processes.items():
+                if process.returncode is None:
+                    process.terminate()
+                EARS.hear(f"standard output of instance {name}", (await ended(process)).out)
+
+        stack.push_async_callback(end)
+        for name in NAMES:
+            processes[name] = await start_one(name)
         text = of_the_document(front, ports, by_session=by_session)
         await stack.enter_async_context(configured(folder, text, front=front))
 
         def log() -> str:
             return "".join(map(error_of, processes.values()))
 
-        served = Served(url=url, process=processes["a"], log=log)
-        yield Instances(served=served, processes=processes, ports=ports)
+        yield Instances(
+            served=Served(url=url, process=processes["a"], log=log),
+            processes=processes,
+            ports=ports,
+            settings=settings,
+            start=start_one,
+        )
 
 
-@asynccontextmanager
-async def _instance(
+async def _started(
     folder: Path,
     server: str,
     *,
     port: int,
     settings: Mapping[str, str],
-    processes: dict[str, Process],
-) -> AsyncIterator[Process]:
-    name = settings["ELICIT_INSTANCE"]
-    process = await start_instance(folder, server, port=port, settings=settings)
-    processes[name] = process
-    try:
-        yield process
-    finally:
-        last = processes[name]
-        if last.returncode is None:
-            last.terminate()
-        EARS.hear(f"standard output of instance {name}", (await ended(last)).out)
-
-
-async def start_instance(
-    folder: Path, server: str, *, port: int, settings: Mapping[str, str]
+    sandbox: Sandbox | None,
+    parents: AsyncExitStack,
 ) -> Process:
-    """One of them, when it serves."""
-    process = await start(
-        *(*COMMAND, "serve", server, "--port", str(port)),
-        name=f"instance {settings['ELICIT_INSTANCE']}",
-        cwd=HOUSE if server.startswith("tests.") else folder,
-        env=environment_of(folder, settings),
-    )
-    EARS.hear("standard output of an instance", await said_until("stop", process))
+    """One of them, when it serves; of a sandbox it hears as a worker does, from its parent."""
+    command = [*COMMAND, "serve", server, "--port", str(port)]
+    ours, theirs = socket.socketpair()
+    parents.enter_context(ours)
+    with theirs:
+        if sandbox is not None:
+            ours.sendall(encode({"sandbox": sandbox}) + b"\n")
+            command += ["--parent-fd", str(theirs.fileno())]
+        process = await start(
+            *command,
+            name=f"instance {settings['ELICIT_INSTANCE']}",
+            cwd=HOUSE if server.startswith("tests.") else folder,
+            env=environment_of(folder, settings),
+            pass_fds=[] if sandbox is None else [theirs.fileno()],
+        )
+    if sandbox is None:
+        EARS.hear("standard output of an instance", await said_until("stop", process))
+        return process
+    ours.setblocking(False)
+    try:
+        said = await asyncio.get_running_loop().sock_recv(ours, 1)  # when it serves
+    except ConnectionResetError:
+        said = b""
+    assert said, error_of(process)
     return process

@@ -1,14 +1,15 @@
 """Two instances of one server behind nginx: what holds with one process holds with two."""
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from mcp import MCPError
 
 from tests.hosts.checks import PROMISES, Promise, Verdict, type_secret
-from tests.hosts.instances import instances
+from tests.hosts.instances import NAMES, instances
 from tests.hosts.nginx import NGINX
-from tests.support.mcp_server import LEGACY, MODERN, soon, text_of
+from tests.support.mcp_server import LEGACY, MODERN, Caller, soon, text_of
 from tests.support.shared_stores import STORES
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="needs nginx")
@@ -55,3 +56,34 @@ async def test_where_nothing_goes_by_sessions_2026_07_28_needs_nothing_and_a_ses
             async with at.calls.caller(LEGACY, headers=at.key) as caller:
                 for _ in range(4):
                     await soon(caller.client.list_tools())
+
+
+async def test_the_python_client_leaves_a_404_to_the_application_whose_new_session_joins(
+    tmp_path: Path,
+) -> None:
+    async with (
+        STORES["sqlite"](tmp_path) as address,
+        instances(tmp_path, store=address) as both,
+        both.served.person() as person,
+        AsyncExitStack() as clients,
+    ):
+
+        async def connected() -> Caller:
+            return await clients.enter_async_context(
+                both.served.calls.caller(LEGACY, headers=both.served.key)
+            )
+
+        first = await connected()
+        call = first.call("order", what="tea")
+        link = await first.link()
+        for name in NAMES:
+            await both.restart(name)
+        assert "call this tool again" in text_of(await soon(call))
+        for _ in range(2):  # it begins no new session by itself, now or later
+            with pytest.raises(MCPError, match="Session not found"):
+                await soon(first.call("order", what="tea"))
+        second = await connected()
+        call = second.call("order", what="tea")
+        await second.link()
+        await type_secret(person, link)
+        assert text_of(await soon(call)).endswith("for 4 letters")

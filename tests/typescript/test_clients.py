@@ -6,7 +6,9 @@ second (`@modelcontextprotocol/client`) on both revisions.
 
 import re
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -18,7 +20,7 @@ from flows import elicit
 from flows.elicitation.states import Json, Status
 from tests.support.cli import serving
 from tests.support.mcp_server import new_server, server_env
-from tests.typescript.env import BOTH, FORM, OLDER, URL, Official, calling, text_of
+from tests.typescript.env import BOTH, CLIENTS, FORM, OLDER, URL, Caller, Official, calling, text_of
 from webapp.demo.client import ANSWERS, EXPECTED
 from webapp.demo.walker import walk
 from webapp.limits import CallLimits
@@ -29,6 +31,11 @@ class Expense(BaseModel):
     category: Literal["travel", "meals"]
 
 
+# What an application catches when its session is gone.
+GONE = {
+    "sdk": {"code": 404},
+    "client": {"name": "SdkHttpError", "code": "CLIENT_HTTP_NOT_IMPLEMENTED"},
+}
 GOOD: Mapping[str, Json] = {"amount": 12.5, "category": "meals"}
 
 
@@ -329,3 +336,34 @@ async def test_a_call_that_goes_on_shows_its_link_once_a_session(
             assert env.id_of(await caller.link()) == env.id_of(link)
             await env.complete(link, {"who": "Ann"})
         assert text_of(await caller.result()) == "done as Ann"
+
+
+@pytest.mark.parametrize("older", [each for each in CLIENTS if each.revision == OLDER], ids=str)
+async def test_it_leaves_a_404_to_the_application_whose_new_session_joins_the_question(
+    node: str, older: Official, tmp_path: Path, free_port: int
+) -> None:
+    tool = "sign_guest_book"
+    async with httpx.AsyncClient() as browser, AsyncExitStack() as clients:
+
+        async def connected(url: str) -> Caller:
+            return await clients.enter_async_context(
+                calling(node, older, f"{url}/mcp", declares=URL)
+            )
+
+        async with serving(home=tmp_path, port=free_port) as here:
+            first = await connected(here.url)
+            first.begin(tool)
+            link = await first.link()
+        assert "call this tool again" in text_of(await first.result())
+        async with serving(home=tmp_path, port=free_port) as here:
+            for _ in range(2):  # it begins no new session by itself, now or later
+                first.begin(tool)
+                error = (await first.said())["error"]
+                assert error.items() >= GONE[older.library].items()
+                assert "Session not found" in error["message"]
+                assert older.library == "sdk" or error["data"]["status"] == 404
+            second = await connected(here.url)
+            second.begin(tool)
+            await second.link()
+            await walk(browser, link, answers=ANSWERS, say=lambda _: None)
+            assert re.fullmatch(EXPECTED[tool], text_of(await second.result()))
