@@ -3,6 +3,8 @@ PYTHON ?= python3
 UV ?= uv
 VENV := .venv
 WORKERS ?= auto
+# The slow tests wait for processes much of their time, so they get half as many workers again.
+SLOW_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(1, 3 * (os.cpu_count() or 1) // 2))')
 BIN := $(VENV)/bin
 # The tests start hundreds of processes: each would compile every module anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -26,13 +28,13 @@ help:
 run: $(VENV)/run.stamp
 	$(BIN)/elicit serve
 
-PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+PYTEST = $(BIN)/python -m pytest --dist loadfile
 
 test: $(VENV)/dev.stamp
-	$(PYTEST) -m "not slow"
+	$(PYTEST) --numprocesses $(WORKERS) -m "not slow"
 
 test-slow: $(VENV)/dev.stamp
-	$(PYTEST) -m slow
+	$(PYTEST) --numprocesses $(SLOW_WORKERS) -m slow
 
 soak: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.soak --times $(TIMES) --workers $(WORKERS)
@@ -53,13 +55,18 @@ pyright: $(VENV)/dev.stamp
 FAST := tests/flows tests/webapp/stores tests/webapp/calls tests/webapp/elicitations tests/webapp/records tests/test_*.py
 PYTHONS ?= $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')=%,$(shell .ci/pythons))
 
-# They again on every other Python that is installed, each as VERSION=PROGRAM.
+# They again on every other Python that is installed, each as VERSION=PROGRAM. An installation keeps
+# one processor busy, so the environments are made side by side, before the tests of the first.
 pythons:
-	@set -e; for each in $(PYTHONS); do \
+	@set -e; made=; for each in $(PYTHONS); do \
+		{ "$${each#*=}" -m venv --clear $(VENV)-$${each%%=*} && \
+		$(VENV)-$${each%%=*}/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --require-hashes -r constraints-dev.txt && \
+		$(VENV)-$${each%%=*}/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation -e .; } & \
+		made="$$made $$!"; \
+	done; \
+	for each in $$made; do wait $$each; done; \
+	for each in $(PYTHONS); do \
 		echo "Python $${each%%=*}"; \
-		"$${each#*=}" -m venv --clear $(VENV)-$${each%%=*}; \
-		$(VENV)-$${each%%=*}/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --require-hashes -r constraints-dev.txt; \
-		$(VENV)-$${each%%=*}/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation -e .; \
 		$(VENV)-$${each%%=*}/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(FAST); \
 	done
 

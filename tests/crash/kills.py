@@ -74,14 +74,18 @@ class KilledValkey:
 class Lives:
     """The server through its lives: who calls asks for the one that serves now."""
 
-    def __init__(self, env: AccountEnv, *, database: Database, kills: int, seed: int) -> None:
+    def __init__(
+        self, env: AccountEnv, *, database: Database, kills: int, apart_seconds: int, seed: int
+    ) -> None:
         self._env = env
         self._database = database
         self._kills = kills
+        self._apart_seconds = apart_seconds
         self._random = random.Random(seed)  # noqa: S311 - to be made again
         self._server: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()  # this life
         self.killed = 0
+        self.later = 0  # than the first life began
 
     @property
     def are_over(self) -> bool:
@@ -93,7 +97,7 @@ class Lives:
     async def go_on(self, done: asyncio.Event) -> None:
         """Live and die until it was killed so many times, then until all is done."""
         while True:
-            async with self._env.start() as server:
+            async with self._env.start(later=self.later) as server:
                 self.over.clear()
                 self._server.set_result(server)
                 await self._env.bring_again()
@@ -109,6 +113,7 @@ class Lives:
                         return
                 self._server = asyncio.get_running_loop().create_future()
                 self.killed += 1
+                self.later += self._apart_seconds
                 self.over.set()
                 server.kill()
 
@@ -135,17 +140,20 @@ async def survives(
     callers: int,
     kills: int,
     modes: Sequence[str],
+    apart_seconds: int,
     seed: int,
 ) -> int:
     """Have orders paid for and brewed, one a caller at a time, until the kills are over.
 
-    Returns how many. Raises AssertionError if anything is lost or doubled.
+    Each life begins `apart_seconds` later than the one before it, by the server's clock alone.
+    Returns how many orders there were. Raises AssertionError if anything is lost or doubled.
     """
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
         open_market(pool, folder, address=database.address) as env,
     ):
-        lives, done = Lives(env, database=database, kills=kills, seed=seed), asyncio.Event()
+        done = asyncio.Event()
+        lives = Lives(env, database=database, kills=kills, apart_seconds=apart_seconds, seed=seed)
         results: list[str] = []
         async with asyncio.TaskGroup() as living:
             living.create_task(lives.go_on(done))
@@ -155,7 +163,7 @@ async def survives(
                     mode = modes[place % len(modes)]
                     calls.create_task(_order_on(lives, numbers, results, mode=mode))
             done.set()
-        await _all_agree(env, results)
+        await _all_agree(env, results, later=lives.later)
         return len(results)
 
 
@@ -211,8 +219,8 @@ class Paying:
         await customer.page(self._back)
 
 
-async def _all_agree(env: AccountEnv, results: Sequence[str]) -> None:
-    async with env.start():
+async def _all_agree(env: AccountEnv, results: Sequence[str], *, later: int) -> None:
+    async with env.start(later=later):
         await env.bring_again()
         await env.carried()
         await env.none_is("waiting", "hook")

@@ -1,4 +1,8 @@
-"""A few random kills on each store; with --whole a hundred, under fifty callers."""
+"""A few random kills on each store; with --whole a hundred, under fifty callers.
+
+The few lives begin when the leases of the one before are out; the hundred follow at once, and their
+callers wait for leases as they are.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.crash.kills import Database, KilledPostgres, KilledValkey, NoDatabase, survives
-from tests.crash.shop_env import ProcessPool
+from tests.crash.shop_env import LEASE_OVER, ProcessPool
 from tests.support.postgres_server import PostgresServer
 from tests.support.valkey_server import own_valkey
 
@@ -36,7 +40,8 @@ async def test_nothing_is_lost_or_doubled_whenever_it_is_killed(
     database: Database,
     request: pytest.FixtureRequest,
 ) -> None:
-    callers, kills = (50, 100) if request.config.getoption("--whole") else (6, 3)
+    is_whole = request.config.getoption("--whole")
+    callers, kills = (50, 100) if is_whole else (6, 3)
     orders = await survives(
         account_process_pool,
         tmp_path,
@@ -44,6 +49,7 @@ async def test_nothing_is_lost_or_doubled_whenever_it_is_killed(
         callers=callers,
         kills=kills,
         modes=("legacy", "2026-07-28"),
+        apart_seconds=0 if is_whole else LEASE_OVER,
         seed=1,
     )
     assert orders >= callers

@@ -1,49 +1,72 @@
 """Two instances of one server behind nginx: what holds with one process holds with two."""
 
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from mcp import MCPError
 
 from tests.hosts.checks import PROMISES, Promise, Verdict, type_secret
+from tests.hosts.host import Served
 from tests.hosts.instances import NAMES, instances
 from tests.hosts.nginx import NGINX
 from tests.support.mcp_server import LEGACY, MODERN, Caller, soon, text_of
 from tests.support.shared_stores import STORES
 
-pytestmark = pytest.mark.skipif(NGINX is None, reason="needs nginx")
+pytestmark = [
+    pytest.mark.skipif(NGINX is None, reason="needs nginx"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 # What the proxy goes by, and whether the two reach each other.
-WAYS = {"by session, apart": (True, False), "in turn, on one machine": (False, True)}
+WAYS = {
+    "by session, apart": (True, False),
+    "in turn, on one machine": (False, True),
+    "in turn, apart": (False, False),
+}
 TRIED = ("pages", "host and origin", "identity", "sessions", "resumption", "delivery")
 
 
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.fixture(scope="module", name="store", params=STORES)
+def _store(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", name="way")
+def _way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def at(
+    way: str, store: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Served]:
+    """Both, for every test of that way and store."""
+    folder = tmp_path_factory.mktemp("instances")
+    by_session, together = WAYS[way]
+    async with (
+        STORES[store](folder) as address,
+        instances(folder, store=address, by_session=by_session, on_one_machine=together) as both,
+    ):
+        yield both.served
+
+
+@pytest.mark.parametrize("way", [*WAYS][:2], indirect=True, scope="module")
 @pytest.mark.parametrize(
     "promise", [each for each in PROMISES if each.name in TRIED], ids=lambda promise: promise.name
 )
 async def test_a_promise_holds_whichever_instance_a_request_comes_to(
-    tmp_path: Path, promise: Promise, way: str, store: str
+    at: Served, promise: Promise
 ) -> None:
-    by_session, together = WAYS[way]
-    async with (
-        STORES[store](tmp_path) as address,
-        instances(tmp_path, store=address, by_session=by_session, on_one_machine=together) as both,
-    ):
-        assert await promise.check(both.served) == Verdict.HOLDS
+    assert await promise.check(at) == Verdict.HOLDS
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("way", [*WAYS][2:], indirect=True, scope="module")
 async def test_where_nothing_goes_by_sessions_2026_07_28_needs_nothing_and_a_session_is_unknown(
-    tmp_path: Path, store: str
+    at: Served,
 ) -> None:
-    async with (
-        STORES[store](tmp_path) as address,
-        instances(tmp_path, store=address, by_session=False) as both,
-        both.served.person() as person,
-    ):
-        at = both.served
+    async with at.person() as person:
         for number in range(4):
             async with at.calls.caller(MODERN, headers=at.key) as caller:
                 call = caller.call("order", what=f"tea {number}")

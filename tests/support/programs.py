@@ -117,5 +117,7 @@ class PersonAtLinks:
         return ElicitResult(action="accept")
 
     async def _open(self, link: str) -> None:
-        async with httpx.AsyncClient() as browser:
+        # A connection that stood idle may end just as it is used again.
+        none_kept = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(limits=none_kept) as browser:
             await walk(browser, link, answers={}, also=self.enters, say=lambda _: None)

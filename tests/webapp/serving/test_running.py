@@ -102,32 +102,39 @@ async def test_it_is_the_same_server_to_a_store_as_under_elicit_serve(tmp_path, 
         assert "runs itself is served." in server.said
 
 
-@pytest.mark.parametrize(
-    ("transport", "options", "extra", "says"),
-    [
-        ("sse", {}, {}, "not served over the transport sse"),
-        ("streamable-http", {"streamable_http_path": "/x"}, {}, "MCP is at /mcp"),
-        ("streamable-http", {"event_store": "mine"}, {}, "given event_store="),
-        ("streamable-http", {"host": "0.0.0.0"}, {}, "ELICIT_EXPOSE: "),
-        ("streamable-http", {}, {"ELICIT_SECRET": "short"}, "ELICIT_SECRET: "),
-        ("stdio", {}, {"ELICIT_STORE": "mysql://"}, "ELICIT_STORE: "),
-        (
-            "stdio",
-            {},
-            {"ELICIT_URL": "https://example.org", "ELICIT_SECRET": "s" * 32},
-            "ELICIT_URL: ",
-        ),
-    ],
+CANNOT_BE: tuple[tuple[str, dict[str, str], dict[str, str], str], ...] = (
+    ("sse", {}, {}, "not served over the transport sse"),
+    ("streamable-http", {"streamable_http_path": "/x"}, {}, "MCP is at /mcp"),
+    ("streamable-http", {"event_store": "mine"}, {}, "given event_store="),
+    ("streamable-http", {"host": "0.0.0.0"}, {}, "ELICIT_EXPOSE: "),
+    ("streamable-http", {}, {"ELICIT_SECRET": "short"}, "ELICIT_SECRET: "),
+    ("stdio", {}, {"ELICIT_STORE": "mysql://"}, "ELICIT_STORE: "),
+    (
+        "stdio",
+        {},
+        {"ELICIT_URL": "https://example.org", "ELICIT_SECRET": "s" * 32},
+        "ELICIT_URL: ",
+    ),
 )
-async def test_what_cannot_be_ends_run_with_a_sentence(tmp_path, transport, options, extra, says):
+
+
+async def test_what_cannot_be_ends_run_with_a_sentence(tmp_path):
     (tmp_path / "mine.py").write_text(
+        "import os, sys, traceback\n"
         "from mcp.server.mcpserver import MCPServer\nfrom webapp import add_pages\n"
-        "mcp = MCPServer('mine')\nadd_pages(mcp)\n"
-        f"mcp.run(transport={transport!r}, **{options})\n"
+        f"for transport, options, extra, _ in {CANNOT_BE!r}:\n"
+        "    mcp = MCPServer('mine')\n    add_pages(mcp)\n    os.environ.update(extra)\n"
+        "    try:\n        mcp.run(transport=transport, **options)\n"
+        "    except Exception as error:\n"
+        "        traceback.print_exception(error)\n"
+        "    for name in extra:\n        del os.environ[name]\n"
+        "mcp.run(transport='sse')\n"
     )
-    end = await run("-P", "mine.py", home=tmp_path, **extra)
+    end = await run("-P", "mine.py", home=tmp_path)
     assert (end.status, end.out) == (1, "")
-    assert says in end.err.rpartition("CommandRefused: ")[2]
+    said = [each.partition("Traceback")[0] for each in end.err.split("CommandRefused: ")[1:]]
+    for (*_, says), sentence in zip((*CANNOT_BE, CANNOT_BE[0]), said, strict=True):
+        assert says in sentence
 
 
 async def test_a_port_that_is_taken_is_said_with_where_it_was_chosen(tmp_path):
