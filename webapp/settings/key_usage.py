@@ -61,7 +61,7 @@ async def wrapped_in(address: str, fingerprint: bytes) -> int | None:
     try:
         if await asyncio.to_thread(is_gone, address):
             return None
-        store = await open_store(address)
+        store = await open_store(address, watches=False)
     except (OSError, ValueError) as error:
         raise StoreUnavailable(str(error)) from error
     async with aclosing(store):
