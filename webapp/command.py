@@ -8,11 +8,12 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
-from flows.errors import ElicitError, StoreUnavailable
-from webapp.connecting import utc_now
+from flows.errors import ElicitError, StoreUnavailable, Unreadable
+from webapp.connecting import connect, utc_now
 from webapp.logs.events import TOOL_LOGGERS, mask_tool_logs, show_events
 from webapp.logs.lines import LogSettings, take_over
 from webapp.printing import tell
+from webapp.service import Service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import (
     DEFAULT_HOST,
@@ -21,7 +22,7 @@ from webapp.settings.settings import (
     Settings,
     read_settings,
 )
-from webapp.stores import Store, without_password
+from webapp.stores import Store, why_not_opened, without_password
 
 # At INFO they log every address they ask for, and there are tokens in those.
 TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
@@ -90,19 +91,35 @@ def _is_no_answer(record: logging.LogRecord) -> bool:
     return True
 
 
+def store_refused(error: StoreUnavailable | ValueError) -> CommandRefused:
+    """The same sentence from each command; a bad address is a bad setting."""
+    return CommandRefused(why_not_opened(error), status=2 if isinstance(error, ValueError) else 1)
+
+
 @contextlib.asynccontextmanager
 async def opened_store(settings: Settings) -> AsyncGenerator[Store]:
     """Raises Refused."""
     try:
         store = await open_noted(settings, clock=utc_now)
-    except ValueError as error:
-        raise CommandRefused(f"ELICIT_STORE: {error}", status=2) from error
-    except StoreUnavailable as error:
-        raise CommandRefused(f"The store cannot be opened: {error.why}") from error
+    except (StoreUnavailable, ValueError) as error:
+        raise store_refused(error) from error
     try:
         yield store
     finally:
         await store.aclose()
+
+
+@contextlib.asynccontextmanager
+async def connected(settings: Settings) -> AsyncGenerator[Service]:
+    """The service without a server, on the store of these settings. Raises Refused."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            service = await stack.enter_async_context(connect(settings))
+        except (StoreUnavailable, ValueError) as error:
+            raise store_refused(error) from error
+        except Unreadable as error:
+            raise under_another_secret(settings) from error
+        yield service
 
 
 def under_another_secret(settings: Settings) -> CommandRefused:

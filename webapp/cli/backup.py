@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows.errors import StoreUnavailable
 from webapp.cli.operator import counted
-from webapp.command import CommandRefused, opened_store, quieten, settings_for
+from webapp.command import CommandRefused, opened_store, quieten, settings_for, store_refused
 from webapp.connecting import utc_now
 from webapp.printing import tell
 from webapp.records.owners import note_backup
@@ -30,7 +30,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> None:
     quieten()
     settings, target = settings_for(os.environ), options.file
-    if not holds_something(settings.store):
+    try:
+        is_empty = not holds_something(settings.store)
+    except (StoreUnavailable, ValueError) as error:
+        raise store_refused(error) from error
+    if is_empty:
         raise CommandRefused("There is nothing in the store yet (ELICIT_STORE).")
     key = key_beside(target)
     for each in (target, key):

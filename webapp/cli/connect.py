@@ -21,8 +21,8 @@ from webapp.cli.device_flow import (
 )
 from webapp.cli.operator import operate
 from webapp.cli.table import Table, add_json, show_table
-from webapp.command import CommandRefused, quieten, settings_for, under_another_secret
-from webapp.connecting import connect, utc_now
+from webapp.command import CommandRefused, connected, quieten, settings_for, under_another_secret
+from webapp.connecting import utc_now
 from webapp.printing import tell
 from webapp.records.ids import tail_of
 from webapp.service import Service
@@ -95,7 +95,7 @@ async def list_waiting(service: Service, *, provider: str | None) -> Table[Waiti
 async def _connect(settings: Settings, provider: str | None) -> int:
     terminal = Terminal(say=tell, choose=_choose, is_right=_is_right, pause=_pause)
     try:
-        async with connect(settings) as service:
+        async with connected(settings) as service:
             waiting = await open_questions(service, provider=provider)
             if not waiting:
                 raise CommandRefused(

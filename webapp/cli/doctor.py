@@ -35,12 +35,14 @@ from webapp.http.client import Outbound
 from webapp.http.trusted_hosts import TrustedHost
 from webapp.printing import tell
 from webapp.records.owners import last_backup, must_be_servable, open_owners
+from webapp.settings.key_usage import seconds_ahead
 from webapp.settings.settings import Settings
-from webapp.stores import Store
+from webapp.stores import Clocked, Store
 from webapp.stores.opening import SQLITE
 
 _MARKS = {"ok": "ok", "note": "--", "wrong": "NO"}
 BACKUP_AGE_AT_MOST = timedelta(days=7)
+CLOCK_SECONDS_AT_MOST = 1.0
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +97,7 @@ async def examine_store(
                 fix = "set ELICIT_STORE to sqlite:////var/lib/elicit/elicit.db, or leave it out"
                 says = "memory: forgets everything with its process"
                 found.append(wrong("kept", says, fix=fix))
+            found += await _store_clock(store, clock)
             await must_be_servable(store, settings.ring)
             await open_owners(store=store, ring=settings.ring)
             found.append(ok("secrets", "open what is kept"))
@@ -114,6 +117,17 @@ async def examine_store(
     except sqlite3.Error as error:
         found.append(_of_store(f"The store cannot be read: {error}"))
     return found
+
+
+async def _store_clock(store: Store, clock: Clock) -> Sequence[Finding]:
+    if not isinstance(store, Clocked):
+        return []
+    ahead = await seconds_ahead(store, clock)
+    if abs(ahead) < CLOCK_SECONDS_AT_MOST:
+        return [ok("clock", "it agrees with the store's")]
+    says = f"the store's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this one"
+    fix = "let both machines set theirs by NTP (timedatectl set-ntp true); from 5 s on nothing "
+    return [note("clock", says, fix=f"{fix}is served")]
 
 
 async def _kept(

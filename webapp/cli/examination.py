@@ -21,8 +21,9 @@ import msgspec
 from msgspec import Struct
 
 from flows.errors import Failed
-from flows.oauth.discovery import discover
-from flows.oauth.provider import Provider
+from flows.oauth.discovery import Metadata, discover
+from flows.oauth.provider import Client
+from flows.oauth.sign_in import SignIn
 from flows.payments.registry import Gateways
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
@@ -232,22 +233,25 @@ async def _accounts(settings: Settings, around: Surroundings) -> list[Finding]:
     client = settings.identity.client
     if client is not None:
         place = f"{settings.url}{CALLBACK_PATH}"
-        found.append(await _issuer("ELICIT_ISSUER", client.provider, place, around))
+        found.append(await _issuer("ELICIT_ISSUER", client, place, around))
     for name in sorted(settings.credentials):
         provider = settings.providers.get(name)
         if provider is not None:
             place = f"{settings.url}/callback/{name}"
             setting = f"ELICIT_{name.upper()}_CLIENT_ID"
-            found.append(await _issuer(setting, provider, place, around))
+            id, secret = settings.credentials[name]
+            client = Client(provider=provider, client_id=id, client_secret=secret)
+            found.append(await _issuer(setting, client, place, around))
     return found
 
 
-async def _issuer(setting: str, provider: Provider, redirect: str, around: Surroundings) -> Finding:
+async def _issuer(setting: str, client: Client, redirect: str, around: Surroundings) -> Finding:
+    provider = client.provider
     register = f"its redirect address there has to be {redirect}"
     if not provider.discovers:
         return ok(provider.name, f"{provider.label}: {register}")
     try:
-        await around.outbound.run(discover(provider))
+        metadata = await around.outbound.run(discover(provider))
     except Failed as error:
         return wrong(
             provider.name,
@@ -256,7 +260,39 @@ async def _issuer(setting: str, provider: Provider, redirect: str, around: Surro
             "/.well-known/openid-configuration; if it is in your own network, set "
             "ELICIT_TRUSTED_HOSTS to its host",
         )
-    return ok(provider.name, f"{provider.label} says how to connect; {register}")
+    match await _takes_back(client, metadata, redirect, around.outbound):
+        case True:
+            return ok(provider.name, f"{provider.label} sends people back to {redirect}")
+        case False:
+            id = setting if setting.endswith("_CLIENT_ID") else f"{setting}_CLIENT_ID"
+            return wrong(
+                provider.name,
+                f"{provider.label} refuses to send people back to {redirect}",
+                fix=f"register exactly that as a redirect address of the client "
+                f"{client.client_id} there; or set {id} to the client that has it",
+            )
+        case None:
+            return ok(provider.name, f"{provider.label} says how to connect; {register}")
+
+
+async def _takes_back(
+    client: Client, metadata: Metadata, redirect: str, outbound: Outbound
+) -> bool | None:
+    """Whether a browser in which nobody is signed in gets back to us; None where that is not told.
+
+    With `prompt=none` an issuer shows nothing. To an address that is registered it says
+    `login_required` (OpenID Connect Core, 3.1.2.6); to another one it must not redirect (RFC 6749,
+    4.1.2.1), and most answer 400.
+    """
+    away = SignIn(client=client, redirect_uri=redirect).begin(metadata).url
+    asked = httpx.URL(away).copy_set_param("prompt", "none")
+    try:
+        reply = await outbound.send(httpx.Request("GET", asked))
+    except (httpx.HTTPError, Failed):
+        return None
+    if reply.is_redirect and reply.headers.get("location", "").partition("?")[0] == redirect:
+        return True
+    return False if reply.status_code == HTTPStatus.BAD_REQUEST else None
 
 
 def _words(error: BaseException) -> str:

@@ -13,16 +13,27 @@ from contextlib import asynccontextmanager
 
 from flows.errors import StoreUnavailable
 from webapp.cli.operator import counted, kind_word
-from webapp.command import CommandRefused
+from webapp.command import CommandRefused, store_refused
 from webapp.printing import tell
 from webapp.settings.settings import key_file_of
 from webapp.stores import Store, holds_something, open_store
 from webapp.stores.moving import Moved, NotMoved, move, unfence
 
+_VARIABLE = "env:"
+
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="FROM", nargs="?", help="where it is, as in ELICIT_STORE")
-    parser.add_argument("target", metavar="TO", nargs="?", help="where it is to go: an empty place")
+    parser.description = (
+        "Move a store to another place, whatever each of the two is. Everybody on the machine can "
+        "see the arguments of a command (ps). So where an address has a password, set a variable "
+        "to it and name that: elicit move env:ELICIT_STORE env:NEW_STORE."
+    )
+    parser.add_argument(
+        "source", metavar="FROM", nargs="?", help="where it is, as in ELICIT_STORE, or env:NAME"
+    )
+    parser.add_argument(
+        "target", metavar="TO", nargs="?", help="where it is to go, an empty place, or env:NAME"
+    )
     parser.add_argument(
         "--dry-run",
         dest="is_dry",
@@ -32,13 +43,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unfence",
         metavar="ADDRESS",
-        help="instead: let servers write again where a store has moved away from",
+        help="instead, also as env:NAME: let servers write where a store has moved away from",
     )
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> None:
-    match options.source, options.target, options.unfence:
+    given = (options.source, options.target, options.unfence)
+    match [each if each is None else _address_of(each) for each in given]:
         case str(source), str(target), None:
             work = _say_what(source, target) if options.is_dry else _move(source, target)
         case None, None, str(address):
@@ -52,7 +64,19 @@ def _run(options: argparse.Namespace) -> None:
     except NotMoved as error:
         raise CommandRefused(str(error)) from error
     except StoreUnavailable as error:
-        raise CommandRefused(error.why) from error
+        raise CommandRefused(
+            f"The store stopped answering: {error.why}. Run it again: it goes on where it was."
+        ) from error
+
+
+def _address_of(argument: str) -> str:
+    """As it was given, or what the named variable holds. Raises Refused."""
+    name = argument.removeprefix(_VARIABLE)
+    if name == argument:
+        return argument
+    if not (address := os.environ.get(name)):
+        raise CommandRefused(f"{argument}: {name} is not set; set it to the address.", status=2)
+    return address
 
 
 async def _move(source: str, target: str) -> None:
@@ -98,8 +122,8 @@ def _tell_of_secret(old: str, new: str) -> None:
 
 async def _say_what(source: str, target: str) -> None:
     await _must_hold_something(source)
-    if await asyncio.to_thread(holds_something, target):
-        tell("TO is not empty, or cannot be seen. Only a move that was cut off goes on there.")
+    if await _holds_something(target):
+        tell("TO is not empty. Only a move that was cut off goes on there.")
     async with _opened(source) as store:
         kinds = Counter([each.kind async for page in store.scan() for each in page])
         if why := await store.fenced():
@@ -123,16 +147,23 @@ async def _unfence(address: str) -> None:
 
 async def _must_hold_something(address: str) -> None:
     """Opening it would make a new one."""
-    if not await asyncio.to_thread(holds_something, address):
+    if not await _holds_something(address):
         raise CommandRefused("There is no store at the address that you named, or it is empty.")
+
+
+async def _holds_something(address: str) -> bool:
+    try:
+        return await asyncio.to_thread(holds_something, address)
+    except (StoreUnavailable, ValueError) as error:
+        raise store_refused(error) from error
 
 
 @asynccontextmanager
 async def _opened(address: str) -> AsyncGenerator[Store]:
     try:
-        store = await open_store(address)
-    except ValueError as error:
-        raise CommandRefused(str(error), status=2) from error
+        store = await open_store(address, watches=False)
+    except (StoreUnavailable, ValueError) as error:
+        raise store_refused(error) from error
     try:
         yield store
     finally:

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,8 +18,8 @@ from msgspec import Struct
 from flows.errors import StoreUnavailable, Unreadable
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.cli.table import Table, add_json, show_facts, show_table
-from webapp.command import CommandRefused, quieten, settings_for, under_another_secret
-from webapp.connecting import connect, utc_now
+from webapp.command import CommandRefused, connected, quieten, settings_for
+from webapp.connecting import utc_now
 from webapp.printing import printed, tell
 from webapp.records.rows import KINDS, DoneOnce, EarlyEvent, Standing, StoredWebhook
 from webapp.service import Service
@@ -109,15 +108,7 @@ async def _operate(
     settings: Settings, work: Callable[[Service], Awaitable[T]]
 ) -> tuple[T, Sequence[Record]]:
     """What it gives, and what it could not read."""
-    async with AsyncExitStack() as stack:
-        try:
-            service = await stack.enter_async_context(connect(settings))
-        except ValueError as error:
-            raise CommandRefused(f"ELICIT_STORE: {error}", status=2) from error
-        except Unreadable as error:
-            raise under_another_secret(settings) from error
-        except StoreUnavailable as error:
-            raise CommandRefused(error.why) from error
+    async with connected(settings) as service:
         try:
             left_out = service.elicitations.rows.left_out = []
             return await work(service), left_out

@@ -19,6 +19,7 @@ from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.cli.operator import OWNER_CHARACTERS, counted, does, kind_word
 from webapp.cli.people import add_owner, owner_of, records_of
+from webapp.cli.resealing import destroy_purged, renew_purged
 from webapp.command import CommandRefused
 from webapp.records.owners import DATA_KEY
 from webapp.records.rows import KINDS, EarlyEvent, StoredWebhook
@@ -60,12 +61,24 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
         )
     if not is_sure:
         return [*said, "Nothing was erased. Add --yes to erase the former."]
+    owners, now = service.elicitations.owners, service.clock()
+    if erased:
+        await renew_purged(owners, tag, now=now)
     said += await _disconnect(service, tag)
     for asked in await service.elicitations.rows.all(Elicitation, owner=tag, skips_unreadable=True):
         if asked.status in _OPEN:
             await service.elicitations.end(asked, Status.CANCELLED)
     await _erase(service, tag)
-    return [*said, "It is erased. Backups of before have it still, until you erase those."]
+    left = [each async for page in records_of(service, tag) for each in page if _is_sealed(each)]
+    until = await destroy_purged(owners, tag, left, now=now)
+    said.append("It is erased. Backups of before have it still, until you erase those.")
+    if until is not None:
+        said.append(
+            "What the database or its disks still hold of it opens by the person's old data key "
+            "alone, and a process that has not heard of the new one may still use that. After "
+            f"{until:%Y-%m-%d %H:%M:%S} UTC run this again: it destroys the old key."
+        )
+    return said
 
 
 async def _disconnect(service: Service, owner: str) -> list[str]:
@@ -117,6 +130,11 @@ async def _asked_for_money(service: Service, owner: str) -> set[str]:
     """The ids of questions for a payment: what comes late is held against them."""
     rows = await service.elicitations.rows.all(Elicitation, owner=owner, skips_unreadable=True)
     return {each.id for each in rows if each.kind == "payment"}
+
+
+def _is_sealed(record: Record) -> bool:
+    """Under the person's data key, which is not."""
+    return record.kind != DATA_KEY
 
 
 def _stays(record: Record, paid: set[str]) -> bool:

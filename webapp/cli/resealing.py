@@ -1,4 +1,4 @@
-"""After a leak: new data keys for everybody, and everything sealed anew under them.
+"""New data keys: for everybody after a leak, with everything sealed anew, or for who is purged.
 
 What could go wrong: a process that serves meanwhile seals under a data key that is gone, and what
 it wrote opens for nobody. So the older data keys stay, to open only, until every process must have
@@ -7,6 +7,7 @@ is one compare-and-set of one record: the whole may stop anywhere, and be run ag
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from flows.crypto.vault import Ring
 from flows.errors import Unreadable
-from webapp.records.owners import DATA_KEY, fresh_data_keys, pages, unwrapped, wrapped
+from webapp.records.owners import DATA_KEY, Owners, fresh_data_keys, pages, unwrapped, wrapped
 from webapp.records.rows import KINDS
 from webapp.records.seal import Locker, Row
 from webapp.stores import Conflict, Record, Store
@@ -61,6 +62,42 @@ async def reseal(store: Store, ring: Ring, *, now: datetime) -> Resealed:
             if isinstance(kept, datetime):
                 until = kept if until is None else max(until, kept)
     return Resealed(made=made, sealed=sealed, lost=lost, dropped=dropped, until=until)
+
+
+async def renew_purged(owners: Owners, owner: str, *, now: datetime) -> None:
+    """Let nothing more be sealed under the data key of now, which is to be destroyed."""
+    found = await owners.store.read(owner, DATA_KEY, owner)
+    while found is not None:
+        current = unwrapped(owners.ring, found)
+        if current.is_purged:
+            return
+        fresh = fresh_data_keys(owners.ring)
+        fresh = replace(fresh, keys=fresh.keys + current.keys, since=now, is_purged=True)
+        try:
+            await owners.store.write(wrapped(owners.ring, found, fresh))
+        except Conflict as conflict:
+            found = conflict.found
+        else:
+            owners.forget(owner)
+            return
+
+
+async def destroy_purged(
+    owners: Owners, owner: str, left: Sequence[Record], *, now: datetime
+) -> datetime | None:
+    """Seal anew what is left, and destroy the older keys; or say from when on that may be done.
+
+    The new key stays, and so does the record: a process that had it and missed that it is gone
+    would seal what nobody opens.
+    """
+    for record in left:
+        await _seal(owners.store, owners.ring, record)
+    found = await owners.store.read(owner, DATA_KEY, owner)
+    if found is None:
+        return None
+    kept = await _drop(owners.store, owners.ring, found, now=now)
+    owners.forget(owner)
+    return kept if isinstance(kept, datetime) else None
 
 
 async def _renew(store: Store, ring: Ring, record: Record, *, now: datetime) -> bool:
@@ -118,7 +155,9 @@ async def _drop(store: Store, ring: Ring, record: Record, *, now: datetime) -> b
         return current.since + HEARD_AFTER
     try:
         await store.write(
-            wrapped(ring, record, replace(current, keys=current.keys[:1], since=None))
+            wrapped(
+                ring, record, replace(current, keys=current.keys[:1], since=None, is_purged=False)
+            )
         )
     except Conflict:
         return False  # somebody else is at it

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flows.errors import StoreUnavailable
 from webapp.cli.backup import key_beside, write_private
-from webapp.command import CommandRefused, quieten
+from webapp.command import CommandRefused, quieten, store_refused
 from webapp.connecting import utc_now
 from webapp.printing import tell
 from webapp.settings.key_file import KeyFile
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> None:
     except (BadBackup, NotMoved, ValueError) as error:
         raise CommandRefused(str(error)) from error
     except StoreUnavailable as error:
-        raise CommandRefused(error.why) from error
+        raise CommandRefused(f"The store stopped answering: {error.why}. Run it again.") from error
     except (OSError, sqlite3.Error) as error:
         raise CommandRefused(f"{source} cannot be put back: {error}") from error
     tell(f"The store is as it was at {backup.made_at:%Y-%m-%d %H:%M} UTC.")
@@ -86,7 +86,11 @@ def _put_in_file(backup: BackupFile, source: Path, store: Path) -> None:
 async def _put(backup: BackupFile, source: Path, address: str) -> None:
     """Into an empty store, or one to which this was begun before."""
     words = half(str(source), f"elicit restore {source}")
-    async with aclosing(await open_store(address)) as store:
+    try:
+        opened = await open_store(address, watches=False)
+    except (StoreUnavailable, ValueError) as error:
+        raise store_refused(error) from error
+    async with aclosing(opened) as store:
         if store.address is None:
             raise ValueError("ELICIT_STORE: memory: ends with its process; set another store.")
         if await store.fenced() != words:

@@ -40,11 +40,13 @@ class DataKeys(Struct, frozen=True, kw_only=True):
 
     `made_under` names the secret of which it is known that it was the newest then. `since` is from
     when the older ones seal nothing any more, but for a process that has not heard of it yet.
+    `is_purged`: what they sealed is being erased.
     """
 
     keys: tuple[bytes, ...]
     made_under: bytes = b""
     since: datetime | None = None
+    is_purged: bool = False
 
     def __repr__(self) -> str:
         return f"DataKeys({len(self.keys)} ***)"
@@ -69,7 +71,7 @@ class Owners:
 
     def __init__(self, *, store: Store, ring: Ring, pepper: Pepper) -> None:
         self.store = store
-        self._ring = ring
+        self.ring = ring
         self.pepper = pepper
         self._lockers: OrderedDict[str, Locker] = OrderedDict()
         self.random = Randomness()
@@ -95,10 +97,10 @@ class Owners:
             forgotten = self._forgotten
             read = await _secret(
                 self.store,
-                self._ring,
+                self.ring,
                 owner=owner,
                 kind=DATA_KEY,
-                fresh=lambda: _encode(fresh_data_keys(self._ring)),
+                fresh=lambda: _encode(fresh_data_keys(self.ring)),
             )
             if forgotten != self._forgotten:
                 continue

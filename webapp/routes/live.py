@@ -51,9 +51,11 @@ async def _statuses(
 ) -> AsyncIterator[str]:
     elicitations = service.elicitations
     with elicitations.waiters.waiter(elicitation.id, sees_all=True) as waiter:
-        current = await elicitations.get(elicitation.id)
+        current, last = await elicitations.get(elicitation.id), ""
         while current is not None and (told := await status(current)):  # or signed out meanwhile
-            yield f"data: {told}\n\n"
+            if told != last:  # a leg that takes the wait over changes nothing for who looks on
+                yield f"data: {told}\n\n"
+            last = told
             if current.status.is_final or service.is_draining:  # the browser asks again
                 return
             changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())

@@ -25,8 +25,9 @@ from typing import BinaryIO
 import msgspec
 
 from flows.crypto.vault import SECRET_BYTES, Ring, fingerprint_of
-from flows.errors import WeakSecret
+from flows.errors import StoreUnavailable, WeakSecret
 from webapp.settings.table import Setting
+from webapp.stores import without_password
 from webapp.stores.permissions import must_be_ours, must_be_private
 
 _HEADER = (
@@ -97,24 +98,35 @@ class KeyFile:
         """A ring that follows the file; the file is made if there is none.
 
         Not where a store holds something, the one at hand or one that was opened with the file:
-        `is_needed` tells of its address. It could be read by nobody under another key.
+        `is_needed` tells of its address. It could be read by nobody under another key. What it
+        raises of the one at hand is raised here.
         """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         must_be_private(self.path)
         if not self.path.exists():
-            for each in (store, *self.stores()):
-                if is_needed is not None and each and is_needed(each):
-                    raise OSError(
-                        f"it is gone, and {each} holds what only its secrets open: put it back "
-                        "from a copy, or set ELICIT_SECRET to its content; to begin afresh, move "
-                        f"that store away{self._also(each)}"
-                    )
+            if is_needed is not None:
+                self._must_be_unneeded(is_needed, store)
             with _draft(self.path, new_secret() + b"\n") as draft, suppress(FileExistsError):
                 self.path.hardlink_to(draft)  # of several processes one is first
         return _Followed(self).ring
 
-    def _also(self, store: str) -> str:
-        return f" (or take it out of {self.notes})" if store in self.stores() else ""
+    def _must_be_unneeded(self, is_needed: Callable[[str], bool], at_hand: str) -> None:
+        for each in (at_hand, *self.stores()):
+            try:
+                if not each or not is_needed(each):
+                    continue
+                why = "holds what only its secrets open"
+            except (StoreUnavailable, ValueError) as error:
+                if each == at_hand:
+                    raise
+                why = f"may need its secrets and cannot be asked ({error})"
+                if isinstance(error, StoreUnavailable):
+                    why = f"may need its secrets and cannot be asked ({error.why})"
+            also = f" (or take it out of {self.notes})" if each in self.stores() else ""
+            raise OSError(
+                f"it is gone, and {without_password(each)} {why}: put it back from a copy, or set "
+                f"ELICIT_SECRET to its content; to begin afresh, move that store away{also}"
+            )
 
     def read(self) -> tuple[SecretSetting, ...]:
         return self._read()[0]

@@ -40,16 +40,22 @@ async def open_noted(settings: Settings, *, clock: Clock | None = None) -> Store
     return store
 
 
-async def _must_agree(store: Clocked, clock: Clock) -> None:
-    """A lease that one machine takes would be over on another, or last too long."""
+async def seconds_ahead(store: Clocked, clock: Clock) -> float:
+    """How far the store's clock is ahead of ours, below 0 for behind, and at least so far."""
     before = clock()
     there = await store.clock()
     behind, ahead = (before - there).total_seconds(), (there - clock()).total_seconds()
-    if max(behind, ahead) > _APART_SECONDS_AT_MOST:
-        way = f"{behind:.0f} seconds behind" if behind > ahead else f"{ahead:.0f} seconds ahead of"
+    return max(ahead, 0.0) - max(behind, 0.0)
+
+
+async def _must_agree(store: Clocked, clock: Clock) -> None:
+    """A lease that one machine takes would be over on another, or last too long."""
+    ahead = await seconds_ahead(store, clock)
+    if abs(ahead) > _APART_SECONDS_AT_MOST:
+        way = f"{ahead:.0f} seconds ahead of" if ahead > 0 else f"{-ahead:.0f} seconds behind"
         raise StoreUnavailable(
             f"ELICIT_STORE: the clock of the store's server is {way} this machine's; let both "
-            "machines set theirs by NTP"
+            "machines set theirs by NTP (timedatectl set-ntp true)"
         )
 
 
@@ -61,7 +67,7 @@ async def wrapped_in(address: str, fingerprint: bytes) -> int | None:
     try:
         if await asyncio.to_thread(is_gone, address):
             return None
-        store = await open_store(address)
+        store = await open_store(address, watches=False)
     except (OSError, ValueError) as error:
         raise StoreUnavailable(str(error)) from error
     async with aclosing(store):

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flows.crypto.vault import Ring
-from flows.errors import WeakSecret
+from flows.errors import StoreUnavailable, WeakSecret
 from flows.kinds.gate import GatePolicy
 from flows.oauth.provider import Provider
 from flows.origin import is_loopback
@@ -44,7 +44,7 @@ from webapp.settings.processes import ProcessSettings
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.table import Setting, Values, not_utf_8, rows_of, setting
 from webapp.settings.telemetry import TELEMETRY, TelemetrySettings, read_telemetry
-from webapp.stores import holds_something
+from webapp.stores import holds_something, why_not_opened
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -374,6 +374,9 @@ def _ring(values: Values, *, file: KeyFile | None, is_local: bool, store: str) -
         return file.ring(is_needed=holds_something, store=store)
     except (OSError, WeakSecret) as error:
         values.problems.append(f"ELICIT_SECRET: not set, and {file.path} cannot be used: {error}")
+        return None
+    except (StoreUnavailable, ValueError) as error:
+        values.problems.append(why_not_opened(error))
         return None
 
 

@@ -18,7 +18,13 @@ is taken; what is due is given to one caller. One contract suite holds all of th
 Knows no elicitation: what it keeps is sealed.
 """
 
-from webapp.stores.opening import holds_something, is_gone, open_store, without_password
+from webapp.stores.opening import (
+    holds_something,
+    is_gone,
+    open_store,
+    why_not_opened,
+    without_password,
+)
 from webapp.stores.store import Choosing, Clocked, Conflict, Record, Store
 
 __all__ = [
@@ -30,5 +36,6 @@ __all__ = [
     "holds_something",
     "is_gone",
     "open_store",
+    "why_not_opened",
     "without_password",
 ]

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from flows.errors import StoreUnavailable
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.store import Store
@@ -38,7 +39,7 @@ _PASSWORDS = ("password", "sslpassword")
 class _Module(Protocol):
     """What a module of a shared store has."""
 
-    async def open_store(self, url: str, **listen: str) -> Store: ...
+    async def open_store(self, url: str, **options: Any) -> Store: ...
     async def holds_something(self, url: str) -> bool: ...
 
 
@@ -62,12 +63,17 @@ def without_password(url: str) -> str:
 
 
 def holds_something(url: str) -> bool:
-    """Whether records are kept at the address; also if that cannot be seen. Blocks."""
+    """Whether records are kept at the address, or a file there cannot be read. Blocks.
+
+    Raises StoreUnavailable if a server cannot be asked, ValueError if none can be at that address.
+    """
     if is_shared(url):
         return _in_a_thread(url)
-    path = Path(url.removeprefix(SQLITE))
+    if url == "memory:":
+        return False
+    path = _file_of(url)
     try:
-        if not url.startswith(SQLITE) or path.stat().st_size == 0:
+        if path.stat().st_size == 0:
             return False
         address = f"{path.absolute().as_uri()}?mode=rw"  # not ro: its log may be all there is
         with closing(sqlite3.connect(address, uri=True)) as connection:
@@ -92,17 +98,32 @@ def is_gone(address: str) -> bool:
     return False
 
 
-async def open_store(url: str, *, listen: str = "") -> Store:
+def why_not_opened(error: StoreUnavailable | ValueError) -> str:
+    """The sentence for an operator whose store does not open, whichever command found out."""
+    if isinstance(error, StoreUnavailable):
+        return f"The store cannot be opened: {error.why}"
+    return f"ELICIT_STORE: {error}"
+
+
+async def open_store(url: str, *, listen: str = "", watches: bool = True) -> Store:
     """Open the store at the address; ValueError says which addresses are possible.
 
-    `listen` is another address of the same store, for what it tells by itself.
+    `listen` is another address of the same store, for what it tells by itself. Who never watches
+    needs none, also where the address is a pooler's.
     """
     if listen and not _scheme_of(url).startswith("postgres"):
         raise ValueError("an address to listen at (ELICIT_STORE_LISTEN) is for PostgreSQL alone")
     if url == "memory:":
         return MemoryStore()
     if is_shared(url):
-        return await _module_of(url).open_store(url, **({"listen": listen} if listen else {}))
+        is_postgres = _scheme_of(url).startswith("postgres")
+        options = {"listen": listen, "watches": watches} if is_postgres else {}
+        return await _module_of(url).open_store(url, **options)
+    return await SqliteStore.open(_file_of(url))
+
+
+def _file_of(url: str) -> Path:
+    """Raises ValueError."""
     if _scheme_of(url) != "sqlite":
         scheme = url.partition(":")[0]
         raise ValueError(f"no store is reached by {scheme!r}; possible are {_POSSIBLE}")
@@ -111,7 +132,7 @@ async def open_store(url: str, *, listen: str = "") -> Store:
         raise ValueError(f"this address names no file; possible are {_POSSIBLE}")
     if "?" in path:
         raise ValueError("the store sets SQLite's options itself: no '?' in its address")
-    return await SqliteStore.open(Path(path))
+    return Path(path)
 
 
 def _scheme_of(url: str) -> str:
@@ -133,5 +154,4 @@ def _module_of(url: str) -> _Module:
 def _in_a_thread(url: str) -> bool:
     """Asked while settings are read, where a loop may run already."""
     with ThreadPoolExecutor(1) as thread:
-        look = thread.submit(lambda: asyncio.run(_module_of(url).holds_something(url)))
-        return look.exception() is not None or look.result()
+        return thread.submit(lambda: asyncio.run(_module_of(url).holds_something(url))).result()

@@ -46,13 +46,15 @@ _Name = tuple[str, str, str]
 _Asked = tuple["asyncio.Future[Record | None]", _Name]
 
 
-async def open_store(url: str, *, listen: str = "") -> "PostgresStore":
+async def open_store(url: str, *, listen: str = "", watches: bool = True) -> "PostgresStore":
     """Open the store, making its tables; `listen` is the server's own address behind a pooler."""
-    server = await Server.open(url, listens_elsewhere=bool(listen))
+    server = await Server.open(url, may_be_pooled=bool(listen) or not watches)
+    changes = PostgresChanges(
+        server, url=listen or url, name="ELICIT_STORE_LISTEN" if listen else "ELICIT_STORE"
+    )
     try:
-        changes = await PostgresChanges.open(
-            server, url=listen or url, name="ELICIT_STORE_LISTEN" if listen else "ELICIT_STORE"
-        )
+        if watches:
+            await changes.listen()
     except BaseException:
         await server.aclose()
         raise
@@ -60,11 +62,8 @@ async def open_store(url: str, *, listen: str = "") -> "PostgresStore":
 
 
 async def holds_something(url: str) -> bool:
-    """Whether records are kept at the address; also if that cannot be seen."""
-    try:
-        return await Server.holds_something(url)
-    except StoreUnavailable:
-        return True
+    """Whether records are kept at the address. Raises StoreUnavailable if that cannot be seen."""
+    return await Server.holds_something(url)
 
 
 class PostgresStore:

@@ -52,16 +52,15 @@ class PostgresChanges:
         self._is_ended = False
         self._task: asyncio.Task[None] | None = None
 
-    @classmethod
-    async def open(cls, server: Server, *, url: str, name: str) -> "PostgresChanges":
-        """Listen from the return on."""
-        changes = cls(server, url=url, name=name)
-        connection = await changes._connect()
-        changes._task = asyncio.get_running_loop().create_task(changes._listen(connection))
-        return changes
+    async def listen(self) -> None:
+        """Hear others from the return on; without it nothing can be watched."""
+        connection = await self._connect()
+        self._task = asyncio.get_running_loop().create_task(self._listen(connection))
 
     def watch(self) -> Watch:
         """A new watch that misses nothing from now on."""
+        if self._task is None:
+            raise ValueError("this opening of the store does not watch: open it with watches=True")
         watch = Watch()
         self._watches.add(watch)
         return watch

@@ -5,6 +5,7 @@ layout, a password in a log. All of it is refused, or left out, before any use; 
 what to set. And a server that is gone keeps nobody waiting for more than the ten seconds below.
 """
 
+import os
 import re
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -45,7 +46,7 @@ class Server:
         self._pool = pool
 
     @classmethod
-    async def open(cls, url: str, *, listens_elsewhere: bool, seconds: float = SECONDS) -> "Server":
+    async def open(cls, url: str, *, may_be_pooled: bool, seconds: float = SECONDS) -> "Server":
         """Look at the server, lay the tables out if there are none, and connect.
 
         What takes longer than so many seconds has failed.
@@ -58,7 +59,7 @@ class Server:
             must_be_safe(row)
             _must_be_ours(row)
             is_pooled = row["process"] != probe.get_server_pid()
-            if is_pooled and not listens_elsewhere:
+            if is_pooled and not may_be_pooled:
                 raise StoreUnavailable(
                     "ELICIT_STORE leads to a pooler, as PgBouncer is, through which no server "
                     "hears of others: set ELICIT_STORE_LISTEN to an address of the PostgreSQL "
@@ -226,7 +227,9 @@ def unavailable(error: Exception, *, url: str, name: str) -> StoreUnavailable:
     if isinstance(error, TimeoutError):
         what += f"did not answer within {SECONDS:.0f} seconds"
     else:
-        what += f"is not usable: {error}".rstrip(".")
+        # Each loop has words of its own for a refused connection.
+        of_system = isinstance(error, ConnectionError) and error.errno
+        what += f"is not usable: {os.strerror(of_system) if of_system else error}".rstrip(".")
     advice = next((says for kind, says in _ADVICE if isinstance(error, kind)), None)
     return StoreUnavailable(what if advice is None else f"{what}. {name}: {advice}")
 

@@ -1,6 +1,7 @@
 """`elicit doctor` on set-ups that are wrong: each is found, and told with what to set to what."""
 
 import json
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,12 +15,17 @@ import pytest
 from pytest_httpx import HTTPXMock
 
 from tests.support.cli import called
+from tests.support.clock import Clock
 from tests.support.records import record
+from tests.support.sandbox import person_at
+from tests.support.shared_stores import STORES
 from webapp.cli.doctor import BACKUP_AGE_AT_MOST, examine_store
-from webapp.cli.examination import Finding, Surroundings, examine_outside
+from webapp.cli.examination import Finding, Surroundings, certificate_end, examine_outside
+from webapp.connecting import utc_now
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
 from webapp.records.owners import note_backup
+from webapp.sandbox.settings import new_sandbox
 from webapp.settings.settings import Settings, read_settings
 from webapp.stores import open_store
 
@@ -278,12 +284,9 @@ async def test_an_issuer_that_does_not_know_itself_by_that_name_is_told(
     assert "ELICIT_ISSUER has to belong to an issuer that names itself so" in told
 
 
-async def test_where_all_is_well_it_is_said_what_has_to_be_registered(
-    tmp_path: Path, httpx_mock: HTTPXMock
-) -> None:
-    alive(httpx_mock)
-    at_stripe(httpx_mock, endpoint(*EVERY_EVENT))
-    httpx_mock.add_response(
+def at_issuer(network: HTTPXMock, **answer: Any) -> None:
+    """An issuer that answers so when a browser is sent there."""
+    network.add_response(
         url=f"{ISSUER}/.well-known/openid-configuration",
         json={
             "issuer": ISSUER,
@@ -292,12 +295,90 @@ async def test_where_all_is_well_it_is_said_what_has_to_be_registered(
             "jwks_uri": f"{ISSUER}/jwks",
         },
     )
+    network.add_response(url=re.compile(f"{ISSUER}/authorize.*prompt=none"), **answer)
+
+
+@pytest.mark.parametrize(
+    "serves", [None, "http://127.0.0.1:9999"], ids=["registered", "not registered"]
+)
+async def test_an_issuer_is_asked_whether_it_sends_people_back_to_us(
+    tmp_path: Path, clock: Clock, serves: str | None
+) -> None:
+    ours = "http://127.0.0.1:8765"
+    sandbox = new_sandbox(url="http://127.0.0.1:8766", serves=serves or ours)
+    settings = settings_of(
+        {
+            "ELICIT_ISSUER": f"{sandbox.url}/oidc",
+            "ELICIT_ISSUER_CLIENT_ID": sandbox.client_id,
+            "ELICIT_ISSUER_CLIENT_SECRET": sandbox.client_secret,
+        },
+        tmp_path,
+    )
+    async with person_at(sandbox, clock=clock) as there:
+        outbound = Outbound(there.http, allow_loopback=True)
+        around = Surroundings(outbound=outbound, now=clock, certificate=certificate_end)
+        found = await examine_outside(settings, around)
+    place = f"{ours}/signin/callback"
+    if serves is None:
+        assert f"sends people back to {place}" in told_of(found, "ok")
+    else:
+        told = told_of(found, "wrong")
+        assert f"refuses to send people back to {place} -> register exactly that" in told
+        assert f"client {sandbox.client_id} there; or set ELICIT_ISSUER_CLIENT_ID" in told
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status_code": 200, "text": "Who are you?"},
+        {"status_code": 302, "headers": {"location": "https://elsewhere.example/login"}},
+        {"status_code": 429},
+    ],
+    ids=["a page", "elsewhere", "not now"],
+)
+async def test_where_an_issuer_does_not_say_the_address_to_register_is_told(
+    tmp_path: Path, httpx_mock: HTTPXMock, answer: dict[str, Any]
+) -> None:
+    alive(httpx_mock)
+    at_issuer(httpx_mock, **answer)
+    found = await examined(SIGN_IN, tmp_path)
+    assert told_of(found, "wrong") == ""
+    assert f"its redirect address there has to be {URL}/signin/callback" in told_of(found, "ok")
+
+
+@pytest.mark.parametrize("kind", ["postgres", "valkey"])
+async def test_how_far_the_stores_clock_is_from_ours_is_told(tmp_path: Path, kind: str) -> None:
+    async with STORES[kind](tmp_path) as url:
+        settings = settings_of({**PUBLIC, "ELICIT_STORE": url}, tmp_path)
+
+        async def told(ahead: timedelta) -> Finding:
+            """As if this machine's clock were so far ahead."""
+            found = await examine_store(
+                settings, outbound=Outbound.none(), clock=lambda: utc_now() + ahead
+            )
+            (clock,) = [each for each in found if each.subject == "clock"]
+            return clock
+
+        assert (await told(timedelta())).standing == "ok"
+        far = await told(timedelta(hours=1))
+        assert (far.standing, "behind this one" in far.says) == ("note", True)
+        assert "NTP" in (far.fix or "")
+        assert "ahead of this one" in (await told(timedelta(hours=-1))).says
+
+
+async def test_where_all_is_well_it_is_said_what_has_to_be_registered(
+    tmp_path: Path, httpx_mock: HTTPXMock
+) -> None:
+    alive(httpx_mock)
+    at_stripe(httpx_mock, endpoint(*EVERY_EVENT))
+    back = f"{URL}/signin/callback?error=login_required&state=1"
+    at_issuer(httpx_mock, status_code=302, headers={"location": back})
     github = {"ELICIT_GITHUB_CLIENT_ID": "abc", "ELICIT_GITHUB_CLIENT_SECRET": "def"}
     found = await examined({**STRIPE, **SIGN_IN, **github}, tmp_path)
     assert {each.standing for each in found} == {"ok"}
     told = told_of(found, "ok")
     assert f"its redirect address there has to be {URL}/callback/github" in told
-    assert f"its redirect address there has to be {URL}/signin/callback" in told
+    assert f"sends people back to {URL}/signin/callback" in told
     assert f"Stripe sends all that is needed to {URL}/webhooks/stripe" in told
     assert "it agrees with Stripe's" in told
 

@@ -5,6 +5,8 @@ from pathlib import Path
 import httpx
 
 from tests.support.cli import called, run, serving
+from tests.support.pgbouncer import pooled
+from tests.support.postgres_server import fresh_database, shared_server
 from tests.support.records import record, scanned
 from tests.support.shared_stores import STORES
 from webapp.stores import Record, open_store
@@ -143,3 +145,32 @@ async def test_a_store_goes_round_all_kinds_of_stores_and_comes_back_as_it_was(
             assert await rows(old) == before
             refused = await called("move", old, f"{last}.other", home=tmp_path)
             assert (refused.status, "has moved to" in refused.err) == (1, True)
+
+
+async def test_an_address_with_a_password_is_read_from_a_variable(tmp_path: Path) -> None:
+    old, new = places(tmp_path)
+    await put(old, "a-1")
+    extra = {"OLD": old, "NEW": new}
+    moved = await called("move", "env:OLD", "env:NEW", home=tmp_path, extra=extra)
+    assert (moved.status, await ids(new)) == (0, ["a-1"])
+    undone = await called("move", "--unfence", "env:OLD", home=tmp_path, extra=extra)
+    assert (undone.status, "The fence is gone" in undone.out) == (0, True)
+    refused = await called("move", "env:OLD", "env:NOWHERE", home=tmp_path, extra=extra)
+    assert (refused.status, "NOWHERE is not set" in refused.err) == (2, True)
+
+
+async def test_a_store_behind_a_pooler_moves_without_an_address_to_listen_at(
+    tmp_path: Path,
+) -> None:
+    async with fresh_database() as url, pooled(shared_server(), url) as address:
+        new = f"sqlite:///{tmp_path / 'place/new.db'}"
+        await put(url, "a-1")
+        moved = await called("move", address, new, home=tmp_path)
+        assert (moved.status, moved.err, await ids(new)) == (0, "", ["a-1"])
+
+
+async def test_a_move_from_a_store_that_cannot_be_reached_says_what_every_command_does(
+    tmp_path: Path,
+) -> None:
+    refused = await called("move", *["postgresql://a:b@127.0.0.1:1/a"] * 2, home=tmp_path)
+    assert refused.err.startswith("elicit: The store cannot be opened: the store postgresql://a@")

@@ -1,5 +1,6 @@
 """`elicit export` and `elicit purge`: one person's data, told or erased, and nobody else's."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -7,15 +8,23 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 from flows import elicit
+from flows.crypto.vault import Ring
+from flows.errors import StoreUnavailable, Unreadable
+from flows.oauth.connection import Connection
 from tests.support.account_env import stored
 from tests.support.cli import called
+from tests.support.clock import Clock
 from tests.support.mcp_sandbox import KEY, caller_at_sandbox
 from tests.support.records import record, scanned
 from tests.support.renewing import connected, down, the_one
+from tests.support.rotation import Interrupted
+from tests.support.service_env import asked, process
 from tests.support.shop_env import Shop, buying
 from webapp.cli.export import Export, export_owner
 from webapp.cli.purge import purge_owner
 from webapp.command import CommandRefused
+from webapp.records.owners import DATA_KEY, open_owners, unwrapped
+from webapp.records.rows import Rows
 from webapp.service import Service
 from webapp.stores import open_store
 
@@ -23,6 +32,13 @@ from webapp.stores import open_store
 async def kinds_of(service: Service, owner: str) -> set[str]:
     rows = await scanned(service.elicitations.store)
     return {each.kind for each in rows if each.owner == owner}
+
+
+async def data_keys_of(service: Service, owner: str) -> tuple[bytes, ...]:
+    owners = service.elicitations.owners
+    record = await owners.store.read(owner, DATA_KEY, owner)
+    assert record is not None
+    return unwrapped(owners.ring, record).keys
 
 
 async def exported(service: Service, owner: str) -> str:
@@ -94,6 +110,76 @@ async def test_what_was_paid_stays_and_a_late_payment_finds_its_question(shop: S
         assert sorted(await shop.ledger()) == ["open", "spent"]
         told = await export_owner(shop.service, owner)
         assert [each["amount"] for each in told.payments] == [900, 900]
+
+
+async def test_a_second_purge_destroys_the_data_key_that_a_copy_of_the_store_was_sealed_under() -> (
+    None
+):
+    async with connected(tool="list") as (service, _, clock):
+        kept = await the_one(service)
+        copy = await scanned(service.elicitations.store)
+        (before,) = await data_keys_of(service, kept.owner)
+        said = await purge_owner(service, kept.owner, is_sure=True)
+        assert "run this again: it destroys the old key." in said[-1]
+        assert (await data_keys_of(service, kept.owner))[1:] == (before,)
+        clock.tick(minutes=10)
+        said = await purge_owner(service, kept.owner, is_sure=True)
+        assert "It is erased." in said[-1]
+        (after,) = await data_keys_of(service, kept.owner)
+        assert after != before
+        (account,) = [each for each in copy if each.id == kept.id]
+        with pytest.raises(Unreadable):
+            await service.elicitations.rows.open(account, Connection)
+
+
+async def test_what_a_process_writes_on_that_had_the_old_key_is_erased_or_opens() -> None:
+    async with connected(tool="list") as (service, _, clock):
+        kept, store = await the_one(service), service.elicitations.store
+        deaf = await open_owners(store=store, ring=service.elicitations.owners.ring)
+        await deaf.locker(kept.owner)
+        await purge_owner(service, kept.owner, is_sure=True)
+        await Rows(deaf).write(msgspec.structs.replace(kept, version=0))
+        assert (await the_one(service)).access_token == kept.access_token
+        clock.tick(minutes=10)
+        await purge_owner(service, kept.owner, is_sure=True)
+        assert await kinds_of(service, kept.owner) == {"data key"}
+        await Rows(service.elicitations.owners).write(msgspec.structs.replace(kept, version=0))
+        assert (await the_one(service)).access_token == kept.access_token
+
+
+async def test_what_was_paid_opens_under_the_new_key_when_the_old_one_is_destroyed(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        await buy.pay()
+        await buy.result()
+        (payment,) = await shop.payments()
+        service, owner = shop.service, payment.owner
+        (before,) = await data_keys_of(service, owner)
+        for minutes in (0, 10):
+            shop.clock.tick(minutes=minutes)
+            await purge_owner(service, owner, is_sure=True)
+        assert before not in await data_keys_of(service, owner)
+        assert [each["amount"] for each in (await export_owner(service, owner)).payments] == [900]
+
+
+@pytest.mark.parametrize("written", range(6))
+async def test_a_purge_that_was_cut_off_anywhere_is_gone_on_with(
+    clock: Clock, written: int
+) -> None:
+    store = Interrupted()
+    async with process(store, clock, ring=Ring([b"a" * 32])) as service:
+        theirs, others = await asked(service), await asked(service, subject="bob")
+        (before,) = await data_keys_of(service, theirs.owner)
+        store.left = written
+        for minutes in (0, 10, 10):
+            clock.tick(minutes=minutes)
+            with suppress(StoreUnavailable):
+                await purge_owner(service, theirs.owner, is_sure=True)
+            store.left = 1000
+        assert before not in await data_keys_of(service, theirs.owner)
+        assert await kinds_of(service, theirs.owner) == {"data key"}
+        assert await service.elicitations.get(others.id) is not None
 
 
 async def test_what_was_typed_in_secret_is_in_no_export() -> None:

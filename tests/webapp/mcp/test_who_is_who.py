@@ -1,6 +1,6 @@
 """Whoever opens is whoever asked: people who sign in, callers with tokens, a link passed on."""
 
-from flows.elicitation.states import Status
+from flows.elicitation.states import Status, join
 from tests.support.guarded_server import TOKEN, guarded_by
 from tests.support.issuer import come_back_as, issuing, leave_to_sign_in, sign_in
 from tests.support.mcp_server import MODERN, caller_of, server_env, soon
@@ -189,6 +189,20 @@ async def test_an_empty_subject_is_nobody(revision):
         who = issuer.who()
         async with caller_of(add_visit(guarded), revision, who=who, headers=TOKEN) as (_, caller):
             assert "names no person" in await caller.text("visit")
+
+
+async def test_the_live_status_is_told_when_it_is_another_one(revision):
+    async with asked_by_alice(revision) as (here, link):
+        alice = await here.env.person()
+        await sign_in(alice, await alice.visit(link), "alice")
+        (asked,) = await here.env.elicitations()
+        async with alice.browser.stream("GET", f"{link}/live") as live:
+            lines = live.aiter_lines()
+            assert await anext(lines) == "data: pending"
+            elicitations = here.env.service.elicitations
+            await elicitations.change(asked.id, lambda one: join(one, leg="newer", run="r"))
+            await here.env.complete(link)
+            assert [line async for line in lines if line] == ["data: accepted"]
 
 
 async def test_the_live_status_ends_with_the_session(revision):

@@ -10,11 +10,13 @@ import pytest
 
 from flows.errors import StoreUnavailable
 from tests.support.clock import Clock
+from tests.support.pgbouncer import pooled
+from tests.support.postgres_server import fresh_database, shared_server
 from webapp.cli.keys import Keys, retire, rotate
 from webapp.command import CommandRefused
 from webapp.connecting import connect
 from webapp.records.owners import open_owners
-from webapp.settings.key_usage import open_noted
+from webapp.settings.key_usage import open_noted, wrapped_in
 from webapp.settings.settings import Settings, read_settings
 
 
@@ -204,3 +206,12 @@ async def test_notes_that_cannot_be_read_are_never_taken_for_none(
         await retire(keys, fingerprint=old.hex(), now=clock())
     await store.aclose()
     assert old in one.ring.fingerprints
+
+
+async def test_a_store_behind_a_pooler_is_asked_without_an_address_to_listen_at(
+    folder: Path,
+) -> None:
+    async with fresh_database() as url, pooled(shared_server(), url) as address:
+        settings = settings_of(folder, address, ELICIT_STORE_LISTEN=url)
+        await served(settings)
+        assert await wrapped_in(address, settings.ring.newest) == 2

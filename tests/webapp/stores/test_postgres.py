@@ -207,7 +207,8 @@ async def test_whether_something_is_kept_is_seen_without_making_tables(url):
     await store.write(record())
     await store.aclose()
     assert await holds_something_at(url)
-    assert await holds_something_at("postgresql://tester@127.0.0.1:1/nowhere"), "nobody can tell"
+    with pytest.raises(StoreUnavailable, match="see that the server runs"):
+        await holds_something_at("postgresql://tester@127.0.0.1:1/nowhere")
 
 
 async def holds_something_at(url: str) -> bool:

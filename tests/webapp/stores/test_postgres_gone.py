@@ -143,8 +143,9 @@ async def test_a_server_killed_in_any_write_of_a_lifecycle_has_lost_nothing_ackn
 
 
 async def test_what_hangs_is_given_up_and_keeps_no_later_call(url):
-    server = await Server.open(url, listens_elsewhere=False, seconds=0.2)
-    changes = await PostgresChanges.open(server, url=url, name="ELICIT_STORE")
+    server = await Server.open(url, may_be_pooled=False, seconds=0.2)
+    changes = PostgresChanges(server, url=url, name="ELICIT_STORE")
+    await changes.listen()
     store = PostgresStore(server, changes=changes)
     await store.write(record())
     async with locked(url):

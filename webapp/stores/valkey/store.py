@@ -67,18 +67,22 @@ async def open_store(url: str) -> "ValkeyStore":
 
 
 async def holds_something(url: str) -> bool:
-    """Whether records are kept at the address; also if that cannot be seen."""
+    """Whether records are kept at the address. Raises StoreUnavailable if that cannot be seen."""
+    address = parse_address(url)
     try:
-        server = await ValkeyServer.connect(parse_address(url))
-    except FAILED:
-        return True
+        server = await ValkeyServer.connect(address)
+    except FAILED as error:
+        raise unavailable(address, error) from error
     try:
         found = await server.run(
             [("EXISTS", key(shard, "records")) for shard in range(SHARDS_OF_A_CLUSTER)]
         )
     finally:
         await server.aclose()
-    return found != [0] * SHARDS_OF_A_CLUSTER
+    for answer in found:
+        if isinstance(answer, StoreUnavailable):
+            raise answer
+    return any(found)
 
 
 class ValkeyStore:

@@ -1,0 +1,70 @@
+"""A store that does not open: every command says so in the same sentence, which names the store."""
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import called
+from tests.support.postgres_server import fresh_database
+from tests.support.valkey_server import fresh_valkey
+
+PASSWORD = "correct-horse"
+SECRET = {"ELICIT_SECRET": "a" * 32}
+NOBODY_THERE = {
+    "postgres": f"postgresql://tester:{PASSWORD}@127.0.0.1:1/elicit",
+    "valkey": f"valkey://tester:{PASSWORD}@127.0.0.1:1/0",
+}
+COMMANDS = (
+    ("payments", "list"),
+    ("connect",),
+    ("keys", "list"),
+    ("vacuum",),
+    ("doctor",),
+    ("backup", "copy.db"),
+    ("serve", "--port", "0"),
+)
+
+
+async def said(*command: str, home: Path, extra: Mapping[str, str]) -> str:
+    ended = await called(*command, home=home, extra=extra)
+    assert ended.status != 0
+    assert PASSWORD not in ended.out + ended.err
+    return ended.out + ended.err
+
+
+@pytest.fixture(params=["nobody there", "password", "database", "scheme", "Valkey's database"])
+async def wrong(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, str]]:
+    """An address that is wrong, and what is said of it."""
+    match request.param:
+        case "nobody there":
+            yield NOBODY_THERE["postgres"], "see that the server runs"
+        case "password":
+            _, _, place = fresh_valkey().url.partition("://")
+            address = f"valkey://tester:{PASSWORD}@{place.rpartition('@')[2]}"
+            yield address, "needs the user and the password that its server knows"
+        case "database":
+            async with fresh_database() as url:
+                yield url.replace("@/test", "@/elsewhere"), "make the database (createdb)"
+        case "scheme":
+            yield f"postgre://tester:{PASSWORD}@127.0.0.1/elicit", "no store is reached by"
+        case _:
+            yield fresh_valkey().url.replace("db=0", "db=4711"), "has no database 4711"
+
+
+@pytest.mark.parametrize("secret", [SECRET, {}], ids=["with a secret", "with a key file"])
+async def test_each_command_says_the_same_of_a_store_that_does_not_open(
+    tmp_path: Path, wrong: tuple[str, str], secret: Mapping[str, str]
+) -> None:
+    address, words = wrong
+    lines = set[str]()
+    for command in COMMANDS:
+        if command[0] == "keys" and not secret:
+            continue  # there are none to list
+        text = await said(*command, home=tmp_path, extra={"ELICIT_STORE": address, **secret})
+        assert words in text, command
+        (line,) = [line for line in text.splitlines() if words in line]
+        for start in ("elicit: ", "NO  settings    ", "NO  store       "):
+            line = line.removeprefix(start)
+        lines.add(line)
+    assert len(lines) == 1, lines
