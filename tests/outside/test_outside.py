@@ -4,7 +4,6 @@ import pytest
 
 from tests.outside.rows import ROWS, Row
 
-
 SHORT = [row for row in ROWS if not getattr(row, "IS_LONG", False)]
 
 
