@@ -81,7 +81,7 @@ class Filled(Observer):
     def wrote(self, values: Sequence[object]) -> None:
         for value in values:
             if isinstance(value, Elicitation) and value.status is Status.EXPIRED:
-                self.left -= value.due_at is None  # else it is looked at once more
+                self.left -= value.due_at is not None  # its end; it is looked at once more
         if self.left <= 0:
             self.all_expired.set()
 

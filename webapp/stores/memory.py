@@ -115,8 +115,8 @@ class MemoryStore:
         """See Store."""
         check_erasure(owner, before, limit)
         contents = self._writable_contents()
-        names = contents.records if before is None else contents.erasable.until(before)
-        asked = (name for name in names if owner is None or name[0] == owner)
+        there = iter(contents.records) if before is None else contents.erasable.until(before)
+        asked = (name for name in there if owner is None or name[0] == owner)
         names = list(islice(asked, limit))
         for name in names:
             contents.drop(name)
@@ -242,12 +242,15 @@ class _Contents:
         owner, kind, id = name
         former = self.records.get(name)
         self.claims.pop(name, None)
-        self._ids.move(former and (kind, id, owner), record and (kind, id, owner))
+        placed = (kind, id, owner)
+        self._ids.move(None if former is None else placed, None if record is None else placed)
         self.due.move(
-            _timed(name, former and former.due_at), _timed(name, record and record.due_at)
+            None if former is None else _timed(name, former.due_at),
+            None if record is None else _timed(name, record.due_at),
         )
         self.erasable.move(
-            _timed(name, former and former.erase_at), _timed(name, record and record.erase_at)
+            None if former is None else _timed(name, former.erase_at),
+            None if record is None else _timed(name, record.erase_at),
         )
         self.records.pop(name, None)
         if record is not None:
