@@ -134,6 +134,10 @@ class Server:
                 except TimeoutError:
                     connection.terminate()  # nobody waits for it once more
                     raise
+                except driver.ReadOnly:
+                    # After a failover the address may lead to another server than these do.
+                    await self._pool.expire_connections()
+                    raise
         except ERRORS as error:
             if isinstance(error, TO_REPEAT):
                 raise

@@ -529,6 +529,23 @@ class TestConnection:
                     while await anext(watch) not in (row, None):
                         pass
 
+    async def test_a_replica_is_left_when_the_address_leads_to_the_new_primary(self):
+        with own_valkey() as old, own_valkey() as new:
+            way = old.socket.with_name("way")
+            way.symlink_to(old.socket)
+            async with opened(f"valkey://{way}?db=0") as store:
+                await store.write(record("a-1"))
+                (nobody,) = free_ports(1)
+                old.look().replicaof("127.0.0.1", nobody)
+                for call in (lambda: store.write(record("a-2")), store.check):
+                    with pytest.raises(StoreUnavailable, match="replica"):
+                        await call()
+                await store.list("elicitation")
+                way.unlink()
+                way.symlink_to(new.socket)
+                (row,) = await recovered(lambda: store.write(record("a-2")))
+                assert [*await store.list("elicitation")] == [row]
+
     async def test_a_watch_is_told_to_look_again_when_the_server_is_back(self):
         with own_valkey() as server:
             async with opened(server.url) as store, opened(server.url) as other:
