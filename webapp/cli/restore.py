@@ -24,7 +24,7 @@ from webapp.settings.key_file import KeyFile
 from webapp.settings.settings import key_file_of, store_of
 from webapp.stores import open_store
 from webapp.stores.backup_file import BackupFile, BadBackup
-from webapp.stores.moving import NotMoved, copy, fence_empty, half
+from webapp.stores.moving import NotMoved, copy, fence_empty, half, open_whole
 from webapp.stores.opening import SQLITE
 from webapp.stores.sqlite_file import SIDES
 
@@ -95,8 +95,8 @@ async def _put(backup: BackupFile, source: Path, address: str) -> None:
             raise ValueError("ELICIT_STORE: memory: ends with its process; set another store.")
         if await store.fenced() != words:
             await fence_empty(store, words)
-        await copy(backup.scan, store)
-        await store.fence(None)
+        await copy(backup.scan, store, behind=words)
+        await open_whole(store, words)
 
 
 def _put_key_back(file: KeyFile, key: Path) -> None:

@@ -16,6 +16,8 @@ from webapp.stores.store import (
     CLAIMS_HELD,
     RECORDS_AT_MOST,
     Conflict,
+    Fences,
+    OtherFence,
     Record,
     as_written,
     check_copies,
@@ -132,16 +134,20 @@ class MemoryStore:
         for start in range(0, len(records), RECORDS_AT_MOST):
             yield records[start : start + RECORDS_AT_MOST]
 
-    async def load(self, *records: Record) -> None:
+    async def load(self, *records: Record, behind: str) -> None:
         """See Store."""
         check_copies(records)
         contents = self._open_contents()
+        contents.must_be_fenced((behind,))
         contents.refuse_taken_keys(records)
         contents.put(records)
 
-    async def fence(self, why: str | None) -> None:
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
         """See Store."""
-        self._open_contents().fence = why
+        contents = self._open_contents()
+        if instead_of is not None:
+            contents.must_be_fenced(instead_of)
+        contents.fence = why
 
     async def fenced(self) -> str | None:
         """See Store."""
@@ -208,6 +214,10 @@ class _Contents:
         self._ids = _Ordered[_Name]()  # each name as kind, id, owner
         self.openings: list[MemoryStore] = []
         self.fence: str | None = None
+
+    def must_be_fenced(self, words: Fences) -> None:
+        if self.fence not in words:
+            raise OtherFence(self.fence)
 
     def holder(self, owner: str, kind: str, key: str) -> Record | None:
         name = self.holders.get((owner, kind, key))

@@ -257,7 +257,8 @@ WHERE held.id <> asked.id
 LIMIT 1;
 
 -- name: loading
-SELECT set_config('elicit.is_loading', 'on', true);
+-- Nobody changes the fence before the copies are committed.
+SELECT fenced, set_config('elicit.is_loading', 'on', true) FROM elicit_store FOR SHARE;
 
 -- name: fence
 -- A trigger waits for the statements that are under way; what comes then finds it.
@@ -267,6 +268,10 @@ FOR EACH STATEMENT EXECUTE FUNCTION elicit_refuse();
 
 -- name: unfence
 DROP TRIGGER IF EXISTS elicit_fence ON elicit_records;
+
+-- name: found_fence
+-- As it is until this transaction changes it.
+SELECT fenced FROM elicit_store FOR UPDATE;
 
 -- name: note_fence
 UPDATE elicit_store SET fenced = $1;

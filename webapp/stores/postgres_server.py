@@ -18,6 +18,7 @@ from flows.errors import StoreUnavailable
 from webapp.stores import postgres_driver as driver
 from webapp.stores.opening import without_password
 from webapp.stores.postgres_driver import ERRORS, TO_REPEAT, PostgresConnection, PostgresPool, Row
+from webapp.stores.store import Fences, OtherFence
 
 SECONDS = 10.0
 _LAYOUT_SECONDS = 60.0
@@ -133,6 +134,10 @@ class Server:
                 except TimeoutError:
                     connection.terminate()  # nobody waits for it once more
                     raise
+                except driver.ReadOnly:
+                    # After a failover the address may lead to another server than these do.
+                    await self._pool.expire_connections()
+                    raise
         except ERRORS as error:
             if isinstance(error, TO_REPEAT):
                 raise
@@ -147,15 +152,20 @@ class Server:
         ):
             yield connection
 
-    async def load(self, columns: Sequence[object]) -> None:
-        """Put rows in place, fenced or not."""
+    async def load(self, columns: Sequence[object], *, behind: str) -> None:
+        """Put rows in place behind that fence, which stands until they are there."""
         async with self.connection() as connection, connection.transaction():
-            await connection.execute(statements()["loading"])
+            found = await connection.fetchval(statements()["loading"])
+            if found != behind:
+                raise OtherFence(found)
             await connection.execute(statements()["load"], *columns)
 
-    async def fence(self, why: str | None) -> None:
+    async def fence(self, why: str | None, *, instead_of: Fences | None) -> None:
         """Wait for the writes under way and let none in from then on; None: let them in."""
         async with self.connection() as connection, connection.transaction():
+            found = await connection.fetchval(statements()["found_fence"])
+            if instead_of is not None and found not in instead_of:
+                raise OtherFence(found)
             await connection.execute(statements()["note_fence"], why)
             await connection.execute(statements()["unfence" if why is None else "fence"])
 

@@ -28,6 +28,7 @@ from webapp.stores.sqlite_rows import (
 from webapp.stores.sqlite_writer import SqliteWriter
 from webapp.stores.store import (
     RECORDS_AT_MOST,
+    Fences,
     Record,
     as_written,
     bounds,
@@ -193,17 +194,17 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise unavailable(path, error) from error
 
-    async def load(self, *records: Record) -> None:
+    async def load(self, *records: Record, behind: str) -> None:
         """See Store."""
         check_copies(records)
         self._refuse_if_closed()
         if records:
-            await self._writer.load(records)
+            await self._writer.load(records, behind=behind)
 
-    async def fence(self, why: str | None) -> None:
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
         """See Store."""
         self._refuse_if_closed()
-        await self._writer.fence(why)
+        await self._writer.fence(why, instead_of=instead_of)
 
     async def fenced(self) -> str | None:
         """See Store."""

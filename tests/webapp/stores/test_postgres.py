@@ -188,7 +188,8 @@ async def test_a_newer_layout_that_adds_to_the_tables_may_serve_beside_this_code
     (second,) = await store.write(first)
     assert list(await later.due(NOW, hold=HOLD)) == [second]
     assert [page async for page in later.scan()] == [(second,)]
-    await later.load(first)
+    await later.fence("moved")
+    await later.load(first, behind="moved")
     await later.aclose()
 
 
