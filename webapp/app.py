@@ -43,6 +43,7 @@ from webapp.mcp.opened import OpenedSessions
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_be_servable
 from webapp.routes.answers import Answers
+from webapp.routes.metrics import PATH as METRICS_PATH
 from webapp.routes.metrics import with_metrics
 from webapp.routes.switch import Switch
 from webapp.sandbox.settings import Sandbox
@@ -384,6 +385,8 @@ def _guarded(app: ASGIApp, *, settings: Settings, clock: Clock) -> ASGIApp:
         allowed_origins=settings.origins,
         trusted_proxies=settings.proxies,
         taken_path=settings.taken_path,
+        # Each process counts for itself, and is asked by its own address.
+        any_host_paths=frozenset({METRICS_PATH}) if settings.telemetry.metrics else frozenset(),
     )
     return app if settings.hsts is None else StrictTransport(app, life=settings.hsts)
 

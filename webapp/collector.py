@@ -4,7 +4,8 @@ A question's kind is inside its seal, so with a hundred thousand open ones nobod
 look. The store is read through once, in small pages with pauses, so that it and the loop have
 their time for others; from then on every write is heard, those of other processes too, and a look
 adds up what is remembered. What could go wrong: a write that was missed, or rows that were erased,
-of which nobody hears. So the store is read through again after a miss, and every hour.
+of which nobody hears. So the store is read through again after a miss (a connection that was lost,
+more news than is kept), and every hour for what nobody knows to have missed.
 """
 
 import asyncio
@@ -68,6 +69,7 @@ class Collector:
         if self._metrics is not None:
             self._metrics.follow = self.wrote
             service.elicitations.hearers.append(self._hear)
+            service.elicitations.followed.add(KINDS[Elicitation])
             service.elicitations.missed.append(self.has_missed.set)
 
     def wrote(self, values: Sequence[object]) -> None:

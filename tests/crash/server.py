@@ -32,7 +32,7 @@ from webapp.limits import CallLimits
 from webapp.service import Service
 from webapp.settings.quotas import ListedClient
 from webapp.settings.settings import Settings
-from webapp.stores import Record, Store, open_store
+from webapp.stores import Look, Record, Store, open_store
 from webapp.stores.store import Fences
 
 SECRET = b"a secret that outlives every one of the processes"
@@ -245,7 +245,7 @@ class DyingStore:
     async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
         return await self._inner.due(now, hold=hold, limit=limit)
 
-    def watch(self) -> AsyncIterator[Record | None]:
+    def watch(self) -> AsyncIterator[Record | Look | None]:
         return self._inner.watch()
 
     async def erase(

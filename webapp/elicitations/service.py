@@ -64,6 +64,7 @@ class Elicitations:
         self.recent = Cache()
         self.news = Changes()
         self.hearers: list[Callable[[Record], Awaitable[None]]] = []  # of other processes' writes
+        self.followed: set[str] = set()  # kinds of which they hear all, who may wait or not
         self.missed: list[Callable[[], None]] = []  # told when some of those may have been missed
         self.plugins = plugins or Plugins()
         self._works: set[asyncio.Task[Any]] = set()

@@ -11,7 +11,7 @@ from webapp.elicitations.changes import KEPT
 from webapp.elicitations.service import Elicitations
 from webapp.records.owners import DATA_KEY
 from webapp.records.rows import KINDS
-from webapp.stores import Choosing, Record
+from webapp.stores import Choosing, Look, Record
 
 LISTEN_AGAIN_SECONDS = 1.0
 _KEPT = frozenset(KINDS[kind] for kind in KEPT)
@@ -40,19 +40,22 @@ def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
 
     Whoever begins to wait for one of them reads it after that, and so misses nothing.
     """
-    if kind not in _MANY or elicitations.waiters.has(id):
+    if kind not in _MANY or kind in elicitations.followed or elicitations.waiters.has(id):
         return True
     return elicitations.recent.get(id) is not None
 
 
-async def _hear(elicitations: Elicitations, record: Record | None) -> None:
-    if record is None:
+async def _hear(elicitations: Elicitations, record: Record | Look | None) -> None:
+    if not isinstance(record, Record):
+        # Nobody may wait for ever, nor seal under a data key that was destroyed, because of one
+        # message. What else is remembered, a write is decided on that may be refused.
         elicitations.news.tell(None)
         elicitations.owners.forget(None)
-        elicitations.recent.clear()
         elicitations.waiters.wake_all()
-        for tell in elicitations.missed:
-            tell()
+        if record is None:
+            elicitations.recent.clear()
+            for tell in elicitations.missed:
+                tell()
         return
     if record.kind in _KEPT:
         elicitations.news.tell(record.owner)

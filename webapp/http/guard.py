@@ -95,8 +95,11 @@ class Guard:
         trusted_proxies: tuple[Network, ...] = (),
         machine_paths: tuple[str, ...] = MACHINE_PATHS,
         taken_path: str = "",
+        any_host_paths: frozenset[str] = frozenset(),
     ) -> None:
         """`taken_path` is what a proxy takes off a path before the request comes here.
+
+        `any_host_paths` answer by whatever name: no browser has what they ask for.
 
         Raise ValueError for an address or an origin that is none.
         """
@@ -108,6 +111,7 @@ class Guard:
         self._trusted_proxies = trusted_proxies
         self._machine_paths = machine_paths
         self._taken_path = taken_path
+        self._any_host_paths = any_host_paths
         self._told = set[str]()  # the operator, once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -173,7 +177,7 @@ class Guard:
         host = self._address.host_of(scope)
         if host is None:
             raise _bad_request("host-malformed", "A request must name its host exactly once.")
-        if host == self._address.authority:
+        if host == self._address.authority or scope["path"] in self._any_host_paths:
             return False
         if host in self._address.aliases:
             if any(is_below(scope["path"], path) for path in self._machine_paths):

@@ -85,17 +85,23 @@ class _Worker:
 
     @classmethod
     async def start(cls, command: Sequence[str], listener: socket.socket, greeting: bytes) -> Self:
+        """Raises OSError where the system starts no process."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            # In a session of its own: Ctrl+C comes to the parent alone, and from there.
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                *("--fd", str(listener.fileno()), "--parent-fd", str(theirs.fileno())),
-                pass_fds=[listener.fileno(), theirs.fileno()],
-                start_new_session=True,
-            )
+        try:
+            with theirs:
+                # In a session of its own: Ctrl+C comes to the parent alone, and from there.
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    *("--fd", str(listener.fileno()), "--parent-fd", str(theirs.fileno())),
+                    pass_fds=[listener.fileno(), theirs.fileno()],
+                    start_new_session=True,
+                )
+        except BaseException:
+            ours.close()
+            raise
         ours.setblocking(False)
-        await asyncio.get_running_loop().sock_sendall(ours, greeting)
+        with suppress(OSError):  # it has ended already, as `ready` tells
+            await asyncio.get_running_loop().sock_sendall(ours, greeting)
         return cls(process, ours)
 
     async def ready(self) -> list[str] | None:
@@ -153,7 +159,7 @@ class Workers:
 
     def stop(self) -> None:
         """Have them drain and end; told twice, they wait for nobody."""
-        self._stopping.set()
+        self._end()
         for worker in self._all():
             worker.stop()
 
@@ -167,11 +173,9 @@ class Workers:
         if said is not None:
             self._announce(said)
             async with asyncio.TaskGroup() as group:
-                restarting = group.create_task(self._restart_when_told())
-                async with asyncio.TaskGroup() as keeping:
-                    for place in range(len(self._places)):
-                        keeping.create_task(self._keep(place))
-                restarting.cancel()
+                group.create_task(self._restart_when_told())
+                for place in range(len(self._places)):
+                    group.create_task(self._keep(place))
         for worker in self._all():
             await worker.ended()
         return self._status
@@ -179,9 +183,14 @@ class Workers:
     def _all(self) -> list[_Worker]:
         return [worker for worker in (*self._places, *self._starting) if worker is not None]
 
+    def _end(self) -> None:
+        """From here on none is started, and one that is being started is told to end."""
+        self._stopping.set()
+        self._anew.set()  # who waits to be told looks up
+
     def _give_up(self, status: int) -> None:
         self._status = max(status, 1)
-        self._stopping.set()
+        self._end()
         for worker in self._all():
             if not worker.is_told:
                 worker.stop()
@@ -196,6 +205,8 @@ class Workers:
             for place in places:
                 if not self._stopping.is_set():
                     self._places[place] = await self._started()
+                    if self._places[place] is None:
+                        self._give_up(1)
             for worker in filter(None, self._places[places.start :]):
                 lines = await worker.ready()
                 said = said or lines
@@ -207,12 +218,12 @@ class Workers:
         """Have a worker there, until all are to stop."""
         deaths = 0
         while not self._stopping.is_set():
-            worker = self._places[place]
-            assert worker is not None
-            status = await worker.ended()
+            worker = self._places[place]  # None where the system could start none
+            status = 1 if worker is None else await worker.ended()
             if self._stopping.is_set() or self._places[place] is not worker:
                 continue
-            deaths = deaths + 1 if worker.served_seconds < _AT_ONCE_SECONDS else 1
+            has_served = worker is not None and worker.served_seconds >= _AT_ONCE_SECONDS
+            deaths = 1 if has_served else deaths + 1
             if deaths >= _DEATHS_AT_MOST:
                 tell(
                     f"elicit: a worker died {deaths} times, each time at once, so the server ends. "
@@ -221,32 +232,42 @@ class Workers:
                 )
                 self._give_up(status)
                 return
-            tell(
-                f"elicit: worker {worker.process.pid} {_died(status)}; another takes its place.",
-                out=sys.stderr,
-            )
+            if worker is not None:
+                tell(
+                    f"elicit: worker {worker.process.pid} {_died(status)}; another takes its "
+                    "place.",
+                    out=sys.stderr,
+                )
             await asyncio.sleep(_FIRST_PAUSE_SECONDS * (2 ** (deaths - 1)))
             if not self._stopping.is_set() and self._places[place] is worker:
                 new = await self._started()
-                await self._replace(place, new, of=worker)
-                await new.ready()
+                if new is not None:
+                    await self._replace(place, new, of=worker)
+                    await new.ready()
+                elif self._places[place] is worker:
+                    self._places[place] = None
 
     async def _restart_when_told(self) -> None:
         while True:
             await self._anew.wait()
+            if self._stopping.is_set():
+                return
             self._anew.clear()
             await self._restart()
 
     async def _restart(self) -> None:
         for place in range(len(self._places)):
             new = await self._started()
-            self._starting.add(new)
-            is_ready = await new.ready() is not None
-            if self._stopping.is_set():
-                return
-            self._starting.discard(new)
-            if not is_ready:
-                await new.ended()
+            if new is not None:
+                self._starting.add(new)
+                is_ready = await new.ready() is not None
+                if self._stopping.is_set():
+                    return
+                self._starting.discard(new)
+                if not is_ready:
+                    await new.ended()
+                    new = None
+            if new is None:
                 tell("elicit: a new worker did not start; those that serve stay.", out=sys.stderr)
                 return
             old = self._places[place]
@@ -255,7 +276,7 @@ class Workers:
 
     async def _replace(self, place: int, new: _Worker, *, of: _Worker | None) -> None:
         """Put it there and wait for the end of the old one, unless another was quicker."""
-        if self._stopping.is_set() or self._places[place] is not of:
+        if self._places[place] is not of:
             new.stop()
             await new.ended()
             return
@@ -264,8 +285,24 @@ class Workers:
             of.stop()
             await of.ended()
 
-    async def _started(self) -> _Worker:
-        return await _Worker.start(self._command, self._listener, self._greeting)
+    async def _started(self) -> _Worker | None:
+        """A new one, which is told to end if all were while it was not yet known.
+
+        None where the system starts no process; it is said why.
+        """
+        try:
+            worker = await _Worker.start(self._command, self._listener, self._greeting)
+        except OSError as error:
+            tell(
+                f"elicit: no worker could be started ({error}): see whether {self._command[0]} is "
+                "there, and whether this user may have more processes and open files (ulimit -u, "
+                "ulimit -n).",
+                out=sys.stderr,
+            )
+            return None
+        if self._stopping.is_set():
+            worker.stop()
+        return worker
 
 
 async def supervise(

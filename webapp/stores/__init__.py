@@ -25,12 +25,13 @@ from webapp.stores.opening import (
     why_not_opened,
     without_password,
 )
-from webapp.stores.store import Choosing, Clocked, Conflict, Record, Store
+from webapp.stores.store import Choosing, Clocked, Conflict, Look, Record, Store
 
 __all__ = [
     "Choosing",
     "Clocked",
     "Conflict",
+    "Look",
     "Record",
     "Store",
     "holds_something",

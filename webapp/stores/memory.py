@@ -166,7 +166,8 @@ class MemoryStore:
         """Tell this opening's watches what a sibling wrote."""
         for watch in tuple(self._watches):
             for record in records:
-                watch.tell(record)
+                if watch.wants(record.kind, record.id):
+                    watch.tell(record)
 
     def _open_contents(self) -> "_Contents":
         if self._is_closed:

@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from flows.errors import StoreUnavailable
-from webapp.stores.store import Conflict, Fences, OtherFence, Record, Store
+from webapp.stores.store import Conflict, Fences, Look, OtherFence, Record, Store
 from webapp.telemetry.observer import UNOBSERVED, Observer
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class ObservedStore:
         """See Store."""
         return await self._timed("due", self._store.due(now, hold=hold, limit=limit))
 
-    def watch(self) -> AsyncIterator[Record | None]:
+    def watch(self) -> AsyncIterator[Record | Look | None]:
         """See Store."""
         return self._store.watch()
 

@@ -20,7 +20,7 @@ from webapp.stores.lanes import Lanes, first
 from webapp.stores.postgres_driver import ERRORS, PostgresConnection
 from webapp.stores.postgres_rows import record_of
 from webapp.stores.postgres_server import Server, listening, unavailable
-from webapp.stores.store import Record
+from webapp.stores.store import Look, Record
 from webapp.stores.watch import Watch
 
 _CHANNEL = "elicit"
@@ -101,9 +101,9 @@ class PostgresChanges:
             for watch in tuple(self._watches):
                 watch.tell(record_of(row))
 
-    def _look_again(self) -> None:
+    def _look_again(self, why: Look | None = None) -> None:
         for watch in tuple(self._watches):
-            watch.tell(None)
+            watch.tell(why)
 
     def _hear(self, _connection: object, _process: int, _channel: str, payload: object) -> None:
         if not self._watches or self._is_ended:
@@ -161,7 +161,7 @@ class PostgresChanges:
                         await lost.wait()
                 except TimeoutError:
                     looks += 1
-                    self._look_again()
+                    self._look_again(Look.AGAIN)
                     if looks % _LOOKS_A_CHECK == 0:
                         await connection.execute("SELECT 1")
         except ERRORS as error:

@@ -6,6 +6,7 @@ one owner's write touches another's record. The contract suite asks every store 
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
@@ -34,6 +35,12 @@ class Record(Struct, frozen=True, kw_only=True):
     erase_at: datetime | None
     version: int
     sealed: bytes
+
+
+class Look(Enum):
+    """What a watch yields every 15 seconds where a server may lose a message and say nothing."""
+
+    AGAIN = "again"
 
 
 class Conflict(Exception):
@@ -112,7 +119,7 @@ class Store(Protocol):
         """
         ...
 
-    def watch(self) -> AsyncIterator[Record | None]:
+    def watch(self) -> AsyncIterator[Record | Look | None]:
         """Yield records that other openings of this store write, from this call on.
 
         Each at least once in its latest version, so not every version; None: something may have

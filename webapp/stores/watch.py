@@ -6,7 +6,7 @@ A watcher that falls behind must not grow without end: past a limit it is told t
 import asyncio
 from collections.abc import Callable
 
-from webapp.stores.store import Record
+from webapp.stores.store import Look, Record
 
 _PENDING_LIMIT = 10_000
 
@@ -17,7 +17,7 @@ class Watch:
     __slots__ = ("__weakref__", "_changes", "_error", "_has_ended", "_pending", "wants")
 
     def __init__(self) -> None:
-        self._pending: dict[tuple[str, str, str] | None, Record | None] = {}
+        self._pending: dict[tuple[str, str, str] | Look | None, Record | Look | None] = {}
         self._changes = asyncio.Event()
         self._error: Exception | None = None
         self._has_ended = False
@@ -27,13 +27,13 @@ class Watch:
         """See Choosing."""
         self.wants = wants
 
-    def tell(self, record: Record | None) -> None:
+    def tell(self, record: Record | Look | None) -> None:
         """Queue the record in place of its older version; None: something may be missing."""
         if len(self._pending) >= _PENDING_LIMIT:
             self._pending.clear()
             record = None
-        if record is None:
-            self._pending[None] = None
+        if record is None or isinstance(record, Look):
+            self._pending[record] = record
         else:
             self._pending[record.owner, record.kind, record.id] = record
         self._changes.set()
@@ -47,7 +47,7 @@ class Watch:
     def __aiter__(self) -> "Watch":
         return self
 
-    async def __anext__(self) -> Record | None:
+    async def __anext__(self) -> Record | Look | None:
         while not self._pending:
             if self._error is not None:
                 raise self._error

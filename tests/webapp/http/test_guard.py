@@ -126,6 +126,16 @@ async def test_a_foreign_host_is_told_that_it_is_wrong_here(host: str, path: str
     assert HERE in problem["detail"]
 
 
+async def test_what_no_browser_has_the_token_for_is_asked_by_the_address_of_a_process() -> None:
+    guard = {"public_url": PUBLIC, "any_host_paths": frozenset({"/metrics"})}
+    assert (await ask(guard, "/metrics", [("Host", "10.0.0.7:8765")])).passed is not None
+    for path in ("/metrics/x", "/", "/mcp"):
+        assert (await ask(guard, path, [("Host", "10.0.0.7:8765")])).status == 421
+    foreign = [("Host", "evil.example"), ("Origin", "https://evil.example")]
+    refused(await ask(guard, "/metrics", foreign), 403, "origin-foreign")
+    refused(await ask(guard, "/metrics", []), 400, "host-malformed")
+
+
 @pytest.mark.parametrize(
     "hosts",
     [

@@ -20,9 +20,10 @@ from tests.support.watched import Samples, parsed, value
 from webapp.collector import Collector
 from webapp.elicitations.watcher import listen
 from webapp.service import Service, open_service
-from webapp.stores import Record, Store
+from webapp.stores import Look, Record, Store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
+from webapp.stores.watch import Watch
 from webapp.telemetry.metrics import Metrics
 from webapp.telemetry.telemetry import Telemetry
 
@@ -199,16 +200,29 @@ async def test_what_changes_while_the_store_is_read_through_is_as_it_was_written
         assert value(samples, name, kind="url", age="1m") is None
 
 
+class Watched(MemoryStore):
+    """Whose only watch may be told what a server of its own accord tells."""
+
+    def watch(self) -> Watch:
+        self.its_watch = super().watch()
+        return self.its_watch
+
+
 async def test_the_store_is_read_through_again_where_something_may_have_been_missed() -> None:
-    clock, store = Clock(), MemoryStore()
-    async with process(store, clock) as (service, collector):
-        collecting = asyncio.create_task(collector.collect())
-        for tell in service.elicitations.missed:
-            tell()
-        assert collector.has_missed.is_set()
-        collecting.cancel()
-        with suppress(asyncio.CancelledError):
-            await collecting
+    clock, store = Clock(), Watched()
+    async with process(store, clock) as (_, collector), asyncio.timeout(300):
+        store.its_watch.tell(None)
+        await collector.has_missed.wait()
+
+
+async def test_a_look_as_every_15_seconds_has_calls_read_again_and_not_the_whole_store() -> None:
+    clock, store = Clock(), Watched()
+    async with process(store, clock) as (service, collector), asyncio.timeout(300):
+        one = await asked(service)
+        with service.elicitations.waiters.waiter(one.id) as waiter:
+            store.its_watch.tell(Look.AGAIN)
+            assert None in await waiter.changes(until=one.expires_at, now=clock())
+        assert not collector.has_missed.is_set()
 
 
 class Down(MemoryStore):

@@ -15,7 +15,7 @@ from msgspec import DecodeError, msgpack
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as LostConnection
 
-from webapp.stores.store import Record
+from webapp.stores.store import Look, Record
 from webapp.stores.valkey.gathering import Gathering
 from webapp.stores.valkey.server import FAILED, ValkeyServer
 from webapp.stores.watch import Watch
@@ -139,8 +139,8 @@ class ValkeyChanges:
 
     def _look_again(self) -> None:
         self._next_look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
-        self._tell(None)
+        self._tell(Look.AGAIN)
 
-    def _tell(self, record: Record | None) -> None:
+    def _tell(self, record: Record | Look | None) -> None:
         for watch in tuple(self._watches):
             watch.tell(record)

@@ -1,0 +1,144 @@
+"""What the parent of several workers does when it is told something at a bad moment."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from webapp.serving.supervising import Workers
+
+# It says when it serves, and ends when it is told to, or when its parent is gone.
+WORKER = f"""#!{sys.executable}
+import signal, socket, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+link = socket.socket(fileno=int(sys.argv[-1]))
+link.recv(65536)
+print("serving", flush=True)
+link.send(b'["serving"]\\n')
+link.recv(1)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    program = tmp_path / "worker"
+    program.write_text(WORKER)
+    program.chmod(0o700)
+    return program
+
+
+@asynccontextmanager
+async def one_worker(
+    program: Path,
+) -> AsyncGenerator[tuple[Workers, asyncio.Task[int], asyncio.Event]]:
+    """The workers, the end of their run, and whether the first of them serves."""
+    serves = asyncio.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        workers = Workers(
+            [str(program)], listener, number=1, sandbox=None, announce=lambda _: serves.set()
+        )
+        running = asyncio.create_task(workers.run())
+        yield workers, running, serves
+        async with asyncio.timeout(300):
+            await asyncio.wait({running})
+
+
+def processes_of(program: Path) -> list[psutil.Process]:
+    def runs_it(process: psutil.Process) -> bool:
+        try:
+            return str(program) in process.cmdline()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return False
+
+    return [process for process in psutil.Process().children() if runs_it(process)]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(300):
+        while not holds():  # noqa: ASYNC110 - nothing tells when a process begins
+            await asyncio.sleep(0)
+
+
+async def test_a_server_that_is_told_to_end_while_its_first_worker_is_started_ends(program):
+    async with one_worker(program) as (workers, running, _):
+        await until(lambda: len(processes_of(program)) == 1)
+        workers.stop()
+    assert running.result() == 0
+    assert processes_of(program) == []
+
+
+async def test_a_server_that_is_told_to_end_while_a_new_worker_is_started_ends(program):
+    async with one_worker(program) as (workers, running, serves):
+        await serves.wait()
+        workers.start_anew()
+        await until(lambda: len(processes_of(program)) == 2)
+        workers.stop()
+    assert running.result() == 0
+    assert processes_of(program) == []
+
+
+async def test_a_server_that_is_told_to_end_while_a_dead_worker_is_replaced_ends(program):
+    async with one_worker(program) as (workers, running, serves):
+        await serves.wait()
+        (dies,) = processes_of(program)
+        dies.kill()
+        await until(lambda: processes_of(program) not in ([], [dies]))
+        workers.stop()
+    assert running.result() == 0
+    assert processes_of(program) == []
+
+
+async def test_a_new_worker_that_the_system_cannot_start_leaves_the_old_one_at_it(program, capfd):
+    async with one_worker(program) as (workers, running, serves):
+        await serves.wait()
+        before = processes_of(program)
+        program.unlink()
+        workers.start_anew()
+        await until(told(capfd, "a new worker did not start; those that serve stay"))
+        assert processes_of(program) == before
+        workers.stop()
+    assert running.result() == 0
+
+
+async def test_a_worker_that_the_system_cannot_start_is_started_when_it_can(program, capfd):
+    async with one_worker(program) as (workers, running, serves):
+        await serves.wait()
+        text = program.read_text()
+        program.unlink()
+        for process in processes_of(program):
+            process.kill()
+        await until(told(capfd, "no worker could be started"))
+        beside = program.with_name("beside")
+        beside.write_text(text)
+        beside.chmod(0o700)
+        beside.rename(program)
+        await until(told(capfd, "serving"))
+        workers.stop()
+    assert running.result() == 0
+
+
+async def test_a_server_whose_workers_cannot_be_started_ends_and_says_why(program, capfd):
+    program.unlink()
+    async with one_worker(program) as (_, running, _):
+        pass
+    assert running.result() == 1
+    said = capfd.readouterr().err
+    assert "no worker could be started (" in said
+    assert "No such file or directory" in said
+
+
+def told(capfd: pytest.CaptureFixture[str], words: str) -> Callable[[], bool]:
+    """Whether that was said since somebody looked last."""
+
+    def is_said() -> bool:
+        said.extend(capfd.readouterr())
+        return words in "".join(said)
+
+    said: list[str] = []
+    capfd.readouterr()
+    return is_said
