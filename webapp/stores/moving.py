@@ -76,6 +76,13 @@ async def unfence(store: Store) -> str | None:
     return why
 
 
+def moved_to(why: str) -> str | None:
+    """Where the store is now, by what stands on the place that it has left."""
+    if not why.startswith(_MOVED):
+        return None
+    return why.removeprefix(_MOVED).removesuffix(_TO_SET)
+
+
 def half(source: str, command: str) -> str:
     """What stands on a place while copies come in."""
     return f"{_HALF}{source}, which is not done: run {command} again"
@@ -200,6 +207,7 @@ def _address(store: Store) -> str:
 
 
 _HALF = "copies are being put here from "
+_MOVED, _TO_SET = "this store has moved to ", ": set ELICIT_STORE to that"
 
 
 def _words(old: str, new: str) -> tuple[str, str, str]:
@@ -208,5 +216,5 @@ def _words(old: str, new: str) -> tuple[str, str, str]:
         f"this store is being moved to {new}; if that was cut off, run elicit move again (or "
         f"elicit move --unfence {old}, and remove the other)"
     )
-    moved = f"this store has moved to {new}: set ELICIT_STORE to that"
+    moved = f"{_MOVED}{new}{_TO_SET}"
     return half(old, "elicit move"), moving, moved

@@ -285,7 +285,7 @@ def test_what_cannot_be_opened_is_said_and_is_no_accident(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(tmp_path)[0] == 0
-    assert command(tmp_path, ELICIT_SECRET="of somebody else and long enough too")[0] == 1
+    assert command(tmp_path, ELICIT_SECRET="of somebody else and long enough too")[0] == 2
     assert "another secret" in capsys.readouterr().err
     assert command(tmp_path, ELICIT_STORE="nowhere://")[0] == 2
     assert "ELICIT_STORE" in capsys.readouterr().err
