@@ -125,6 +125,8 @@ def _problem(error: Exception) -> Response[Any] | None:
             told.headers["www-authenticate"] = "Bearer"
         case ElicitError() if type(error) in _STATUS:
             told = problem(_STATUS[type(error)], detail=str(error), code=error.name)
+        case RecursionError():  # in whatever reads JSON
+            told = problem(400, detail="The body is nested too deeply.", code="INVALID_INPUT")
         case ValidationException():
             told = problem(error.status_code, detail=_faults_in(error), code="INVALID_INPUT")
         case _:
