@@ -8,16 +8,19 @@ question, or one of a user that the key does not name, is not told from one that
 
 import json
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NoReturn
 
+import msgspec
+
+from flows.elicitation import states
 from flows.elicitation.run import AskedStep
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
-from flows.errors import ElicitError, NotAllowed
+from flows.errors import ElicitError, NotAllowed, NotPossible
 from flows.question import Outcome, Question, Request, asking
 from webapp.calls.call import Call
 from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion
@@ -26,7 +29,7 @@ from webapp.elicitations.waiters import Waiter
 from webapp.identity.api_keys import KeyScope
 from webapp.identity.identity import Caller
 from webapp.records.ids import OWNER_TAG_CHARACTERS
-from webapp.records.rows import ApiKey
+from webapp.records.rows import ApiKey, Value
 from webapp.service import Service
 
 NAME_CHARACTERS: Final = 255
@@ -51,6 +54,16 @@ class NoSuchQuestion(ElicitError):
             "There is no question with this id, or it is none of this key's: use the id that came "
             "when it was asked."
         )
+
+
+class QuestionBusy(ElicitError):
+    """Another request is at the same question."""
+
+    name = "QUESTION_BUSY"
+    http_status = 409
+
+    def __init__(self) -> None:
+        super().__init__("Another request is at this question at the moment: send this one again.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,29 +108,57 @@ async def ask(
 
 
 async def taken(service: Service, key: ApiKey, current: Elicitation) -> Elicitation:
-    """The program has used the answer: it is wiped, or spent. Raises ElicitError."""
-    run = None
+    """The program has used the answer: it is wiped, or spent. Raises QuestionBusy.
+
+    Its run is over with it, so that the same Idempotency-Key is told the same for a while. A late
+    answer may outlive its run.
+    """
+    elicitations, run = service.elicitations, None
     if current.run is not None:
-        run = await service.elicitations.run(owner=current.owner, id=current.run)
+        run = await elicitations.run(owner=current.owner, id=current.run)
     if run is None or run.called is None or run.called.arguments is None:
-        raise NoSuchQuestion
+        await elicitations.whole(_used_up(service, current))
+    else:
+        await _taken_by(service, key, current, run=run.id, arguments=run.called.arguments)
+    return await elicitations.get(current.id) or current
+
+
+async def _taken_by(
+    service: Service, key: ApiKey, current: Elicitation, *, run: str, arguments: str
+) -> None:
     caller = Caller(owner=current.owner, client=client_of(key.program), is_user=True)
-    call = _call(service, key, caller, arguments=run.called.arguments, run_id=run.id)
+    call = _call(service, key, caller, arguments=arguments, run_id=run)
     with service.bodies.at_work(call):
         call.begin()
         try:
-            kept = await call.the_run()
-            mine = await call.taken.take(current, run=kept.id)
+            await call.the_run()
+            mine = await call.taken.take(current, run=run)
             if mine is None:
-                raise _busy()
+                raise QuestionBusy
             call.taken.use(mine)
-            call.used.note(
-                (mine.kind, mine.asked.digest), await service.kinds[mine.kind].answer(mine)
-            )
+            if traits_of(mine.kind).gives == "receipt":
+                paid = msgspec.to_builtins(await service.kinds.payments.paid(mine))
+                call.used.note((mine.kind, mine.asked.digest), paid)
             await service.elicitations.whole(call.end())
         except Interrupted:
             pass  # it was taken before
-    return await service.elicitations.get(current.id) or current
+
+
+async def _used_up(service: Service, current: Elicitation) -> None:
+    elicitations, leg = service.elicitations, secrets.token_urlsafe(12)
+    try:
+        mine = await elicitations.take(current.id, run=leg, leg=leg)
+    except NotPossible:
+        raise QuestionBusy from None
+
+    async def rows() -> Sequence[Value]:
+        delivered = await elicitations.possible(
+            [mine.id], lambda e: states.deliver(e, run=leg, now=service.clock())
+        )
+        also = await service.kinds[mine.kind].used_up(mine) if delivered else ()
+        return [*delivered, *also]
+
+    await elicitations.write_afresh(rows)
 
 
 def must_be_for(key: ApiKey, user: str) -> None:
@@ -201,10 +242,6 @@ def _call(
     )
 
 
-def _busy() -> ElicitError:
-    return NotAllowed("Another request is at this question at the moment: send this one again.")
-
-
 class _Verbs(Verbs):
     """Those of one request."""
 
@@ -253,7 +290,7 @@ class _ByProgram:
         return now
 
     def busy(self) -> ElicitError:
-        return _busy()
+        return QuestionBusy()
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         call.interrupt(_SHOWN)

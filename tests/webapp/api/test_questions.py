@@ -123,6 +123,17 @@ async def test_a_paid_receipt_is_spent_when_it_is_taken(here: AskingEnv, shop: P
     assert taken["payment"]["status"] == "spent"
 
 
+async def test_a_receipt_is_taken_days_later_too(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.asked(PAYMENT)
+    await (await here.guest()).pay(asked["url"])
+    await shop.read(asked["id"], wait=50)
+    await here.pass_time(days=2)
+    assert (await shop.read(asked["id"]))["payment"]["status"] == "open"
+    for _ in range(2):
+        taken = await shop.post(asked["id"], "taken")
+        assert (taken.status_code, taken.json()["payment"]["status"]) == (200, "spent")
+
+
 async def test_a_visit_is_completed_by_the_program_and_by_it_alone(
     here: AskingEnv, shop: Program
 ) -> None:
