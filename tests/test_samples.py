@@ -229,7 +229,7 @@ def _is_ours(words: list[str]) -> bool:
     try:
         parser_for(needed).parse_args(with_ids(needed))
     except (argparse.ArgumentError, SystemExit):
-        return all(word.isalpha() and word.islower() for word in words)
+        return all(word.replace("-", "").isalpha() and word.islower() for word in words)
     return True
 
 

@@ -32,6 +32,7 @@ from webapp.elicitations.waiters import Waiters
 from webapp.http.browser import Browser
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
+from webapp.identity.api_keys import ApiKeys
 from webapp.identity.identity import Identity
 from webapp.identity.issuer import Issuer
 from webapp.identity.local_peer import LocalPeers
@@ -88,6 +89,7 @@ class Service:
     signing_in: SigningIn | None
     pairing: Pairing
     user_codes: UserCodes
+    api_keys: ApiKeys
     paces: Rates
     nobodys: Rates  # questions of callers without a name, by address
     hints: Rates  # what nobody has signed, by address
@@ -252,6 +254,7 @@ async def open_service(
         signing_in=signing_in,
         pairing=pairing,
         user_codes=UserCodes(elicitations=elicitations, codes=codes),
+        api_keys=ApiKeys(elicitations),
         paces=Rates(burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=clock),
         nobodys=Rates(burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=clock),
         hints=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=clock),

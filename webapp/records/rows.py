@@ -225,6 +225,26 @@ class KnownServer(Struct, frozen=True, kw_only=True):
     erase_at: datetime | None = None
 
 
+class ApiKey(Struct, frozen=True, kw_only=True):
+    """What is kept of an API key: its id is a keyed hash of its text, which is nowhere.
+
+    `owners` are the users that it is for; none: all of its program's.
+    """
+
+    id: str
+    owner: str
+    program: str
+    scopes: tuple[str, ...]
+    owners: tuple[str, ...]
+    made_at: datetime
+    expires_at: datetime
+    erase_at: datetime
+    used_at: datetime | None = None
+    version: int = 0
+    status: str = "made"  # or revoked
+    due_at: None = None
+
+
 class ClientDeed(Struct, frozen=True, kw_only=True):
     """What a client did last with what it was sent in one mode, and how long that counts."""
 
@@ -289,6 +309,7 @@ Value: TypeAlias = (
     | Standing
     | Check
     | ClientRecord
+    | ApiKey
 )
 ValueT = TypeVar("ValueT", bound=Value)
 
@@ -310,6 +331,7 @@ KINDS: Mapping[type[Struct], str] = {
     Standing: "standing",
     Check: "check",
     ClientRecord: "client",
+    ApiKey: "api key",
 }
 _encode = msgspec.json.Encoder().encode
 _decoders: Mapping[type[Struct], msgspec.json.Decoder[Any]] = {
