@@ -10,6 +10,7 @@ from webapp.cli.operator import does, lists
 from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
 from webapp.identity.api_keys import KeyScope
+from webapp.records.ids import tail_of
 from webapp.records.rows import ApiKey
 from webapp.service import Service
 from webapp.settings.parsers import with_unit
@@ -99,7 +100,7 @@ async def list_api_keys(service: Service) -> Table[ApiKeyRow]:
 
 async def revoke_api_key(service: Service, id: str) -> list[str]:
     """End one at once. Raises Refused."""
-    there = {key.id: key for key in await service.api_keys.all()}
+    there = {tail_of(key): key for key in await service.api_keys.all()}
     meant = the_one(id, there, what="API key", shown_by="api-keys list")
     await service.api_keys.revoke(meant.id)
     return [f"The key of {meant.program} is revoked: it is refused from the next request on."]
@@ -110,7 +111,7 @@ def _row(key: ApiKey, now: datetime) -> ApiKeyRow:
         key.status if key.status == "revoked" else "works" if now < key.expires_at else "expired"
     )
     return ApiKeyRow(
-        id=key.id,
+        id=tail_of(key),
         program=key.program,
         scopes=key.scopes,
         owners=key.owners,

@@ -116,7 +116,7 @@ class ApiKeys:
         return found
 
     def _id(self, text: str) -> str:
-        return self._elicitations.owners.pepper.tag("api key", text, size=18)
+        return SERVICE + self._elicitations.owners.pepper.tag("api key", text, size=18)
 
 
 def new_text() -> str:

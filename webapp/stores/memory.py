@@ -88,7 +88,7 @@ class MemoryStore:
             for record in self._open_contents().in_order(kind, owner=owner, after=after)
             if status is None or record.status == status
         )
-        return tuple(islice(found, limit))
+        return list(islice(found, limit))
 
     async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
         """See Store."""
