@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from flows.errors import StoreUnavailable
 from webapp.stores import postgres_driver as driver
-from webapp.stores.opening import without_password
+from webapp.stores.opening import may_be_unescaped, without_password
 from webapp.stores.postgres_driver import ERRORS, TO_REPEAT, PostgresConnection, PostgresPool, Row
 from webapp.stores.store import Fences, OtherFence
 
@@ -197,6 +197,8 @@ async def _keep(_connection: object) -> None:
 
 async def connect(url: str, *, name: str) -> PostgresConnection:
     """One connection of its own; `name` is the setting that has the address."""
+    if may_be_unescaped(url):
+        raise unavailable(ValueError(), url=url, name=name)
     try:
         return await driver.connect(
             url, timeout=SECONDS, command_timeout=SECONDS, statement_cache_size=0
