@@ -157,6 +157,36 @@ async def test_many_processes_may_open_an_empty_database_at_once(url):
         await store.aclose()
 
 
+async def isolated(url: str, isolation: str) -> None:
+    database = url.partition("@/")[2].partition("?")[0]
+    await said(url, f"ALTER DATABASE {database} SET default_transaction_isolation = '{isolation}'")
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+async def test_the_isolation_that_a_database_has_by_default_is_nobodys_trouble(url, isolation):
+    await isolated(url, isolation)
+    stores = await asyncio.gather(*(open_store(url) for _ in range(3)))
+    await asyncio.gather(
+        *(each.check() for _ in range(40) for each in stores),
+        *(each.write(record(f"{place}")) for place, each in enumerate(stores)),
+        *(each.fence(None) for each in stores),
+    )
+    (row,) = await stores[0].write(record())
+    results = await asyncio.gather(
+        *(each.write(row) for each in stores for _ in range(5)), return_exceptions=True
+    )
+    assert [type(each) for each in results].count(Conflict) == 14
+    for store in stores:
+        await store.aclose()
+
+
+async def test_behind_a_pooler_the_isolation_has_to_be_right(url):
+    await isolated(url, "serializable")
+    async with pooled(shared_server(), url) as address:
+        with pytest.raises(StoreUnavailable, match="default_transaction_isolation is serializable"):
+            await open_store(address, listen=url)
+
+
 async def test_a_user_who_may_make_no_table_is_told_so(url):
     await said(url, "REVOKE CREATE ON SCHEMA public FROM public", "CREATE ROLE reader LOGIN")
     try:
