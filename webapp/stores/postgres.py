@@ -161,7 +161,7 @@ class PostgresStore:
     async def check(self) -> None:
         """See Store."""
         self._refuse_if_closed()
-        if not await self._server.fetch("check"):
+        if not await self._server.fetch_again("check"):
             raise StoreUnavailable(await self.fenced() or "the store's own row is gone")
 
     async def scan(self) -> AsyncIterator[Sequence[Record]]:
@@ -188,7 +188,7 @@ class PostgresStore:
             await self._server.load(columns, behind=behind)
         except UniqueViolation:
             owners, kinds, ids, _, keys, *_ = columns
-            rows = await self._server.fetch("key_holder", owners, kinds, ids, keys)
+            rows = await self._server.fetch_again("key_holder", owners, kinds, ids, keys)
             raise Conflict(record_of(rows[0]) if rows else None) from None
 
     async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
@@ -199,13 +199,13 @@ class PostgresStore:
     async def fenced(self) -> str | None:
         """Why nothing is written."""
         self._refuse_if_closed()
-        rows = await self._server.fetch("fenced")
+        rows = await self._server.fetch_again("fenced")
         return rows[0][0] if rows else None
 
     async def clock(self) -> datetime:
         """What the server's clock says."""
         self._refuse_if_closed()
-        rows = await self._server.fetch("clock")
+        rows = await self._server.fetch_again("clock")
         moment: datetime = rows[0][0]
         return moment
 

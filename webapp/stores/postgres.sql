@@ -149,6 +149,7 @@ SELECT
     current_setting('full_page_writes') AS full_page_writes,
     current_setting('server_encoding') AS encoding,
     pg_is_in_recovery() AS is_standby,
+    current_setting('default_transaction_isolation') AS isolation,
     pg_backend_pid() AS process,
     to_regclass('elicit_store') IS NOT NULL AS is_ours,
     to_regclass('elicit_records') IS NOT NULL AS has_records;

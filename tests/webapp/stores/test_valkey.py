@@ -24,7 +24,7 @@ from tests.support.valkey_server import (
     own_cluster,
     own_valkey,
 )
-from webapp.stores import Conflict, Look, holds_something, open_store
+from webapp.stores import Conflict, Look, holds_something, open_store, without_password
 from webapp.stores.moving import half, move
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.valkey.address import parse_address
@@ -95,6 +95,9 @@ class TestAddress:
         ("url", "why"),
         [
             ("valkey://me:hunter2/with#hash@cache.example", "%23"),
+            ("valkey://me:7/hunter2@cache.example", "%2F"),
+            ("valkey://me:7?hunter2=a@cache.example", "%3F"),
+            ("valkey://me:[hunter2@cache.example", "%40"),
             ("valkey://me:hunter2@cache.example:no/0", "valkey://user:password@host:6379/0"),
             ("valkey://:hunter2@", "names no host"),
             ("valkey:///3", "names no host"),
@@ -109,6 +112,8 @@ class TestAddress:
         with pytest.raises(ValueError) as refusal:
             parse_address(url)
         assert why in str(refusal.value)
+        if "@" in url.rpartition("hunter2")[2]:
+            assert "hunter2" not in f"{refusal.value}{without_password(url)}"
 
 
 class TestStart:
