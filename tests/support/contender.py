@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
 from tests.support.records import record
-from webapp.stores import Conflict, open_store
+from webapp.stores import Conflict, Record, open_store
 
 
 def say(what):
@@ -42,7 +42,7 @@ async def contend(address, name):
     unseen = {item_id for item_id, _ in lost}
     while unseen:
         seen = await anext(watch)
-        if seen is None:  # something may have been missed
+        if not isinstance(seen, Record):  # something may have been missed
             found = await store.list("elicitation", owner="a", limit=1000)
             unseen -= {item.id for item in found if item.status != "pending"}
             continue

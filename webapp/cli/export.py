@@ -17,7 +17,7 @@ from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.cli.operator import OWNER_CHARACTERS, shows
 from webapp.cli.people import add_owner, owner_of
-from webapp.records.rows import Approval, ClientRecord, KeptSecret, ValueT
+from webapp.records.rows import Approval, ClientRecord, KeptSecret, StoredWebhook, ValueT
 from webapp.service import Service
 
 # What is told of each kind of row.
@@ -36,6 +36,10 @@ _UNRESOLVED = (
     *("elicitation_id", "tool", "what", "seller", "session", "amount", "currency", "status"),
     *("found_at", "paid", "paid_currency"),
 )
+_WEBHOOK = (
+    *("seller", "type", "event", "session", "elicitation_id", "status", "received_at"),
+    *("erase_at", "body"),
+)
 _APPROVAL = ("server", "tool", "about", "given_at", "until", "status")
 _CLIENT = ("name", "release", "forms", "links")
 _SECRET = ("status",)
@@ -51,6 +55,7 @@ class Export(Struct, frozen=True, kw_only=True):
     accounts: list[dict[str, Any]]
     payments: list[dict[str, Any]]
     unresolved_payments: list[dict[str, Any]]
+    webhooks: list[dict[str, Any]]
     approvals: list[dict[str, Any]]
     clients: list[dict[str, Any]]
     secrets: list[dict[str, Any]]
@@ -78,6 +83,7 @@ async def export_owner(service: Service, owner: str) -> Export:
         accounts=await told(Connection, _ACCOUNT),
         payments=await told(Payment, _PAYMENT),
         unresolved_payments=await told(UnresolvedPayment, _UNRESOLVED),
+        webhooks=await told(StoredWebhook, _WEBHOOK),
         approvals=await told(Approval, _APPROVAL),
         clients=await told(ClientRecord, _CLIENT),
         secrets=await told(KeptSecret, _SECRET),

@@ -2,8 +2,9 @@
 
 What could go wrong: money that is lost with its row: a payment that comes late, a refund that is
 on its way, a bank's claim. So payments and the questions that may still be paid stay until their
-own time, and that is said. A provider that keeps a grant which nobody here knows of any more: so
-accounts are disconnected there first, and nothing is erased where that did not work.
+own time, and that is said; of webhooks stays what they say of the money. A provider that keeps a
+grant which nobody here knows of any more: so accounts are disconnected there first, and nothing is
+erased where that did not work.
 """
 
 import argparse
@@ -69,6 +70,11 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
         if asked.status in _OPEN:
             await service.elicitations.end(asked, Status.CANCELLED)
     await _erase(service, tag)
+    if waiting := await _forget_payers(service, tag):
+        said.append(
+            f"{counted(waiting)} of webhooks that wait to be looked into keep what they say of "
+            "the payer. Run this again when elicit webhooks list shows none that waits."
+        )
     left = [each async for page in records_of(service, tag) for each in page if _is_sealed(each)]
     until = await destroy_purged(owners, tag, left, now=now)
     said.append("It is erased. Backups of before have it still, until you erase those.")
@@ -124,6 +130,18 @@ async def _erase(service: Service, owner: str) -> None:
         while await store.erase(owner=owner, before=now):
             pass
     raise CommandRefused("Somebody goes on writing there: stop their calls, and run it again.")
+
+
+async def _forget_payers(service: Service, owner: str) -> int:
+    """Webhooks have the payer's name and address in their bodies; how many keep them, for now."""
+    hooks = await service.elicitations.rows.all(StoredWebhook, owner=owner, skips_unreadable=True)
+    waiting = 0
+    for hook in hooks:
+        try:
+            waiting += not await service.hooks.forget_body(hook)
+        except Conflict:  # somebody is at work on it
+            waiting += 1
+    return waiting
 
 
 async def _asked_for_money(service: Service, owner: str) -> set[str]:

@@ -23,6 +23,7 @@ from webapp.mcp.shares import ClientSession, SessionRoom, Shares
 
 SESSION_HEADER = b"mcp-session-id"
 VERSION_HEADER = b"mcp-protocol-version"
+_RETRY_AFTER = {HTTPStatus.TOO_MANY_REQUESTS: b"60", HTTPStatus.SERVICE_UNAVAILABLE: b"1"}
 _SESSION_KEY = "elicit.session"
 _log = logging.getLogger(__name__)
 
@@ -171,7 +172,7 @@ async def refuse(send: Send, status: HTTPStatus, why: str) -> None:
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": why}}
     body = json.dumps(error).encode()
     headers = [
-        *([(b"retry-after", b"60")] if status == HTTPStatus.TOO_MANY_REQUESTS else []),
+        *([(b"retry-after", _RETRY_AFTER[status])] if status in _RETRY_AFTER else []),
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),

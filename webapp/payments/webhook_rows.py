@@ -44,6 +44,13 @@ def event_of(hook: StoredWebhook, gateway: Signs) -> Notice:
     return hook.said or gateway.kept_notice(hook.body.encode())
 
 
+def without_address(event: Notice) -> Notice:
+    """Nobody is sent to a page that only an event told of, and it may be long."""
+    if event.session is None:
+        return event
+    return with_other(event, session=with_other(event.session, url=None))
+
+
 class WebhookRows:
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
@@ -75,7 +82,7 @@ class WebhookRows:
             event=event.id,
             type=event.type,
             transition=says and pepper.tag("transition", seller.name, says),
-            said=None if body.is_whole else _without_address(event),
+            said=None if body.is_whole else without_address(event),
         )
 
     def is_applied(self, hook: StoredWebhook) -> bool:
@@ -101,13 +108,6 @@ class WebhookRows:
         if status in ("waiting", "refused") and why != "payment":
             _log.warning("payment.mismatch", extra={"id": hook.id, "why": why})
         return status
-
-
-def _without_address(event: Notice) -> Notice:
-    """Nobody is sent to a page that only an event told of, and it may be long."""
-    if event.session is None:
-        return event
-    return with_other(event, session=with_other(event.session, url=None))
 
 
 def heard_events(payment: Payment, event: Notice, *, now: datetime) -> Payment:

@@ -24,7 +24,13 @@ from webapp.payments.late_events import LateEvents, later, may_be_ours
 from webapp.payments.orphaned_events import OrphanedEvents
 from webapp.payments.payments import Payments
 from webapp.payments.unsigned_notices import UnsignedNotices
-from webapp.payments.webhook_rows import WebhookBody, WebhookRows, body_of, event_of
+from webapp.payments.webhook_rows import (
+    WebhookBody,
+    WebhookRows,
+    body_of,
+    event_of,
+    without_address,
+)
 from webapp.records.owners import SERVICE
 from webapp.records.rows import StoredWebhook
 from webapp.stores import Conflict
@@ -81,6 +87,21 @@ class Webhooks:
         stored = replace(stored, replayed_at=self._elicitations.clock())
         await self._elicitations.write(stored)
         return stored
+
+    async def forget_body(self, hook: StoredWebhook) -> bool:
+        """Keep of one that is done what it said of the money, and not who paid.
+
+        False for one that waits: what it is held against is not known yet.
+        """
+        if hook.status == "waiting":
+            return False
+        if hook.body:
+            try:
+                said = without_address(event_of(hook, self._signing(hook)))
+            except NotConfigured:  # nobody can take it again either
+                said = hook.said
+            await self._elicitations.write(replace(hook, body="", is_whole=False, said=said))
+        return True
 
     async def reconcile(self, hook: StoredWebhook) -> None:
         """An event about what we did not know: is it ours after all? We ask.

@@ -6,9 +6,10 @@ challenge that no other program can answer, and the end of the connection.
 
 The other worker's application sends nothing more before this one has handed on what came before, so
 it knows as well as at a connection of its own what reached the client. A client that goes away
-closes the connection between the workers. A worker that goes away before it answered is one that
-has no such session; where its answer had begun, that ends, and the client takes its stream up again
-(Last-Event-ID), or begins a new session.
+closes the connection between the workers. A worker that is busy, as a tool that computes holds up
+its loop, has its sessions all the same: the client is told to come again. A worker that goes away
+before it answered is one that has no such session; where its answer had begun, that ends, and the
+client takes its stream up again (Last-Event-ID), or begins a new session.
 """
 
 import asyncio
@@ -38,7 +39,8 @@ from webapp.http.connection import (
 )
 from webapp.workers.envelope import CHALLENGE_BYTES, BadEnvelope, Envelope, Sealing
 
-_GREETING_SECONDS = 10.0
+GREETING_SECONDS = 10.0
+_ENVELOPE_SECONDS = 60.0  # longer: the other worker, whose client waits, is busy as well
 _ENVELOPE_BYTES_AT_MOST = 512 * 1024
 _FRAME_BYTES_AT_MOST = 256 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
@@ -67,6 +69,10 @@ class _HandedOn(Struct, array_like=True, tag=3):
 
 
 _Frame: TypeAlias = _Start | _Piece | _HandedOn
+
+
+class Busy(Exception):
+    """The other worker listens and has no time: it does not know of the request."""
 
 
 class _Gone(Exception):
@@ -115,9 +121,12 @@ class _Channel:
 class Relay:
     """This worker's end of all exchanges with the others of its folder."""
 
-    def __init__(self, app: ASGIApp, *, name: str, folder: Path, ring: Ring) -> None:
+    def __init__(
+        self, app: ASGIApp, *, name: str, folder: Path, ring: Ring, greeting_seconds: float
+    ) -> None:
         """`app` answers what is of this worker's sessions."""
         self._app = app
+        self._greeting_seconds = greeting_seconds
         self._name = name
         self._folder = folder
         self._ring = ring
@@ -148,7 +157,7 @@ class Relay:
             await asyncio.gather(*self._answering, return_exceptions=True)
 
     async def pass_on(self, to: str, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Have that worker answer; False if it is gone, or was before it answered."""
+        """Have that worker answer; False if it is gone, or was before it answered. Raises Busy."""
         path = self._folder / to
         try:
             reader, writer = await asyncio.open_unix_connection(path)
@@ -177,11 +186,14 @@ class Relay:
                 await asyncio.wait({sending})
 
         try:
-            async with asyncio.timeout(_GREETING_SECONDS):
-                challenge = await reader.readexactly(CHALLENGE_BYTES)
+            try:
+                async with asyncio.timeout(self._greeting_seconds):
+                    challenge = await reader.readexactly(CHALLENGE_BYTES)
+            except TimeoutError:
+                raise Busy from None
             _write(writer, envelope.seal(self._ring, to=to, challenge=challenge))
             await watched(passing)(scope, receive, send)
-        except (_Gone, OSError, EOFError, TimeoutError):
+        except (_Gone, OSError, EOFError):
             if not has_begun:
                 return False
             with suppress(OSError):  # nor may the client be there
@@ -243,7 +255,7 @@ class Relay:
         challenge = secrets.token_bytes(CHALLENGE_BYTES)
         writer.write(challenge)
         try:
-            async with asyncio.timeout(_GREETING_SECONDS):
+            async with asyncio.timeout(_ENVELOPE_SECONDS):
                 sealed = await _read(reader, at_most=_ENVELOPE_BYTES_AT_MOST)
             envelope = Envelope.open(sealed, self._ring, to=self._name, challenge=challenge)
         except (BadEnvelope, TimeoutError) as error:

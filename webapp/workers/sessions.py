@@ -26,7 +26,7 @@ from webapp.server import MCP_PATH, HostedApplication
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Store
-from webapp.workers.relay import Relay, RelayUnusable
+from webapp.workers.relay import GREETING_SECONDS, Busy, Relay, RelayUnusable
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"(?:[a-z0-9][a-z0-9-]{0,31}-)?(?P<socket>[0-9a-f]{16})")
@@ -73,12 +73,26 @@ async def routed(
 class RoutedSessions:
     """Passes to the application what is of this worker's sessions, or of none."""
 
-    def __init__(self, app: ASGIApp, *, name: str, folder: Path, ring: Ring) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        name: str,
+        folder: Path,
+        ring: Ring,
+        greeting_seconds: float = GREETING_SECONDS,
+    ) -> None:
         """`folder` is where the workers that share these sessions reach each other."""
         self._app = app
         self._suffix = f".{name}"
         self._own = _socket_of(name)
-        self._relay = Relay(self._answer, name=self._own or name, folder=folder, ring=ring)
+        self._relay = Relay(
+            self._answer,
+            name=self._own or name,
+            folder=folder,
+            ring=ring,
+            greeting_seconds=greeting_seconds,
+        )
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator[None]:
@@ -96,8 +110,16 @@ class RoutedSessions:
             await self._app(scope, receive, send)
         elif other in (None, self._own):
             await self._answer(scope, receive, send)
-        elif not await self._relay.pass_on(str(other), scope, receive, send):
-            await refuse(send, HTTPStatus.NOT_FOUND, "Session not found")
+        else:
+            await self._pass_on(str(other), scope, receive, send)
+
+    async def _pass_on(self, to: str, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if not await self._relay.pass_on(to, scope, receive, send):
+                await refuse(send, HTTPStatus.NOT_FOUND, "Session not found")
+        except Busy:
+            why = "The process that has this session is busy: send the same again in a moment"
+            await refuse(send, HTTPStatus.SERVICE_UNAVAILABLE, why)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Without our name for the library, and with it for the client."""

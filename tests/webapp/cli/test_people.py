@@ -24,7 +24,7 @@ from webapp.cli.export import Export, export_owner
 from webapp.cli.purge import purge_owner
 from webapp.command import CommandRefused
 from webapp.records.owners import DATA_KEY, open_owners, unwrapped
-from webapp.records.rows import Rows
+from webapp.records.rows import Rows, StoredWebhook
 from webapp.service import Service
 from webapp.stores import open_store
 
@@ -39,6 +39,10 @@ async def data_keys_of(service: Service, owner: str) -> tuple[bytes, ...]:
     record = await owners.store.read(owner, DATA_KEY, owner)
     assert record is not None
     return unwrapped(owners.ring, record).keys
+
+
+async def hooks_of(service: Service, owner: str) -> list[StoredWebhook]:
+    return list(await service.elicitations.rows.all(StoredWebhook, owner=owner))
 
 
 async def exported(service: Service, owner: str) -> str:
@@ -110,6 +114,37 @@ async def test_what_was_paid_stays_and_a_late_payment_finds_its_question(shop: S
         assert sorted(await shop.ledger()) == ["open", "spent"]
         told = await export_owner(shop.service, owner)
         assert [each["amount"] for each in told.payments] == [900, 900]
+
+
+async def test_a_payers_name_is_told_to_them_and_leaves_with_the_purge(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await buy.pay()
+        await buy.result()
+        (payment,) = await shop.payments()
+        (hook,) = await hooks_of(shop.service, payment.owner)
+        (told,) = (await export_owner(shop.service, payment.owner)).webhooks
+        assert (told["session"], told["body"]) == (payment.session, hook.body)
+        await purge_owner(shop.service, payment.owner, is_sure=True)
+        (left,) = await hooks_of(shop.service, payment.owner)
+        assert left.body == ""
+        assert (left.event, left.session) == (hook.event, hook.session)
+        replayed = await shop.service.hooks.replay(left)  # it says of the money what it said
+        assert replayed.status == hook.status
+        assert await shop.ledger() == ["spent"]
+
+
+async def test_a_webhook_that_waits_keeps_its_words_until_it_is_looked_into(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await buy.pay()
+        await buy.result()
+        (payment,) = await shop.payments()
+        (hook,) = await hooks_of(shop.service, payment.owner)
+        waiting = msgspec.structs.replace(hook, status="waiting", transition=None)
+        await shop.service.elicitations.write(waiting)
+        said = await purge_owner(shop.service, payment.owner, is_sure=True)
+        assert any(one.startswith("1 record of webhooks that wait") for one in said), said
+        (left,) = await hooks_of(shop.service, payment.owner)
+        assert left.body == hook.body
 
 
 async def test_a_second_purge_destroys_the_data_key_that_a_copy_of_the_store_was_sealed_under() -> (

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
 from tests.support.records import record
-from webapp.stores import open_store
+from webapp.stores import Record, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.sqlite_batch import ROWS_AT_MOST
@@ -401,7 +401,7 @@ async def test_nothing_slips_between_another_s_commit_and_ours(path):
     async with asyncio.timeout(300):
         while unseen:
             seen = await anext(watch)
-            assert seen is not None
+            assert isinstance(seen, Record)
             unseen.remove(seen.id)
     await store.aclose()
     await other.aclose()

@@ -13,6 +13,7 @@ import pytest
 
 from flows.errors import StoreUnavailable
 from tests.support.records import record
+from webapp.stores import Record
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.sqlite_file import FREE_BYTES_AT_LEAST
 
@@ -113,7 +114,7 @@ async def test_a_check_writes_and_tells_nobody(store: SqliteStore, path: Path) -
     await store.write(record("a-2"))
     async with asyncio.timeout(300):
         seen = await anext(watch)
-    assert seen is not None
+    assert isinstance(seen, Record)
     assert seen.id == "a-2"
     await other.aclose()
 

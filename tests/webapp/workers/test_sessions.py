@@ -1,14 +1,18 @@
 """Sessions of 2025-11-25 where two workers serve one store, and a request may come to either."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from flows import elicit
 from tests.support.mcp_server import new_server
+from tests.support.service_env import RING
 from tests.support.users import calling
 from tests.support.workers import in_file, two_workers
+from webapp.workers.sessions import RoutedSessions, new_name
 
 LISTING = {"id": 5, "method": "tools/list"}
 
@@ -72,6 +76,25 @@ async def test_the_session_of_a_worker_that_is_gone_does_not_exist(store):
             answer = await workers.answered(0, message=LISTING, headers=asked)
             assert answer.status == 404
             assert "Session not found" in answer.body
+
+
+async def test_the_session_of_a_worker_that_is_busy_is_not_said_to_be_gone(tmp_path):
+    async def nobody(*_: object) -> None:
+        raise AssertionError("it is another worker's")
+
+    busy, free = new_name(""), new_name("")
+    routed = RoutedSessions(nobody, name=free, folder=tmp_path, ring=RING, greeting_seconds=0.01)
+    with socket.socket(socket.AF_UNIX) as listener:  # it listens, and nobody comes to the door
+        listener.bind(str(tmp_path / busy))
+        listener.listen()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(routed)) as client:
+            headers = {"mcp-session-id": f"6f1c.{busy}"}
+            answer = await client.post("http://127.0.0.1/mcp", json=LISTING, headers=headers)
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"] == "1"
+            listener.close()
+            answer = await client.post("http://127.0.0.1/mcp", json=LISTING, headers=headers)
+            assert answer.status_code == 404
 
 
 async def test_a_long_answer_arrives_whole(store):
