@@ -68,8 +68,8 @@ def _schemas(document: _Json) -> Iterator[str]:
 
 def _named(body: _Json) -> str:
     """Of a body, what its schema is called; nothing where it has none of ours."""
-    for media in cast("Mapping[str, _Json]", body.get("content", {})).values():
-        return _last((media.get("schema") or {}).get("$ref", ""))
+    for media in cast("Mapping[str, Mapping[str, _Json]]", body.get("content", {})).values():
+        return _last(str(media.get("schema", {}).get("$ref", "")))
     return ""
 
 
