@@ -81,8 +81,8 @@ async def test_a_key_for_one_user_reaches_no_other(here: AskingEnv, shop: Progra
 async def test_no_key_answers_this_machines_own_user_or_a_gate(here: AskingEnv) -> None:
     owner = here.service.identity.local_owner
     names = ("uid:0", "local", owner)
-    desk = program_at(here, program="desk", scope=KeyScope.APPROVE, owners=names)
-    async with desk as desk:
+    approving = program_at(here, program="desk", scope=KeyScope.APPROVE, owners=names)
+    async with approving as desk:
         for kind, whose in (("confirm", owner), ("gate", owner)):
             fresh = question_in_store(here.service, kind=kind, join=kind)
             id = here.service.elicitations.new_id(whose)

@@ -45,8 +45,9 @@ def _operations(document: _Json) -> Iterator[str]:
             yield f"<p>{escape(operation.get('description') or '')}</p>"
             if parameters := operation.get("parameters"):
                 yield f"<ul>{''.join(map(_parameter, parameters))}</ul>"
-            bodies = [operation.get("requestBody") or {}, *operation["responses"].values()]
-            named = [name for body in bodies if (name := _named(body))]
+            sent = cast("list[_Json]", [operation.get("requestBody") or {}])
+            answers = cast("list[_Json]", list(operation["responses"].values()))
+            named = [name for body in (*sent, *answers) if (name := _named(body))]
             if named:
                 yield f"<p>{', '.join(map(escape, dict.fromkeys(named)))}</p>"
 
@@ -68,8 +69,8 @@ def _schemas(document: _Json) -> Iterator[str]:
 
 def _named(body: _Json) -> str:
     """Of a body, what its schema is called; nothing where it has none of ours."""
-    for media in cast("Mapping[str, _Json]", body.get("content", {})).values():
-        return _last((media.get("schema") or {}).get("$ref", ""))
+    for media in cast("Mapping[str, Mapping[str, _Json]]", body.get("content", {})).values():
+        return _last(str(media.get("schema", {}).get("$ref", "")))
     return ""
 
 

@@ -220,4 +220,6 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
         verb=_with_message(elicit.secret),
     ),
 }
-_FIELDS: Final = frozenset().union(*(asked.needs | asked.takes for asked in _ASKED.values()))
+_FIELDS: Final = frozenset(
+    name for asked in _ASKED.values() for name in (*asked.needs, *asked.takes)
+)

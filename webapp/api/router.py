@@ -6,7 +6,7 @@ each carries headers that forbid both, and each error is problem details (RFC 94
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from litestar import Litestar, Response
 from litestar.di import Provide
@@ -136,7 +136,6 @@ def _problem(error: Exception) -> Response[Any] | None:
 
 def _faults_in(error: ValidationException) -> str:
     """What is wrong, and where; the framework's own first sentence names our address."""
-    extra = error.extra if isinstance(error.extra, list) else []
-    faults = [fault for fault in extra if isinstance(fault, dict)]
+    faults = cast("list[dict[str, str]]", error.extra if isinstance(error.extra, list) else [])
     said = [f"{fault.get('key', 'body')}: {fault.get('message')}" for fault in faults]
     return f"The request does not fit: {'; '.join(said) or 'see /api/reference'}."
