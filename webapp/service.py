@@ -55,6 +55,7 @@ from webapp.payments.payments import Payments
 from webapp.payments.webhook_log import KEPT as WEBHOOK_KEPT
 from webapp.payments.webhook_log import WebhookLog
 from webapp.payments.webhooks import Webhooks
+from webapp.records.chain import AuditChain
 from webapp.records.owners import open_owners
 from webapp.records.rows import Approval, StoredWebhook, TurnedAway
 from webapp.settings.identity import IdentitySettings
@@ -171,6 +172,8 @@ async def open_service(
         telemetry=telemetry,
     )
     elicitations.rows.longer = _longer_kept(policies)
+    if policies.audit:
+        elicitations.rows.chain = AuditChain(owners, clock=clock, kept=policies.keep_audit)
     who, tokens = who or IdentitySettings(), Tokens(ring, origin=public_url)
     links = Links(tokens=tokens, public_url=public_url)
     browser = Browser(public_url=public_url, csrf_keys=partial(ring.derive_all, "csrf"))

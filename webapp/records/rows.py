@@ -21,6 +21,8 @@ from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
+from webapp.records.chain import AuditChain
+from webapp.records.entries import Words
 from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
 from webapp.records.owners import Owners
 from webapp.records.seal import Row
@@ -323,6 +325,8 @@ class Rows:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
         self._store = owners.store
+        self.chain: AuditChain | None = None  # where changes are told of, if they are
+        self._words = Words(KINDS, stored=self._stored)
         self.ids = RowIds(owners.pepper)
         self.longer: Mapping[type[Struct], timedelta] = {}  # than by itself is kept, or less
         self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
@@ -338,7 +342,7 @@ class Rows:
         key is taken. Raises Conflict.
         """
         sealed = [await self._sealed(value) for value in values]
-        records = [
+        records = tuple(
             Record(
                 owner=value.owner,
                 kind=KINDS[type(value)],
@@ -351,8 +355,14 @@ class Rows:
                 sealed=its_bytes,
             )
             for value, its_bytes in zip(values, sealed, strict=True)
-        ]
-        await self._store.write(*records)
+        )
+        moved = await self._words.moved(values) if self.chain is not None else ()
+        if self.chain is not None and moved:
+            await self.chain.write(values[0].owner, records, *moved)
+        else:
+            await self._store.write(*records)
+        for value in values:
+            self._words.remember(value, version=value.version + 1)
         return [replace(value, version=value.version + 1) for value in values]
 
     def _erase_at(self, value: Value) -> datetime | None:
@@ -415,7 +425,11 @@ class Rows:
         value = cast("ValueT", _decoders[kind].decode(plain))
         if (value.status, getattr(value, "row_key", None)) != (record.status, record.key):
             raise Unreadable
+        self._words.remember(value, version=record.version)
         return replace(value, version=record.version)
+
+    async def _stored(self, value: Value) -> Value | None:
+        return await self.read(type(value), owner=value.owner, id=value.id)
 
     async def _sealed(self, value: Value) -> bytes:
         locker = self._owners.cached(value.owner) or await self._owners.locker(value.owner)
