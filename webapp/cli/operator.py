@@ -119,7 +119,10 @@ async def _operate(
         except StoreUnavailable as error:
             raise CommandRefused(error.why) from error
         try:
-            left_out = service.elicitations.rows.left_out = []
+            rows = service.elicitations.rows
+            left_out = rows.left_out = []
+            if rows.chain is not None:
+                rows.chain.by = "operator"
             return await work(service), left_out
         except Unreadable as error:
             raise CommandRefused(f"The store cannot be read: {error}") from error

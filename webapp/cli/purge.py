@@ -20,6 +20,7 @@ from flows.payments.unresolved import UnresolvedPayment
 from webapp.cli.operator import OWNER_CHARACTERS, counted, does, kind_word
 from webapp.cli.people import add_owner, owner_of, records_of
 from webapp.command import CommandRefused
+from webapp.records.chain import AUDIT
 from webapp.records.owners import DATA_KEY
 from webapp.records.rows import KINDS, EarlyEvent, StoredWebhook
 from webapp.service import Service
@@ -28,8 +29,10 @@ from webapp.stores import Conflict, Record
 # With what opens them, which is the person's data key.
 _STAYS = {
     DATA_KEY,
+    AUDIT,
     *(KINDS[one] for one in (Payment, UnresolvedPayment, StoredWebhook, EarlyEvent)),
 }
+_UNTOLD = (AUDIT, DATA_KEY)
 _AT_ONCE = 100
 _ROUNDS_AT_MOST = 20
 _OPEN = (Status.PENDING, Status.OPENED)
@@ -53,7 +56,7 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     paid = await _asked_for_money(service, tag)
     erased = [each for each in there if not _stays(each, paid)]
     said = [f"{counted(len(erased))} of {tag[:OWNER_CHARACTERS]}: {_kinds(erased)}"]
-    if stays := [each for each in there if _stays(each, paid) and each.kind != DATA_KEY]:
+    if stays := [each for each in there if _stays(each, paid) and each.kind not in _UNTOLD]:
         said.append(
             f"{counted(len(stays))} of payments stay, without a name: {_kinds(stays)}. Payments "
             "are erased after ten years, the others 30 days after they are over."
@@ -64,6 +67,7 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     for asked in await service.elicitations.rows.all(Elicitation, owner=tag, skips_unreadable=True):
         if asked.status in _OPEN:
             await service.elicitations.end(asked, Status.CANCELLED)
+    await service.elicitations.rows.tell(tag, "erased")
     await _erase(service, tag)
     return [*said, "It is erased. Backups of before have it still, until you erase those."]
 

@@ -118,7 +118,16 @@ async def _drop(store: Store, ring: Ring, record: Record, *, now: datetime) -> b
         return current.since + HEARD_AFTER
     try:
         await store.write(
-            wrapped(ring, record, replace(current, keys=current.keys[:1], since=None))
+            wrapped(
+                ring,
+                record,
+                replace(
+                    current,
+                    keys=current.keys[:1],
+                    former=current.keys[1:] + current.former,
+                    since=None,
+                ),
+            )
         )
     except Conflict:
         return False  # somebody else is at it

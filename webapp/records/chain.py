@@ -67,6 +67,7 @@ class Stored(Struct, frozen=True, array_like=True):
 class Block(Struct, frozen=True, array_like=True):
     before: ChainLink
     entries: tuple[Stored, ...] = ()
+    end: bytes = b""  # the hash after the last of them
 
 
 class _Job(Struct, eq=False):
@@ -244,7 +245,7 @@ class _OwnersChain:
             sealed = locker.seal(_row(owner, link.count + 1), told)
             stored = Stored(until=until, sealed=sealed)
             link = linked(owners.pepper, owner, link, stored)
-            block = replace(block, entries=(*block.entries, stored))
+            block = replace(block, entries=(*block.entries, stored), end=link.hash)
             if record is None:
                 record = _fresh(owner, block.before)
         assert record is not None, "there is an entry at least"

@@ -45,6 +45,9 @@ class DataKeys(Struct, frozen=True, kw_only=True):
     keys: tuple[bytes, ...]
     made_under: bytes = b""
     since: datetime | None = None
+    former: tuple[
+        bytes, ...
+    ] = ()  # what the audit of before is sealed under, which nobody rewrites
 
     def __repr__(self) -> str:
         return f"DataKeys({len(self.keys)} ***)"
@@ -107,6 +110,14 @@ class Owners:
             if len(self._lockers) > CACHED_AT_MOST:
                 self._lockers.popitem(last=False)
         return found
+
+    async def reader(self, owner: str) -> Locker | None:
+        """What opens the owner's audit, also that of before a leak; None for who was erased."""
+        found = await self.store.read(owner, DATA_KEY, owner)
+        if found is None:
+            return None
+        data_keys = unwrapped(self._ring, found)
+        return Locker(*data_keys.keys, *data_keys.former)
 
     def forget(self, owner: str | None) -> None:
         """Another process may have made new data keys, for this owner or for anybody (None)."""

@@ -6,7 +6,7 @@ The whole value is inside the seal, its status too, so that a changed column is 
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -21,12 +21,14 @@ from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
-from webapp.records.chain import AuditChain
-from webapp.records.entries import Words
+from webapp.records.entries import Entry, Words
 from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
 from webapp.records.owners import Owners
 from webapp.records.seal import Row
 from webapp.stores import Record
+
+if TYPE_CHECKING:
+    from webapp.records.chain import AuditChain
 
 ROWS_AT_ONCE = 100
 _log = logging.getLogger(__name__)
@@ -326,7 +328,7 @@ class Rows:
         self._owners = owners
         self._store = owners.store
         self.chain: AuditChain | None = None  # where changes are told of, if they are
-        self._words = Words(KINDS, stored=self._stored)
+        self._words = Words[Value](KINDS, stored=self._stored)
         self.ids = RowIds(owners.pepper)
         self.longer: Mapping[type[Struct], timedelta] = {}  # than by itself is kept, or less
         self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
@@ -427,6 +429,11 @@ class Rows:
             raise Unreadable
         self._words.remember(value, version=record.version)
         return replace(value, version=record.version)
+
+    async def tell(self, owner: str, what: str) -> None:
+        """Let the owner's chain say what was done with all of it."""
+        if self.chain is not None:
+            await self.chain.write(owner, (), Entry(kind="owner", what=what, about=""))
 
     async def _stored(self, value: Value) -> Value | None:
         return await self.read(type(value), owner=value.owner, id=value.id)

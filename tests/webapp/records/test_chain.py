@@ -91,9 +91,8 @@ async def test_the_chain_is_off_where_it_is_set_so() -> None:
 async def test_a_chain_goes_on_where_its_newest_block_was_taken_away_and_says_so(
     here: Service,
 ) -> None:
-    for number in range(20):
-        question = await asked(here, join=str(number))
-    store, owner = here.elicitations.store, question.owner
+    questions = [await asked(here, join=str(number)) for number in range(20)]
+    store, owner = here.elicitations.store, questions[0].owner
     newest = await store.find(owner, AUDIT, HEAD)
     assert newest is not None
     await store.write(replace(newest, erase_at=here.clock()))
@@ -118,9 +117,11 @@ async def test_a_hundred_settles_of_one_owner_by_two_processes_are_all_told_of(
     kind: str, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as stack:
+        store: Store
+        other: Store
         if kind == "memory":
-            store: Store = MemoryStore()
-            other: Store = store.sibling()
+            store = first = MemoryStore()
+            other = first.sibling()
         else:
             address = await stack.enter_async_context(STORES[kind](tmp_path))
             store, other = [await open_store(address) for _ in range(2)]
