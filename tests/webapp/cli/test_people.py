@@ -8,6 +8,7 @@ from mcp.server.mcpserver import MCPServer
 
 from flows import elicit
 from tests.support.account_env import stored
+from tests.support.chains import told_of
 from tests.support.cli import called
 from tests.support.mcp_sandbox import KEY, caller_at_sandbox
 from tests.support.records import record, scanned
@@ -64,6 +65,7 @@ async def test_a_purge_gives_accounts_back_at_their_provider_and_erases_all() ->
         assert ["key-1-of-octocat" in body for body in network.revoked] == [True]
         assert await stored(service) == []
         assert await kinds_of(service, kept.owner) == {"audit", "data key"}
+        assert (await told_of(service, kept.owner))[-1].what == "erased"
         left = await scanned(service.elicitations.store)
         assert [each for each in left if each.owner != kept.owner] == others
 
