@@ -56,6 +56,8 @@ from webapp.payments.payments import Payments
 from webapp.payments.webhook_log import KEPT as WEBHOOK_KEPT
 from webapp.payments.webhook_log import WebhookLog
 from webapp.payments.webhooks import Webhooks
+from webapp.records.chain import AuditChain
+from webapp.records.heads import Heads
 from webapp.records.owners import open_owners
 from webapp.records.rows import Approval, StoredWebhook, TurnedAway
 from webapp.settings.identity import IdentitySettings
@@ -101,6 +103,7 @@ class Service:
     limits: CallLimits
     readiness: Readiness
     telemetry: Telemetry
+    heads: Heads
     clients: McpClients
     public_url: str
     sandbox_url: str | None
@@ -173,6 +176,9 @@ async def open_service(
         telemetry=telemetry,
     )
     elicitations.rows.longer = _longer_kept(policies)
+    chain = AuditChain(owners, clock=clock, kept=policies.keep_audit)
+    if policies.audit:
+        elicitations.rows.chain = chain
     who, tokens = who or IdentitySettings(), Tokens(ring, origin=public_url)
     links = Links(tokens=tokens, public_url=public_url)
     browser = Browser(public_url=public_url, csrf_keys=partial(ring.derive_all, "csrf"))
@@ -267,6 +273,7 @@ async def open_service(
         limits=limits,
         readiness=Readiness(store),
         telemetry=telemetry,
+        heads=Heads(owners, ring, chain),
         clients=McpClients(elicitations, settings=policies, silence=limits.silence),
         public_url=public_url.rstrip("/"),
         sandbox_url=sandbox_url,

@@ -110,7 +110,10 @@ async def _operate(
     """What it gives, and what it could not read."""
     async with connected(settings) as service:
         try:
-            left_out = service.elicitations.rows.left_out = []
+            rows = service.elicitations.rows
+            left_out = rows.left_out = []
+            if rows.chain is not None:
+                rows.chain.by = "operator"
             return await work(service), left_out
         except Unreadable as error:
             raise CommandRefused(f"The store cannot be read: {error}") from error

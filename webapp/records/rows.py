@@ -6,7 +6,7 @@ The whole value is inside the seal, its status too, so that a changed column is 
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -21,10 +21,14 @@ from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
+from webapp.records.entries import Entry, Words
 from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
 from webapp.records.owners import Owners
 from webapp.records.seal import Row
 from webapp.stores import Record
+
+if TYPE_CHECKING:
+    from webapp.records.chain import AuditChain
 
 ROWS_AT_ONCE = 100
 _log = logging.getLogger(__name__)
@@ -345,6 +349,8 @@ class Rows:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
         self._store = owners.store
+        self.chain: AuditChain | None = None  # where changes are told of, if they are
+        self._words = Words[Value](KINDS, stored=self._stored)
         self.ids = RowIds(owners.pepper)
         self.longer: Mapping[type[Struct], timedelta] = {}  # than by itself is kept, or less
         self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
@@ -360,7 +366,7 @@ class Rows:
         key is taken. Raises Conflict.
         """
         sealed = [await self._sealed(value) for value in values]
-        records = [
+        records = tuple(
             Record(
                 owner=value.owner,
                 kind=KINDS[type(value)],
@@ -373,8 +379,14 @@ class Rows:
                 sealed=its_bytes,
             )
             for value, its_bytes in zip(values, sealed, strict=True)
-        ]
-        await self._store.write(*records)
+        )
+        moved = await self._words.moved(values) if self.chain is not None else ()
+        if self.chain is not None and moved:
+            await self.chain.write(values[0].owner, records, *moved)
+        else:
+            await self._store.write(*records)
+        for value in values:
+            self._words.remember(value, version=value.version + 1)
         return [replace(value, version=value.version + 1) for value in values]
 
     def _erase_at(self, value: Value) -> datetime | None:
@@ -437,7 +449,16 @@ class Rows:
         value = cast("ValueT", _decoders[kind].decode(plain))
         if (value.status, getattr(value, "row_key", None)) != (record.status, record.key):
             raise Unreadable
+        self._words.remember(value, version=record.version)
         return replace(value, version=record.version)
+
+    async def tell(self, owner: str, what: str) -> None:
+        """Let the owner's chain say what was done with all of it."""
+        if self.chain is not None:
+            await self.chain.write(owner, (), Entry(kind="owner", what=what, about=""))
+
+    async def _stored(self, value: Value) -> Value | None:
+        return await self.read(type(value), owner=value.owner, id=value.id)
 
     async def _sealed(self, value: Value) -> bytes:
         locker = self._owners.cached(value.owner) or await self._owners.locker(value.owner)
