@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Self
 
 from flows.errors import StoreUnavailable
 from webapp.stores.sqlite_batch import prepare
@@ -87,7 +88,7 @@ class SqliteStore:
         self._is_closed = False
 
     @classmethod
-    async def open(cls, path: Path, *, remembered_commits: int = 4096) -> "SqliteStore":
+    async def open(cls, path: Path, *, remembered_commits: int = 4096) -> Self:
         """Open the file, making it (0600) and missing folders (0700).
 
         A watcher that lags by more than `remembered_commits` is told to look again.

@@ -7,7 +7,10 @@ from pathlib import Path
 import httpx
 
 from tests.support.cli import called, serving
+from tests.support.pgbouncer import pooled
+from tests.support.postgres_server import fresh_database, shared_server
 from tests.support.records import record
+from webapp.stores import open_store
 from webapp.stores.sqlite import SqliteStore
 
 
@@ -119,6 +122,30 @@ async def test_a_backup_goes_back_into_another_store_unless_that_holds_something
     assert sorted(each.name for each in elsewhere.parent.iterdir()) == ["new.db"]
     refused = await called("restore", str(copy), home=tmp_path, extra={"ELICIT_STORE": "memory:"})
     assert (refused.status, "set another store" in refused.err) == (1, True)
+
+
+async def test_a_restore_that_is_refused_leaves_no_key_and_one_behind_a_pooler_is_done(
+    tmp_path: Path,
+) -> None:
+    home, elsewhere, copy = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "copy"
+    for folder in (home, elsewhere):
+        folder.mkdir()
+    assert (await called("payments", "list", home=home)).status == 0
+    await put(home, "a-1")
+    assert (await called("backup", str(copy), home=home)).status == 0
+    key = folder_of(elsewhere) / "key"
+    async with fresh_database() as url, pooled(shared_server(), url) as address:
+        store = await open_store(url)
+        await store.write(record("b-1", owner="b"))
+        extra = {"ELICIT_STORE": address, "ELICIT_STORE_LISTEN": url}
+        refused = await called("restore", str(copy), home=elsewhere, extra=extra)
+        assert (refused.status, "holds records already" in refused.err) == (1, True)
+        assert not key.exists()
+        await store.erase(owner="b")
+        assert (await called("restore", str(copy), home=elsewhere, extra=extra)).status == 0
+        assert [each.id for each in await store.list("elicitation")] == ["a-1"]
+        await store.aclose()
+    assert key.read_bytes() == (folder_of(home) / "key").read_bytes()
 
 
 async def test_what_is_no_backup_changes_nothing(tmp_path: Path) -> None:
