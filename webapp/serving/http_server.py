@@ -219,7 +219,8 @@ def stopped_by_signals(stop: Callable[[], None]) -> Generator[None]:
     """Within it a signal ends the serving, also one that comes before the serving began."""
     loop = asyncio.get_running_loop()
     is_main = threading.current_thread() is threading.main_thread()  # no other thread gets any
-    caught = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    # A terminal that is closed (SIGHUP) is a reason to end, and none to drop what is held.
+    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
     for number in caught:
         loop.add_signal_handler(number, stop)
     try:

@@ -3,16 +3,19 @@
 Of several processes that have one folder (PROMETHEUS_MULTIPROC_DIR, which the library reads when it
 is first imported), what each has counted is pooled by whichever is asked. What could go wrong: a
 process that has ended and is counted on, as one that holds calls. So its gauges are taken out when
-somebody looks.
+somebody looks. Files of workers that came and went fill the folder: in ours they are added up in
+one. In another's they stay, as the library has them.
 """
 
+import fcntl
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
+from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import Final, cast
 
 from prometheus_client import (
     CollectorRegistry,
@@ -23,6 +26,7 @@ from prometheus_client import (
     multiprocess,
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.registry import Collector
 
 from webapp.telemetry import families
@@ -30,6 +34,12 @@ from webapp.telemetry.families import MetricFamily, Samples
 from webapp.telemetry.observer import Observer
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
+_OUR_FOLDER = "elicit-metrics-"
+# Of the library's files those that do not say which process it was, and what makes one of two.
+_ADDED_BY: Final[Mapping[str, Callable[[float, float], float]]] = {
+    **dict.fromkeys(("counter", "histogram", "summary"), add),
+    "gauge_max": max,
+}
 
 
 class Metrics(Observer):
@@ -106,7 +116,7 @@ def counted_together() -> Generator[None]:
     if SHARED in os.environ:  # somebody else's, who keeps it
         yield
         return
-    with TemporaryDirectory(prefix="elicit-metrics-") as folder:
+    with TemporaryDirectory(prefix=_OUR_FOLDER) as folder:
         os.environ[SHARED] = folder
         try:
             yield
@@ -139,12 +149,39 @@ def _stored(family: MetricFamily, samples: Samples) -> Metric:
 
 
 def _pooled(folder: str) -> Iterable[Metric]:
-    for file in Path(folder).glob("gauge_live*_*.db"):
-        _, _, written = file.stem.rpartition("_")
-        if written.isdecimal() and not _is_running(int(written)):
-            multiprocess.mark_process_dead(int(written), folder)  # type: ignore[no-untyped-call]
-    pooled = multiprocess.MultiProcessCollector(None, folder)  # type: ignore[no-untyped-call]
-    return cast("Iterable[Metric]", pooled.collect())  # type: ignore[no-untyped-call]
+    is_ours = Path(folder).name.startswith(_OUR_FOLDER)
+    with _alone_in(folder) if is_ours else nullcontext():
+        for file in Path(folder).glob("*_*.db"):
+            kind, _, written = file.stem.rpartition("_")
+            if not written.isdecimal() or _is_running(int(written)):
+                continue
+            if kind.startswith("gauge_live"):
+                multiprocess.mark_process_dead(int(written), folder)  # type: ignore[no-untyped-call]
+            elif is_ours and kind in _ADDED_BY:
+                _add_to_ended(file, kind)
+        pooled = multiprocess.MultiProcessCollector(None, folder)  # type: ignore[no-untyped-call]
+        return cast("Iterable[Metric]", pooled.collect())  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _alone_in(folder: str) -> Generator[None]:
+    """Nobody reads what is being added up, or it would count twice."""
+    with Path(folder, "lock").open("ab") as lock:  # closed, it is free; so it is after a kill
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _add_to_ended(file: Path, kind: str) -> None:
+    """What a process counted that has ended goes into one file for all of those."""
+    # By another name first: killed in between, we rather lose what it counted than add it twice.
+    taken = file.rename(file.with_suffix(".taken"))
+    ended = MmapedDict(str(file.with_name(f"{kind}_ended.db")))  # type: ignore[no-untyped-call]
+    values = MmapedDict.read_all_values_from_file(str(taken))  # type: ignore[no-untyped-call]
+    for key, value, at, _ in values:
+        before, _ = ended.read_value(key)  # type: ignore[no-untyped-call]
+        ended.write_value(key, _ADDED_BY[kind](before, value), at)  # type: ignore[no-untyped-call]
+    ended.close()  # type: ignore[no-untyped-call]
+    taken.unlink()
 
 
 def _is_running(process: int) -> bool:

@@ -1,6 +1,7 @@
-"""What the parent of several workers does when it is told something at a bad moment."""
+"""What processes do that are told to end, some of them at a bad moment."""
 
 import asyncio
+import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from tests.support.cli import HOUSE
 from webapp.serving.supervising import Workers
 
 # It says when it serves, and ends when it is told to, or when its parent is gone.
@@ -62,6 +64,34 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(300):
         while not holds():  # noqa: ASYNC110 - nothing tells when a process begins
             await asyncio.sleep(0)
+
+
+STOPPED = """
+import asyncio, sys
+from webapp.serving.http_server import stopped_by_signals
+
+async def main():
+    told = asyncio.Event()
+    with stopped_by_signals(told.set):
+        print("ready", flush=True)
+        await told.wait()
+        print("told", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_each_signal_that_would_end_a_process_lets_it_end_in_its_own_time(number):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", STOPPED), cwd=HOUSE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(300):
+        assert await process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert await process.stdout.read() == b"told\n"
+        assert await process.wait() == 0
 
 
 async def test_a_server_that_is_told_to_end_while_its_first_worker_is_started_ends(program):
