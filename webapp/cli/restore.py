@@ -18,11 +18,13 @@ from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from flows.errors import StoreUnavailable
+from flows.crypto.vault import Ring
+from flows.errors import StoreUnavailable, Unreadable, WeakSecret
 from webapp.cli.backup import key_beside, write_private
-from webapp.command import CommandRefused, quieten, store_refused
+from webapp.command import CommandRefused, quieten, settings_for, store_refused
 from webapp.connecting import utc_now
 from webapp.printing import tell
+from webapp.records.owners import must_be_opened
 from webapp.settings.key_file import KeyFile
 from webapp.settings.settings import key_file_of, store_of
 from webapp.stores import open_store
@@ -51,7 +53,8 @@ def _run(options: argparse.Namespace) -> None:
         if key_file is None:
             tell("The secret was not in it: the server opens it with the ELICIT_SECRET of then.")
         else:
-            _must_open(key_file, key_beside(source))
+            _must_be_one_key(key_file, key_beside(source))
+        asyncio.run(_must_open(backup, source, key_file))
         put_key = partial(_put_key_back, key_file, key_beside(source))
         if address.startswith(SQLITE):
             path = Path(address.removeprefix(SQLITE)).absolute()
@@ -62,10 +65,30 @@ def _run(options: argparse.Namespace) -> None:
         raise CommandRefused(str(error)) from error
     except StoreUnavailable as error:
         raise CommandRefused(f"The store stopped answering: {error.why}. Run it again.") from error
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, WeakSecret, sqlite3.Error) as error:
         raise CommandRefused(f"{source} cannot be put back: {error}") from error
     tell(f"The store is as it was at {backup.made_at:%Y-%m-%d %H:%M} UTC.")
     tell("What was paid since is not in it.")
+
+
+async def _must_open(backup: BackupFile, source: Path, key_file: KeyFile | None) -> None:
+    """Raises Refused if the secrets with which it will be served open nothing of it."""
+    if key_file is None:
+        ring, is_from = settings_for(os.environ).ring, "ELICIT_SECRET"
+    else:
+        key = next((one for one in (key_beside(source), key_file.path) if one.exists()), None)
+        if key is None:
+            return
+        ring, is_from = Ring([each.value for each in KeyFile(key).read()]), str(key)
+    try:
+        await must_be_opened(backup.scan(), ring)
+    except Unreadable as error:
+        raise CommandRefused(
+            f"{is_from} does not open {source}, which was made under another secret. Set "
+            "ELICIT_SECRET to the one of then (or new,old), or use its key file; nothing was "
+            "changed.",
+            status=2,
+        ) from error
 
 
 def _put_in_file(
@@ -109,7 +132,7 @@ async def _put(
         await open_whole(store, words)
 
 
-def _must_open(file: KeyFile, key: Path) -> None:
+def _must_be_one_key(file: KeyFile, key: Path) -> None:
     """Raises Refused if no key that is there opens the backup."""
     if not key.exists():
         if not file.path.exists():

@@ -176,6 +176,14 @@ async def rewrap(*, store: Store, ring: Ring) -> Rewrapped:
             return Rewrapped(done=done, lost=lost)
 
 
+async def must_be_opened(pages: AsyncIterator[Sequence[Record]], ring: Ring) -> None:
+    """Raises Unreadable if these are the records of a store of other secrets."""
+    async for page in pages:
+        for record in page:
+            if record.kind == _PEPPER:
+                ring.unwrap(_name(record), record.sealed)
+
+
 async def count_wrapped(store: Store) -> Counter[bytes]:
     """How many keys are wrapped under each secret, by its fingerprint."""
     counted = Counter[bytes]()

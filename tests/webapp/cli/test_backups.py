@@ -80,6 +80,25 @@ async def test_without_a_key_file_it_is_said_loudly_that_the_secret_is_not_in_it
     assert not (tmp_path / "copy.db.key").exists()
 
 
+async def test_another_secret_than_the_backups_is_told_before_anything_is_changed(
+    tmp_path: Path,
+) -> None:
+    copy, store = tmp_path / "copy", {"ELICIT_STORE": f"sqlite:///{tmp_path}/new.db"}
+    then, now = {"ELICIT_SECRET": "a" * 32}, {"ELICIT_SECRET": "b" * 32}
+    assert (await called("payments", "list", home=tmp_path, extra=then)).status == 0
+    assert (await called("backup", str(copy), home=tmp_path, extra=then)).status == 0
+    for secret, source in ((now, "ELICIT_SECRET"), ({}, folder_of(tmp_path) / "key")):
+        if not secret:
+            assert (await called("payments", "list", home=tmp_path, extra=store)).status == 0
+            (tmp_path / "new.db").unlink()
+        refused = await called("restore", str(copy), home=tmp_path, extra={**store, **secret})
+        assert (refused.status, refused.out) == (2, "")
+        assert f"{source} does not open {copy}, which was made under another secret" in refused.err
+        assert not (tmp_path / "new.db").exists()
+    both = {"ELICIT_SECRET": f"{'b' * 32},{'a' * 32}", **store}
+    assert (await called("restore", str(copy), home=tmp_path, extra=both)).status == 0
+
+
 async def test_what_is_damaged_is_named_and_no_list_says_that_nothing_is_there(
     tmp_path: Path,
 ) -> None:
