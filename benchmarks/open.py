@@ -44,7 +44,7 @@ from webapp.app import open_app
 from webapp.collector import Collector
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.service import Elicitations
-from webapp.records.rows import Open, Standing
+from webapp.records.values import Open, Standing
 from webapp.service import Service
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings

@@ -59,7 +59,7 @@ from webapp.payments.webhooks import Webhooks
 from webapp.records.chain import AuditChain
 from webapp.records.heads import Heads
 from webapp.records.owners import open_owners
-from webapp.records.rows import Approval, StoredWebhook, TurnedAway
+from webapp.records.values import Approval, StoredWebhook, TurnedAway
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store

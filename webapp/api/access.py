@@ -19,7 +19,7 @@ from webapp.http.address import headers_of
 from webapp.http.parts import AnyRequest, part
 from webapp.http.rate_limit import Rates, address_key
 from webapp.identity.api_keys import ApiKeyRefused, KeyScope
-from webapp.records.rows import ApiKey
+from webapp.records.values import ApiKey
 from webapp.service import Service
 
 REQUESTS_AT_ONCE: Final = 100

@@ -29,7 +29,7 @@ from webapp.elicitations.waiters import Waiter
 from webapp.identity.api_keys import KeyScope
 from webapp.identity.identity import Caller
 from webapp.records.ids import OWNER_TAG_CHARACTERS
-from webapp.records.rows import ApiKey, Value
+from webapp.records.values import ApiKey, Value
 from webapp.service import Service
 
 NAME_CHARACTERS: Final = 255

@@ -31,7 +31,7 @@ from webapp.api.representations import USER_CHARACTERS, NewQuestion, QuestionPag
 from webapp.api.states import told, told_known
 from webapp.deadline import Deadline
 from webapp.identity.api_keys import KeyScope
-from webapp.records.rows import KINDS, ApiKey
+from webapp.records.values import KINDS, ApiKey
 from webapp.service import Service
 
 WAIT_SECONDS_AT_MOST: Final = 50

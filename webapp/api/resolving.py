@@ -19,7 +19,7 @@ from webapp.api.asking import question_of, taken
 from webapp.api.representations import CodeTold, Completed, QuestionState, Resolution, UserCode
 from webapp.api.states import told
 from webapp.identity.api_keys import KeyScope
-from webapp.records.rows import ApiKey
+from webapp.records.values import ApiKey
 from webapp.service import Service
 
 _ASKERS, _APPROVERS = holds(KeyScope.ASK), holds(KeyScope.APPROVE)

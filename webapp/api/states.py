@@ -18,7 +18,7 @@ from webapp.api.representations import QuestionState, ToldAccount, ToldPayment
 from webapp.identity.api_keys import KeyScope
 from webapp.kinds.page_kind import arguments_in, terms_in
 from webapp.records.ids import owner_of
-from webapp.records.rows import ApiKey
+from webapp.records.values import ApiKey
 from webapp.service import Service
 
 

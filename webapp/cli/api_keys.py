@@ -11,7 +11,7 @@ from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
 from webapp.identity.api_keys import KeyScope
 from webapp.records.ids import tail_of
-from webapp.records.rows import ApiKey
+from webapp.records.values import ApiKey
 from webapp.service import Service
 from webapp.settings.parsers import with_unit
 

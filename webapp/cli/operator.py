@@ -21,7 +21,7 @@ from webapp.cli.table import Table, add_json, show_facts, show_table
 from webapp.command import CommandRefused, connected, quieten, settings_for
 from webapp.connecting import utc_now
 from webapp.printing import printed, tell
-from webapp.records.rows import KINDS, DoneOnce, EarlyEvent, Standing, StoredWebhook
+from webapp.records.values import KINDS, DoneOnce, EarlyEvent, Standing, StoredWebhook
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Record

@@ -24,7 +24,7 @@ from webapp.cli.resealing import destroy_purged, renew_purged
 from webapp.command import CommandRefused
 from webapp.records.chain import AUDIT
 from webapp.records.owners import DATA_KEY
-from webapp.records.rows import KINDS, EarlyEvent, StoredWebhook
+from webapp.records.values import KINDS, EarlyEvent, StoredWebhook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 

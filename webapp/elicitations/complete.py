@@ -17,7 +17,7 @@ from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import NotPossible
 from webapp.elicitations.service import Also, Elicitations
-from webapp.records.rows import Value
+from webapp.records.values import Value
 
 
 async def complete_elicitation(

@@ -11,7 +11,7 @@ from webapp.elicitations.changes import KEPT
 from webapp.elicitations.service import Elicitations
 from webapp.records.chain import AUDIT
 from webapp.records.owners import DATA_KEY
-from webapp.records.rows import KINDS
+from webapp.records.values import KINDS
 from webapp.stores import Choosing, Look, Record
 
 LISTEN_AGAIN_SECONDS = 1.0

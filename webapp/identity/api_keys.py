@@ -23,7 +23,7 @@ from flows.errors import ElicitError
 from webapp.elicitations.service import Elicitations
 from webapp.identity.users import is_user_id
 from webapp.records.owners import SERVICE
-from webapp.records.rows import ApiKey
+from webapp.records.values import ApiKey
 from webapp.stores import Conflict
 
 PREFIX: Final = "elicit_key_"

@@ -25,7 +25,8 @@ from webapp.cli.export import Export, export_owner
 from webapp.cli.purge import purge_owner
 from webapp.command import CommandRefused
 from webapp.records.owners import DATA_KEY, open_owners, unwrapped
-from webapp.records.rows import Rows, StoredWebhook
+from webapp.records.rows import Rows
+from webapp.records.values import StoredWebhook
 from webapp.service import Service
 from webapp.stores import open_store
 

@@ -19,7 +19,7 @@ from webapp.identity.api_keys import (
     new_text,
 )
 from webapp.records.owners import SERVICE
-from webapp.records.rows import ApiKey
+from webapp.records.values import ApiKey
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 

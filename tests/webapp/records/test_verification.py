@@ -19,7 +19,7 @@ from webapp.records.heads import BadHead, HeadDocument, OwnersHead
 from webapp.records.owners import DATA_KEY
 from webapp.records.verification import verify
 from webapp.service import Service
-from webapp.stores import Record
+from webapp.stores import Record, Store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.store import RECORDS_AT_MOST
 
@@ -44,8 +44,7 @@ def thousand() -> list[Record]:
 @pytest.fixture
 async def here(thousand: list[Record]) -> AsyncIterator[Service]:
     store = MemoryStore()
-    for start in range(0, len(thousand), RECORDS_AT_MOST):
-        await store.load(*thousand[start : start + RECORDS_AT_MOST])
+    await put(store, *thousand)
     async with process(store, Clock()) as service:
         yield service
 
@@ -55,9 +54,12 @@ async def blocks_of(service: Service) -> list[Record]:
     return list(await service.elicitations.store.list(AUDIT, owner=owner, limit=1000))
 
 
-async def put(service: Service, *records: Record) -> None:
+async def put(store: Store, *records: Record) -> None:
     """As whoever can write to the store does, past every rule."""
-    await service.elicitations.store.load(*records)
+    await store.fence("being changed")
+    for start in range(0, len(records), RECORDS_AT_MOST):
+        await store.load(*records[start : start + RECORDS_AT_MOST], behind="being changed")
+    await store.fence(None)
 
 
 async def remove(service: Service, *records: Record) -> None:
@@ -74,7 +76,7 @@ async def flip_a_bit(service: Service) -> None:
     sealed = bytearray(record.sealed)
     place = record.sealed.index(block_of(record).entries[-1].sealed) + 40
     sealed[place] ^= 1
-    await put(service, replace(record, sealed=bytes(sealed)))
+    await put(service.elicitations.store, replace(record, sealed=bytes(sealed)))
 
 
 async def remove_a_row(service: Service) -> None:
@@ -88,14 +90,18 @@ async def remove_the_first_row(service: Service) -> None:
 async def swap_two_rows(service: Service) -> None:
     blocks = await blocks_of(service)
     one, other = blocks[2], blocks[5]
-    await put(service, replace(one, sealed=other.sealed), replace(other, sealed=one.sealed))
+    await put(
+        service.elicitations.store,
+        replace(one, sealed=other.sealed),
+        replace(other, sealed=one.sealed),
+    )
 
 
 async def swap_two_entries(service: Service) -> None:
     record = (await blocks_of(service))[2]
     first, second, *rest = (block := block_of(record)).entries
     swapped = replace(block, entries=(second, first, *rest))
-    await put(service, replace(record, sealed=msgspec.msgpack.encode(swapped)))
+    await put(service.elicitations.store, replace(record, sealed=msgspec.msgpack.encode(swapped)))
 
 
 async def take_the_last_row_away(service: Service) -> None:
@@ -105,13 +111,13 @@ async def take_the_last_row_away(service: Service) -> None:
 async def take_the_last_row_away_and_hide_it(service: Service) -> None:
     *_, former, last = await blocks_of(service)
     await remove(service, last)
-    await put(service, replace(former, key=HEAD, status=HEAD))
+    await put(service.elicitations.store, replace(former, key=HEAD, status=HEAD))
 
 
 async def take_the_last_hundred_away_and_hide_it(service: Service) -> None:
     blocks = await blocks_of(service)
     await remove(service, *blocks[-7:])
-    await put(service, replace(blocks[-8], key=HEAD, status=HEAD))
+    await put(service.elicitations.store, replace(blocks[-8], key=HEAD, status=HEAD))
 
 
 async def take_a_whole_owner_away(service: Service) -> None:
@@ -180,7 +186,7 @@ async def test_a_backup_of_yesterday_put_back_is_found_by_a_head_that_was_kept_e
         file.write_text("\n".join(await make_head(service)))
         assert "Nothing is missing" in (await verify_chains(service, against=file))[-1]
     back = MemoryStore()
-    await back.load(*yesterday)
+    await put(back, *yesterday)
     async with process(back, clock) as service:
         assert "Nothing is missing" in (await verify_chains(service))[-1]
         with pytest.raises(CommandRefused, match="its last 1 entry is missing"):
