@@ -40,7 +40,6 @@ def done(question: Elicitation, service: Service) -> Elicitation:
 async def test_a_question_tells_four_times_by_what_it_was_believed_and_what_was_shown(
     here: Service,
 ) -> None:
-    # parity: F10
     question = await asked(here)
     await here.elicitations.open_attempt(question.id, browser="b" * 64)
     await complete_elicitation(here.elicitations, question.id, {"paid": True}, TrustedCode())
