@@ -54,9 +54,9 @@ COMMAND = re.compile(r"`(elicit [^`]+)`")
 # Programs of others, which read what is theirs.
 OTHERS = frozenset(
     {
-        *("code", "cp", "createdb", "docker", "export", "fastmcp", "gunicorn", "install"),
-        *("kubectl", "nginx", "pip-compile", "pytest", "python", "python3", "sudo", "systemctl"),
-        *("useradd", "uvicorn"),
+        *("code", "cp", "createdb", "createuser", "docker", "export", "fastmcp", "gunicorn"),
+        *("install", "kubectl", "nginx", "pip-compile", "pytest", "python", "python3", "sudo"),
+        *("systemctl", "useradd", "uvicorn"),
     }
 )
 FASTMCP = ("from mcp.server.mcpserver import MCPServer", "from fastmcp import FastMCP as MCPServer")
