@@ -1,8 +1,15 @@
-"""What an owner's chain tells."""
+"""What an owner's chain tells, and processes that keep one."""
 
+from functools import partial
+
+from tests.support.service_env import process
 from webapp.records.chain import AUDIT, block_of, opened
 from webapp.records.entries import Entry
 from webapp.service import Service
+from webapp.settings.quotas import PolicySettings
+
+AUDITED = PolicySettings(audit=True)
+audited = partial(process, policies=AUDITED)
 
 
 async def told_of(service: Service, owner: str) -> list[Entry]:

@@ -175,9 +175,9 @@ class PolicySettings:
     audit: bool = setting(
         "ELICIT_AUDIT",
         parse=switch,
-        default="1",
+        default="0",
         says="`1`: each change of a question, a payment, an account or an approval is told of in "
-        "its owner's chain, in the same write; `0`: none is",
+        "its owner's chain, in the same write ([audit](audit.md)); `0`: none is",
     )
     keep_audit: timedelta = setting(
         "ELICIT_KEEP_AUDIT",

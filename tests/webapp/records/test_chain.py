@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from flows.elicitation import states
 from flows.elicitation.proof import TrustedCode
 from flows.elicitation.states import Elicitation, Lease, Status
-from tests.support.chains import told_of
+from tests.support.chains import audited, told_of
 from tests.support.clock import Clock
 from tests.support.service_env import asked, process, question_in_store
 from tests.support.shared_stores import STORES
@@ -28,7 +28,7 @@ AT_ONCE = 100
 
 @pytest.fixture
 async def here() -> AsyncIterator[Service]:
-    async with process(MemoryStore(), Clock()) as service:
+    async with audited(MemoryStore(), Clock()) as service:
         yield service
 
 
@@ -75,7 +75,7 @@ async def test_a_write_that_lost_its_race_tells_nothing_and_spoils_no_other(here
 
 async def test_a_row_that_another_process_read_is_read_again_before_it_is_told_of() -> None:
     store, clock = MemoryStore(), Clock()
-    async with process(store, clock) as first, process(store.sibling(), clock) as second:
+    async with audited(store, clock) as first, audited(store.sibling(), clock) as second:
         question = await asked(first)
         await second.elicitations.rows.write(replace(question, waiter="leg"))
         assert len(await told_of(first, question.owner)) == 1
@@ -83,7 +83,7 @@ async def test_a_row_that_another_process_read_is_read_again_before_it_is_told_o
 
 async def test_the_chain_is_off_where_it_is_set_so() -> None:
     store = MemoryStore()
-    async with process(store, Clock(), policies=PolicySettings(audit=False)) as service:
+    async with process(store, Clock()) as service:
         await asked(service)
     assert list(await store.list(AUDIT)) == []
 
@@ -97,7 +97,7 @@ async def test_a_chain_goes_on_where_its_newest_block_was_taken_away_and_says_so
     assert newest is not None
     await store.write(replace(newest, erase_at=here.clock()))
     await store.erase(before=here.clock())
-    async with process(store.sibling(), Clock()) as again:  # type: ignore[attr-defined]
+    async with audited(store.sibling(), Clock()) as again:  # type: ignore[attr-defined]
         await asked(again, join="after")
         told = await told_of(again, owner)
     assert [each.what for each in told[-2:]] == ["mended", "asked"]
@@ -105,7 +105,7 @@ async def test_a_chain_goes_on_where_its_newest_block_was_taken_away_and_says_so
 
 async def test_the_chain_is_erased_when_its_time_is_over() -> None:
     store, clock = MemoryStore(), Clock()
-    kept = PolicySettings(keep_audit=timedelta(days=30))
+    kept = PolicySettings(audit=True, keep_audit=timedelta(days=30))
     async with process(store, clock, policies=kept) as service:
         await asked(service)
         (block,) = await store.list(AUDIT)
@@ -129,7 +129,7 @@ async def test_a_hundred_settles_of_one_owner_by_two_processes_are_all_told_of(
             stack.push_async_callback(other.aclose)
         clock = Clock()
         services = [
-            await stack.enter_async_context(process(each, clock)) for each in (store, other)
+            await stack.enter_async_context(audited(each, clock)) for each in (store, other)
         ]
         questions = [await asked(services[0], join=str(n)) for n in range(AT_ONCE)]
         await asyncio.gather(

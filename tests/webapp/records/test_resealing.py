@@ -8,6 +8,7 @@ import pytest
 
 from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable, Unreadable
+from tests.support.chains import audited
 from tests.support.clock import Clock
 from tests.support.rotation import Interrupted, local
 from tests.support.service_env import asked, process
@@ -224,12 +225,12 @@ async def test_the_audit_of_before_a_leak_is_told_as_it_was(
     openings: Sequence[Store], file: KeyFile
 ) -> None:
     clock = Clock()
-    async with process(openings[0], clock, ring=file.ring()) as service:
+    async with audited(openings[0], clock, ring=file.ring()) as service:
         question = await asked(service)
     for _ in range(2):
         await after_leak(openings[2], file, clock)
         clock.now += HEARD_AFTER
-    async with process(openings[1], clock, ring=file.ring()) as service:
+    async with audited(openings[1], clock, ring=file.ring()) as service:
         await asked(service, join="after")
         rows = (await export_chain(service, question.owner)).rows
         assert [row.what for row in rows] == ["asked", "asked"]

@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from flows.elicitation.states import Status
+from tests.support.chains import audited
 from tests.support.clock import Clock
-from tests.support.service_env import RING, asked, process
+from tests.support.service_env import RING, asked
 from webapp.cli.audit import export_chain, make_head, verify_chains
 from webapp.cli.operator import OWNER_CHARACTERS
 from webapp.command import CommandRefused
@@ -33,7 +34,7 @@ def thousand() -> list[Record]:
 
     async def build() -> list[Record]:
         store = MemoryStore()
-        async with process(store, Clock()) as service:
+        async with audited(store, Clock()) as service:
             for number in range(QUESTIONS):
                 await asked(service, subject=f"p{number % PEOPLE}", join=str(number))
         return [each async for page in store.scan() for each in page]
@@ -45,7 +46,7 @@ def thousand() -> list[Record]:
 async def here(thousand: list[Record]) -> AsyncIterator[Service]:
     store = MemoryStore()
     await put(store, *thousand)
-    async with process(store, Clock()) as service:
+    async with audited(store, Clock()) as service:
         yield service
 
 
@@ -177,7 +178,7 @@ async def test_a_backup_of_yesterday_put_back_is_found_by_a_head_that_was_kept_e
     tmp_path: Path,
 ) -> None:
     store, clock = MemoryStore(), Clock()
-    async with process(store, clock) as service:
+    async with audited(store, clock) as service:
         question = await asked(service)
         yesterday = [each async for page in store.scan() for each in page]
         clock.tick(days=1)
@@ -187,7 +188,7 @@ async def test_a_backup_of_yesterday_put_back_is_found_by_a_head_that_was_kept_e
         assert "Nothing is missing" in (await verify_chains(service, against=file))[-1]
     back = MemoryStore()
     await put(back, *yesterday)
-    async with process(back, clock) as service:
+    async with audited(back, clock) as service:
         assert "Nothing is missing" in (await verify_chains(service))[-1]
         with pytest.raises(CommandRefused, match="its last 1 entry is missing"):
             await verify_chains(service, against=file)
@@ -207,7 +208,7 @@ async def test_a_head_that_was_changed_or_made_up_counts_for_nothing(here: Servi
 
 async def test_a_head_is_made_each_day_once_by_whichever_process_is_first() -> None:
     store, clock = MemoryStore(), Clock()
-    async with process(store, clock) as one, process(store.sibling(), clock) as other:
+    async with audited(store, clock) as one, audited(store.sibling(), clock) as other:
         await asked(one)
         for _ in range(3):
             await one.heads.make_in_time()
@@ -220,7 +221,7 @@ async def test_a_head_is_made_each_day_once_by_whichever_process_is_first() -> N
 
 async def test_what_time_has_erased_is_not_missed() -> None:
     store, clock = MemoryStore(), Clock()
-    async with process(store, clock) as service:
+    async with audited(store, clock) as service:
         for number in range(PER_BLOCK + 1):
             clock.tick(days=30)
             await asked(service, join=str(number))
@@ -235,20 +236,20 @@ async def test_what_time_has_erased_is_not_missed() -> None:
 
 async def test_who_was_erased_leaves_a_chain_that_verifies_and_tells_nothing() -> None:
     store, clock = MemoryStore(), Clock()
-    async with process(store, clock) as service:
+    async with audited(store, clock) as service:
         question = await asked(service)
         head = await service.heads.make()
         kept = await store.read(question.owner, DATA_KEY, question.owner)
         assert kept is not None
         await remove(service, kept)
-    async with process(store, clock, ring=RING) as service:
+    async with audited(store, clock, ring=RING) as service:
         assert await faults_of(service, head) == []
         (row,) = (await export_chain(service, question.owner[:OWNER_CHARACTERS])).rows
         assert (row.number, row.what, row.about) == (1, None, None)
 
 
 async def test_an_owners_chain_is_told_in_order() -> None:
-    async with process(MemoryStore(), Clock()) as service:
+    async with audited(MemoryStore(), Clock()) as service:
         question = await asked(service)
         await service.elicitations.settle(question.id, Status.CANCELLED, why="by whoever asked")
         rows = (await export_chain(service, "tests#alice")).rows
