@@ -96,10 +96,9 @@ class Webhooks:
         if hook.status == "waiting":
             return False
         if hook.body:
-            try:
+            said = hook.said
+            with suppress(NotConfigured):  # else nobody can take it again either
                 said = without_address(event_of(hook, self._signing(hook)))
-            except NotConfigured:  # nobody can take it again either
-                said = hook.said
             await self._elicitations.write(replace(hook, body="", is_whole=False, said=said))
         return True
 
