@@ -44,7 +44,7 @@ from webapp.app import open_app
 from webapp.collector import Collector
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.service import Elicitations
-from webapp.records.rows import Open, Standing
+from webapp.records.values import Open, Standing
 from webapp.service import Service
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
@@ -81,7 +81,7 @@ class Filled(Observer):
     def wrote(self, values: Sequence[object]) -> None:
         for value in values:
             if isinstance(value, Elicitation) and value.status is Status.EXPIRED:
-                self.left -= value.due_at is None  # else it is looked at once more
+                self.left -= value.due_at is not None  # its end; it is looked at once more
         if self.left <= 0:
             self.all_expired.set()
 

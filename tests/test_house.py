@@ -22,7 +22,8 @@ MUST_NOT_IMPORT = {
     "flows": (*SERVERS, *OUTSIDE),
     "flows.elicit": ("flows.providers",),
     "webapp.routes": ("webapp.mcp", *CONCRETE_STORES),
-    "webapp.mcp": ("webapp.routes", *CONCRETE_STORES),
+    "webapp.api": ("webapp.mcp", *CONCRETE_STORES),
+    "webapp.mcp": ("webapp.routes", "webapp.api", *CONCRETE_STORES),
 }
 # A room imports from those that stand before it, never from a later one; docs/architecture.md has
 # what is in each.
@@ -42,7 +43,18 @@ ROOMS = (
             *("elicitations", "oauth", "payments", "logs", "identity", "sandbox", "settings"),
             *("kinds", "completion", "calls", "service", "collector", "coroutines", "sweeper"),
             *("connecting", "command"),
-            *("pages", "mcp", "server", "routes", "workers", "app", "serving", "demo", "testing"),
+            *(
+                "pages",
+                "mcp",
+                "server",
+                "routes",
+                "api",
+                "workers",
+                "app",
+                "serving",
+                "demo",
+                "testing",
+            ),
             "cli",
         )
     ),
@@ -203,6 +215,7 @@ def test_no_module_is_too_long_to_be_seen_whole() -> None:
 ALONE = {
     "webapp/settings/telemetry.py": "what an operator watches, for which the settings have no room",
     "flows/schema/rules.py": "a table of JSON Schema's rules, read apart from what reads a schema",
+    "webapp/api/reference.py": "a page in HTML, apart from what compiles the routes",
     "webapp/calls/outcome.py": "what a tool gets, which its verbs have no room for",
     "webapp/demo/paired.py": "how the demo proves itself, apart from what it shows",
     "webapp/demo/tools.py": "the tools that somebody who tries it reads",
@@ -379,6 +392,7 @@ PROOFS_ARE_MADE_IN = {
     "TrustedCode": {"webapp/completion.py"},
     "NamedByAuthor": {"webapp/completion.py"},
     "ByModel": {"webapp/mcp/result_tool.py"},
+    "ApprovedByKey": {"webapp/api/resolving.py"},
 }
 
 

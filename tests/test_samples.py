@@ -54,9 +54,9 @@ COMMAND = re.compile(r"`(elicit [^`]+)`")
 # Programs of others, which read what is theirs.
 OTHERS = frozenset(
     {
-        *("code", "cp", "createdb", "docker", "export", "fastmcp", "gunicorn", "install"),
-        *("kubectl", "nginx", "pip-compile", "pytest", "python", "python3", "sudo", "systemctl"),
-        *("useradd", "uvicorn"),
+        *("code", "cp", "createdb", "createuser", "docker", "export", "fastmcp", "gunicorn"),
+        *("install", "kubectl", "nginx", "pip-compile", "pytest", "python", "python3", "sudo"),
+        *("systemctl", "useradd", "uvicorn"),
     }
 )
 FASTMCP = ("from mcp.server.mcpserver import MCPServer", "from fastmcp import FastMCP as MCPServer")
@@ -229,7 +229,7 @@ def _is_ours(words: list[str]) -> bool:
     try:
         parser_for(needed).parse_args(with_ids(needed))
     except (argparse.ArgumentError, SystemExit):
-        return all(word.isalpha() and word.islower() for word in words)
+        return all(word.replace("-", "").isalpha() and word.islower() for word in words)
     return True
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from flows.errors import StoreUnavailable
 from flows.oauth.access_token import Resource
+from webapp.api.router import ApiRoutes
 from webapp.collector import Collector
 from webapp.connecting import names_in, outbound_of, service_of, telemetry_of, utc_now
 from webapp.coroutines import asked_in
@@ -163,6 +164,7 @@ async def open_app(
                 app, served, settings=settings, service=service, store=store, processes=number
             )
             app = await stack.enter_async_context(workers)
+        app = ApiRoutes(app, service=service, answers=answers, root_path=settings.root_path)
         app = with_metrics(app, collector=collector, token=settings.telemetry.metrics)
         yield _guarded(app, settings=settings, clock=clock)
 

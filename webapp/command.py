@@ -23,6 +23,7 @@ from webapp.settings.settings import (
     read_settings,
 )
 from webapp.stores import Store, why_not_opened, without_password
+from webapp.stores.moving import moved_to
 
 # At INFO they log every address they ask for, and there are tokens in those.
 TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
@@ -119,11 +120,33 @@ async def connected(settings: Settings) -> AsyncGenerator[Service]:
             raise store_refused(error) from error
         except Unreadable as error:
             raise under_another_secret(settings) from error
+        await warn_if_fenced(service.elicitations.store)
         yield service
+
+
+async def must_be_unfenced(store: Store) -> None:
+    """Raises Refused; that a store has moved away is a wrong setting, all else may pass."""
+    if (why := await _fence_of(store)) is not None:
+        raise CommandRefused(why, status=2 if moved_to(why) is not None else 1)
+
+
+async def warn_if_fenced(store: Store) -> None:
+    """Say beside what is listed that it is not what servers have."""
+    if (why := await _fence_of(store)) is not None:
+        tell(f"elicit: {why}", out=sys.stderr)
+
+
+async def _fence_of(store: Store) -> str | None:
+    """Raises Refused."""
+    try:
+        return await store.fenced()
+    except StoreUnavailable as error:
+        raise store_refused(error) from error
 
 
 def under_another_secret(settings: Settings) -> CommandRefused:
     return CommandRefused(
         f"{without_password(settings.store)} was made under another secret: set ELICIT_SECRET to "
-        "that one (or new,old), or set ELICIT_STORE to another store."
+        "that one (or new,old), or set ELICIT_STORE to another store.",
+        status=2,
     )

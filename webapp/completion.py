@@ -6,7 +6,7 @@ from typing import Any, NoReturn, TypeVar
 
 from flows.crypto.tokens import Purpose
 from flows.elicitation import states
-from flows.elicitation.proof import NamedByAuthor, TrustedCode
+from flows.elicitation.proof import NamedByAuthor, Proof, TrustedCode
 from flows.elicitation.states import Completion, Elicitation, Json
 from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, InvalidAnswer, InvalidToken, NoAsker, NotAllowed
@@ -114,6 +114,14 @@ class Completing:
             return Completion.UNKNOWN
         return await self._complete(elicitation.id, content)
 
+    async def approved(self, current: Elicitation, content: Json, proof: Proof) -> Completion:
+        """Somebody who may has answered for the person; goes on when cancelled.
+
+        Raises InvalidQuestion for content that is no JSON, or too large, and InvalidAnswer.
+        """
+        kept = states.checked_content(content)
+        return await self._elicitations.whole(self._proved(current, kept, proof))
+
     def is_bound(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> bool:
         """Whether these are the cookies of the browser that began the latest attempt."""
         attempt = elicitation.attempt
@@ -134,6 +142,10 @@ class Completing:
             current, proof = await aliased(elicitations, id, owner=owner), NamedByAuthor()
         if current is None or owner not in (None, current.owner):
             return Completion.UNKNOWN
+        return await self._proved(current, content, proof)
+
+    async def _proved(self, current: Elicitation, content: Json, proof: Proof) -> Completion:
+        elicitations = self._elicitations
         if not traits_of(current.kind).goes_by(proof):
             return Completion.UNKNOWN
         if (kind := self._kinds.on_page(current.kind)) is not None:

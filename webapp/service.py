@@ -32,6 +32,7 @@ from webapp.elicitations.waiters import Waiters
 from webapp.http.browser import Browser
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
+from webapp.identity.api_keys import ApiKeys
 from webapp.identity.identity import Identity
 from webapp.identity.issuer import Issuer
 from webapp.identity.local_peer import LocalPeers
@@ -55,8 +56,10 @@ from webapp.payments.payments import Payments
 from webapp.payments.webhook_log import KEPT as WEBHOOK_KEPT
 from webapp.payments.webhook_log import WebhookLog
 from webapp.payments.webhooks import Webhooks
+from webapp.records.chain import AuditChain
+from webapp.records.heads import Heads
 from webapp.records.owners import open_owners
-from webapp.records.rows import Approval, StoredWebhook, TurnedAway
+from webapp.records.values import Approval, StoredWebhook, TurnedAway
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store
@@ -88,6 +91,7 @@ class Service:
     signing_in: SigningIn | None
     pairing: Pairing
     user_codes: UserCodes
+    api_keys: ApiKeys
     paces: Rates
     nobodys: Rates  # questions of callers without a name, by address
     hints: Rates  # what nobody has signed, by address
@@ -99,6 +103,7 @@ class Service:
     limits: CallLimits
     readiness: Readiness
     telemetry: Telemetry
+    heads: Heads
     clients: McpClients
     public_url: str
     sandbox_url: str | None
@@ -171,6 +176,9 @@ async def open_service(
         telemetry=telemetry,
     )
     elicitations.rows.longer = _longer_kept(policies)
+    chain = AuditChain(owners, clock=clock, kept=policies.keep_audit)
+    if policies.audit:
+        elicitations.rows.chain = chain
     who, tokens = who or IdentitySettings(), Tokens(ring, origin=public_url)
     links = Links(tokens=tokens, public_url=public_url)
     browser = Browser(public_url=public_url, csrf_keys=partial(ring.derive_all, "csrf"))
@@ -252,6 +260,7 @@ async def open_service(
         signing_in=signing_in,
         pairing=pairing,
         user_codes=UserCodes(elicitations=elicitations, codes=codes),
+        api_keys=ApiKeys(elicitations),
         paces=Rates(burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=clock),
         nobodys=Rates(burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=clock),
         hints=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=clock),
@@ -264,6 +273,7 @@ async def open_service(
         limits=limits,
         readiness=Readiness(store),
         telemetry=telemetry,
+        heads=Heads(owners, ring, chain),
         clients=McpClients(elicitations, settings=policies, silence=limits.silence),
         public_url=public_url.rstrip("/"),
         sandbox_url=sandbox_url,

@@ -11,7 +11,8 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
-from webapp.records.rows import StoredWebhook
+from webapp.records.heads import BadHead
+from webapp.records.values import StoredWebhook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 from webapp.telemetry.work import note, working
@@ -50,7 +51,16 @@ async def fall_due(service: Service) -> int:
     async with asyncio.TaskGroup() as group:
         for record in records:
             group.create_task(_look(service, record, now))
+        if elicitations.rows.chain is not None:
+            group.create_task(_head(service))
     return len(records) + await elicitations.store.erase(before=now)
+
+
+async def _head(service: Service) -> None:
+    try:
+        await service.heads.make_in_time()
+    except BadHead as error:
+        _log.error("audit.head_damaged", extra={"why": str(error)})
 
 
 async def _look(service: Service, record: Record, now: datetime) -> None:

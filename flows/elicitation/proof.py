@@ -69,3 +69,11 @@ class ByModel(Proof):
     """The model answered, where the operator lets it."""
 
     why: ClassVar[str | None] = "answered by the model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovedByKey(Proof):
+    """A program answered for the person, with an API key that names them."""
+
+    why: ClassVar[str | None] = "answered with an API key"
+    key: str

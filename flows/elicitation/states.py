@@ -160,6 +160,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     is_late: bool = False
     content: Json = None
     why: str | None = None
+    proof: str | None = None  # what a yes was believed for: the name of its class
     take: Lease | None = None
     delivered_at: datetime | None = None
     look_at: datetime | None = None  # when the sweeper looks again, at what nobody used or closed
@@ -251,6 +252,7 @@ def settle(
     now: datetime,
     content: Json = None,
     why: str | None = None,
+    proof: Proof | None = None,
     take: Lease | None = None,
 ) -> Elicitation:
     """End it. `take` hands the outcome to the waiting leg in the same change.
@@ -266,6 +268,7 @@ def settle(
         settled_at=now,
         content=content if status is Status.ACCEPTED else None,
         why=why or (elicitation.progress if status is Status.EXPIRED else None),
+        proof=_name_of(proof),
         take=take,
         progress=elicitation.progress if status is Status.EXPIRED else None,
     )
@@ -289,11 +292,24 @@ def accept(
     is_over = now >= elicitation.expires_at and elicitation.status is not Status.EXCHANGING
     if is_over and not elicitation.status.is_final:
         return settle(elicitation, Status.EXPIRED, now=now, take=take)
-    return settle(elicitation, Status.ACCEPTED, now=now, content=content, why=proof.why, take=take)
+    return settle(
+        elicitation,
+        Status.ACCEPTED,
+        now=now,
+        content=content,
+        why=proof.why,
+        proof=proof,
+        take=take,
+    )
 
 
 def settle_late(
-    elicitation: Elicitation, *, now: datetime, content: Json, holds_key: bool
+    elicitation: Elicitation,
+    *,
+    now: datetime,
+    content: Json,
+    holds_key: bool,
+    proof: Proof | None = None,
 ) -> Elicitation:
     """Turn a no into a kept yes, on a provider's proof.
 
@@ -311,6 +327,7 @@ def settle_late(
         is_late=True,
         content=content if can_be_kept else None,
         why=None,
+        proof=_name_of(proof),
         take=None,
         delivered_at=None,
         holds_key=holds_key and can_be_kept,
@@ -413,3 +430,7 @@ def _taken(elicitation: Elicitation, *, leg: str) -> Lease:
     if elicitation.take is None or elicitation.take.leg != leg:
         raise NotPossible(status=elicitation.status, wanted="used")
     return elicitation.take
+
+
+def _name_of(proof: Proof | None) -> str | None:
+    return None if proof is None else type(proof).__name__

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Final, Literal, TypeAlias
 
 from flows.elicitation.proof import (
+    ApprovedByKey,
     ByModel,
     ConnectedBefore,
     Exchanged,
@@ -96,7 +97,7 @@ BUILT_IN: Final = (
     Traits(
         name="form",
         page="form",
-        proofs=(OnPage, InClient, NamedByAuthor, ByModel),
+        proofs=(OnPage, InClient, NamedByAuthor, ByModel, ApprovedByKey),
         kept_from_answer=_TEN_MINUTES,
         joined_from_answer=_TWO_MINUTES,
         fits_client_form=True,
@@ -105,7 +106,7 @@ BUILT_IN: Final = (
     Traits(
         name="confirm",
         page="confirm",
-        proofs=(OnPage, InClient),
+        proofs=(OnPage, InClient, ApprovedByKey),
         kept_from_answer=_TEN_MINUTES,
         joined_from_answer=_TWO_MINUTES,
         fits_client_form=True,

@@ -6,7 +6,8 @@ from flows.payments.receipt import Payment
 from tests.crash.account_env import REFUNDS, AccountEnv
 from tests.crash.server import settings_of
 from webapp.records.owners import open_owners
-from webapp.records.rows import Rows, StoredWebhook
+from webapp.records.rows import Rows
+from webapp.records.values import StoredWebhook
 
 COMPLETED = "checkout.session.completed"
 EXPIRED = "checkout.session.expired"

@@ -33,6 +33,7 @@ from webapp.service import Service
 from webapp.settings.quotas import ListedClient
 from webapp.settings.settings import Settings
 from webapp.stores import Look, Record, Store, open_store
+from webapp.stores.store import Fences
 
 SECRET = b"a secret that outlives every one of the processes"
 ELSEWHERE = "https://shop.example"
@@ -258,11 +259,11 @@ class DyingStore:
     def scan(self) -> AsyncIterator[Sequence[Record]]:
         return self._inner.scan()
 
-    async def load(self, *records: Record) -> None:
-        await self._inner.load(*records)
+    async def load(self, *records: Record, behind: str) -> None:
+        await self._inner.load(*records, behind=behind)
 
-    async def fence(self, why: str | None) -> None:
-        await self._inner.fence(why)
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
+        await self._inner.fence(why, instead_of=instead_of)
 
     async def fenced(self) -> str | None:
         return await self._inner.fenced()

@@ -32,6 +32,7 @@ from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp
 
 FINDING = "a rolling restart behind nginx"
+IS_LONG = True
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:

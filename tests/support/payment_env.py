@@ -34,7 +34,7 @@ from webapp.http.client import Outbound
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.payments.certificates import Certificates
 from webapp.payments.webhook_log import WebhookLog
-from webapp.records.rows import StoredWebhook
+from webapp.records.values import StoredWebhook
 from webapp.routes.answers import Answers
 from webapp.routes.redirect import depart
 from webapp.routes.webhooks import hooked

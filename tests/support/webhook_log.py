@@ -3,7 +3,7 @@
 from tests.support.shop_env import Shop
 from webapp.cli.webhooks import replay_hook
 from webapp.records.ids import tail_of
-from webapp.records.rows import StoredWebhook
+from webapp.records.values import StoredWebhook
 
 
 async def only(shop: Shop, status: str) -> StoredWebhook:

@@ -27,6 +27,13 @@ def test_a_store_that_keeps_nothing_says_so(
     assert ("is lost when this ends" in said) == is_told
 
 
+def test_a_server_for_others_where_nobody_can_be_asked_says_so(tmp_path: Path) -> None:
+    public = {"HOME": str(tmp_path), "ELICIT_URL": "https://a.example", "ELICIT_SECRET": "x" * 40}
+    for more, is_told in (({}, True), ({"ELICIT_BIND": "code"}, False)):
+        said = "".join(announcement(read_settings({**public, **more}), "shop"))
+        assert ("nobody   can be asked: set ELICIT_ISSUER" in said) == is_told
+
+
 def test_the_password_of_a_store_is_not_said_at_the_start(tmp_path: Path) -> None:
     for scheme in ("postgresql", "valkeys"):
         store = f"{scheme}://me:hunter2@db.example/1"

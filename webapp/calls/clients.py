@@ -28,7 +28,7 @@ from webapp.elicitations.service import Elicitations
 from webapp.http.connection import ClientConnection
 from webapp.identity.identity import Caller
 from webapp.records.ids import tail_of
-from webapp.records.rows import KINDS, ClientDeed, ClientRecord
+from webapp.records.values import KINDS, ClientDeed, ClientRecord
 from webapp.settings.quotas import ListedClient, PolicySettings
 from webapp.stores import Record
 

@@ -15,7 +15,7 @@ from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.registry import Kinds
-from webapp.records.rows import Value
+from webapp.records.values import Value
 
 
 async def used_up(

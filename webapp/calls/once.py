@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Json
 from flows.errors import ElicitError, ResultNotKept, Unreadable
 from webapp.elicitations.service import Elicitations
-from webapp.records.rows import DoneOnce
+from webapp.records.values import DoneOnce
 from webapp.stores import Conflict
 
 Wait: TypeAlias = Callable[[Collection[asyncio.Future[None]]], Awaitable[object]]

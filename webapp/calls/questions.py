@@ -35,7 +35,7 @@ from webapp.stores import Conflict
 from webapp.telemetry.work import note, traceparent
 
 if TYPE_CHECKING:
-    from webapp.records.rows import Value
+    from webapp.records.values import Value
 
 SAYS_CHARACTERS = 80
 

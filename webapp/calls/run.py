@@ -19,7 +19,7 @@ from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
 from webapp.elicitations.service import Elicitations
 from webapp.identity.identity import Caller
 from webapp.records.ids import owner_of
-from webapp.records.rows import Value
+from webapp.records.values import Value
 from webapp.stores import Conflict
 
 OPEN_AT_LEAST = timedelta(minutes=10)

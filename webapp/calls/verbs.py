@@ -7,6 +7,7 @@ decides, and no task outlives the await.
 
 import asyncio
 import json
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
@@ -40,6 +41,7 @@ from webapp.elicitations.waiters import Waiter
 from webapp.telemetry.work import working
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 LOOK_AGAIN = timedelta(seconds=3)
 
 
@@ -246,6 +248,8 @@ class Verbs:
             call.kinds.policies.must_have_form(fact[0], in_client=in_client)
             call.caller.must_be_answerable(fact[0], in_client=in_client)
         except (NotAllowed, NotSupported) as error:
+            facts = {"kind": fact[0], "tool": call.tool.tool, "why": str(error)}
+            _log.info("question.not_asked", extra=facts)
             return question.unasked(error)
         run = await (self._a_gates_run() if is_gate else call.the_run())
         later = self._asked_again(run, step)

@@ -9,7 +9,7 @@ from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import OWNER_CHARACTERS, does, lists
 from webapp.cli.table import Table, the_one
 from webapp.records.ids import tail_of
-from webapp.records.rows import Approval
+from webapp.records.values import Approval
 from webapp.service import Service
 
 COLUMNS = (

@@ -11,7 +11,14 @@ from pathlib import Path
 
 from flows.errors import StoreUnavailable
 from webapp.cli.operator import counted
-from webapp.command import CommandRefused, opened_store, quieten, settings_for, store_refused
+from webapp.command import (
+    CommandRefused,
+    must_be_unfenced,
+    opened_store,
+    quieten,
+    settings_for,
+    store_refused,
+)
 from webapp.connecting import utc_now
 from webapp.printing import tell
 from webapp.records.owners import note_backup
@@ -57,10 +64,11 @@ def _run(options: argparse.Namespace) -> None:
 
 async def _back_up(settings: Settings, target: Path) -> int:
     async with opened_store(settings) as store:
+        await must_be_unfenced(store)
         try:
             now = utc_now()
             rows = await write_backup(store, target, now=now)
-            if await store.fenced() is None:
+            if await store.fenced() is None:  # a move may have begun meanwhile
                 await note_backup(store, now)
         except StoreUnavailable as error:
             raise CommandRefused(f"The store cannot be read: {error.why}") from error

@@ -95,6 +95,12 @@ async def _address(settings: Settings, around: Surroundings) -> list[Finding]:
     if settings.is_local:
         return [ok("address", f"{settings.url} is for this machine alone")]
     found = [await _alive(settings, around.outbound)]
+    if not settings.identity.knows_people:
+        fix = (
+            "set ELICIT_ISSUER to where people sign in, or ELICIT_BIND=code, ELICIT_ANONYMOUS=code"
+        )
+        says = "nobody may open a link of this server: confirm is False, and all else is refused"
+        found.append(note("people", says, fix=fix))
     if settings.url.startswith("https:"):
         found.append(await _encrypted(settings, around))
     if not settings.proxies:

@@ -17,7 +17,7 @@ from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.cli.operator import OWNER_CHARACTERS, shows
 from webapp.cli.people import add_owner, owner_of
-from webapp.records.rows import Approval, ClientRecord, KeptSecret, StoredWebhook, ValueT
+from webapp.records.values import Approval, ClientRecord, KeptSecret, StoredWebhook, ValueT
 from webapp.service import Service
 
 # What is told of each kind of row.

@@ -27,15 +27,17 @@ from webapp.cli.resealing import is_under_way, reseal
 from webapp.cli.table import Table, add_json, show_table, the_one
 from webapp.command import (
     CommandRefused,
+    must_be_unfenced,
     opened_store,
     settings_for,
     under_another_secret,
+    warn_if_fenced,
 )
 from webapp.connecting import utc_now
 from webapp.printing import tell
 from webapp.records.owners import count_wrapped, rewrap, was_served
 from webapp.settings.key_file import KeyFile, SecretSetting, new_secret
-from webapp.settings.key_usage import wrapped_in
+from webapp.settings.key_usage import HasMoved, wrapped_in
 from webapp.settings.settings import SECRET_NAMES, Settings, key_file_of
 from webapp.stores import Store, without_password
 
@@ -282,8 +284,19 @@ async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
         except StoreUnavailable as error:
             raise CommandRefused(
                 f"{address} was opened with {keys.source} too, and cannot be asked whether it "
-                f"needs {found.hex()}: {error.why}"
+                f"needs {found.hex()}: {error.why}",
+                "If that is for want of a password, which is not kept: set ELICIT_STORE to it with "
+                f"its password; if elicit keys list says there that {found.hex()} wraps 0, take "
+                f"it out of {file.notes}, and run this again.",
             ) from error
+        except HasMoved as moved:
+            if moved.address in file.stores():
+                continue
+            raise CommandRefused(
+                f"{address} has moved to {moved.address}, which may need {found.hex()} and was "
+                "not opened with this key file yet: set ELICIT_STORE to that (with its password), "
+                "run elicit keys list, and then this again."
+            ) from moved
         if number:
             raise CommandRefused(
                 f"{found.hex()} still wraps {_keys(number)} of {address}, which would be lost; "
@@ -307,11 +320,13 @@ def _run(work: Callable[..., Awaitable[list[str]]], options: argparse.Namespace)
 
 
 def _list(options: argparse.Namespace) -> None:
-    table = asyncio.run(_on_keys(os.environ, list_keys))
+    table = asyncio.run(_on_keys(os.environ, list_keys, changes=False))
     show_table(table, as_json=options.as_json, now=utc_now())
 
 
-async def _on_keys(environment: Mapping[str, str], work: Callable[[Keys], Awaitable[T]]) -> T:
+async def _on_keys(
+    environment: Mapping[str, str], work: Callable[[Keys], Awaitable[T]], *, changes: bool = True
+) -> T:
     variable = next((name for name in SECRET_NAMES if environment.get(name)), None)
     file = key_file_of(environment)
     if file is not None and not file.path.exists():
@@ -324,6 +339,7 @@ async def _on_keys(environment: Mapping[str, str], work: Callable[[Keys], Awaita
         ring = file.ring() if file is not None else settings.ring
         place = without_password(settings.store)
         async with opened_store(settings) as store:
+            await must_be_unfenced(store) if changes else await warn_if_fenced(store)
             return await _refusing(
                 work,
                 Keys(ring=ring, store=store, place=place, variable=variable, file=file),

@@ -27,7 +27,9 @@ COMMANDS = {
     "vacuum": "give the room of what was erased back to the disk",
     "export": "tell all that is kept of one person, as JSON",
     "purge": "erase what is kept of one person",
+    "audit": "say whether what is told of every owner is whole, and what that is",
     "keys": "make, replace and retire secrets",
+    "api-keys": "make, list and revoke keys of the HTTP API",
     "payments": "list payments, and refund them",
     "approvals": "list approvals, and end them",
     "clients": "list what clients did with what they were sent, and forget it",
@@ -72,7 +74,7 @@ def _module_of(name: str) -> ModuleType:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return import_module(f"webapp.cli.{name}")
+        return import_module(f"webapp.cli.{name.replace('-', '_')}")
     finally:
         if was_enabled:
             gc.enable()

@@ -21,7 +21,7 @@ from webapp.cli.table import Table, add_json, show_facts, show_table
 from webapp.command import CommandRefused, connected, quieten, settings_for
 from webapp.connecting import utc_now
 from webapp.printing import printed, tell
-from webapp.records.rows import KINDS, DoneOnce, EarlyEvent, Standing, StoredWebhook
+from webapp.records.values import KINDS, DoneOnce, EarlyEvent, Standing, StoredWebhook
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Record
@@ -110,7 +110,10 @@ async def _operate(
     """What it gives, and what it could not read."""
     async with connected(settings) as service:
         try:
-            left_out = service.elicitations.rows.left_out = []
+            rows = service.elicitations.rows
+            left_out = rows.left_out = []
+            if rows.chain is not None:
+                rows.chain.by = "operator"
             return await work(service), left_out
         except Unreadable as error:
             raise CommandRefused(f"The store cannot be read: {error}") from error

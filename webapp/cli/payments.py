@@ -20,7 +20,7 @@ from flows.payments.session import sessions_of, terms_of
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import OWNER_CHARACTERS, does, lists, shows
-from webapp.cli.table import Table, the_one
+from webapp.cli.table import CANDIDATES_NAMED, Table, the_one
 from webapp.command import CommandRefused
 from webapp.payments.refunds import NoRefunds
 from webapp.payments.verification import ON_ITS_WAY
@@ -111,8 +111,15 @@ async def list_payments(service: Service, *, only_open: bool) -> Table[PaymentRo
 
 
 async def show_payment(service: Service, id: str) -> PaymentRow:
-    """One of the list. Raises Refused."""
-    return _meant(id, await _all(service))
+    """One of the list, by its own id or by that of the question. Raises Refused."""
+    there = await _all(service)
+    of_question = [row for row in there.values() if row.question.startswith(id)]
+    if not of_question or any(one.startswith(id) for one in there):
+        return _meant(id, there)
+    if len({row.id for row in of_question}) > 1:
+        named = ", ".join(row.id for row in of_question[:CANDIDATES_NAMED])
+        raise CommandRefused(f"More than one was paid there: {named}. Write one of them.")
+    return of_question[0]
 
 
 async def refund_payment(
@@ -173,18 +180,27 @@ async def _payments(service: Service) -> list[Payment]:
 
 async def _all(service: Service) -> dict[str, PaymentRow]:
     """By their ids: what somebody has to look at, what is on its way, what was paid."""
+    paid = await _payments(service)
     rows = [
         *map(_of_unresolved, await service.kinds.payments.loose_ends.open()),
         *map(_of_pending, await _on_their_way(service)),
-        *map(_of_payment, await _payments(service)),
+        *[_of_payment(one, is_taken=await _is_taken(service, one)) for one in paid],
     ]
     return {row.id: row for row in rows}
 
 
-def _of_payment(payment: Payment) -> PaymentRow:
+async def _is_taken(service: Service, payment: Payment) -> bool:
+    """Whether a call has it in hand: the question's lease says so, and no row of the payment's."""
+    if payment.status is not ReceiptStatus.OPEN:
+        return False
+    asked = await service.kinds.payments.ledger.leading_to(payment)
+    return asked is not None and service.elicitations.is_taken(asked)
+
+
+def _of_payment(payment: Payment, *, is_taken: bool) -> PaymentRow:
     return PaymentRow(
         **_of_either(payment),
-        standing=payment.status.value,
+        standing=(ReceiptStatus.TAKEN if is_taken else payment.status).value,
         note=_note(payment),
         is_open=payment.status in OPEN,
         payment=payment.payment_intent,

@@ -22,16 +22,19 @@ from webapp.cli.operator import OWNER_CHARACTERS, counted, does, kind_word
 from webapp.cli.people import add_owner, owner_of, records_of
 from webapp.cli.resealing import destroy_purged, renew_purged
 from webapp.command import CommandRefused
+from webapp.records.chain import AUDIT
 from webapp.records.owners import DATA_KEY
-from webapp.records.rows import KINDS, EarlyEvent, StoredWebhook
+from webapp.records.values import KINDS, EarlyEvent, StoredWebhook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 
 # With what opens them, which is the person's data key.
 _STAYS = {
     DATA_KEY,
+    AUDIT,
     *(KINDS[one] for one in (Payment, UnresolvedPayment, StoredWebhook, EarlyEvent)),
 }
+_UNTOLD = (AUDIT, DATA_KEY)
 _AT_ONCE = 100
 _ROUNDS_AT_MOST = 20
 _OPEN = (Status.PENDING, Status.OPENED)
@@ -55,7 +58,7 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     paid = await _asked_for_money(service, tag)
     erased = [each for each in there if not _stays(each, paid)]
     said = [f"{counted(len(erased))} of {tag[:OWNER_CHARACTERS]}: {_kinds(erased)}"]
-    if stays := [each for each in there if _stays(each, paid) and each.kind != DATA_KEY]:
+    if stays := [each for each in there if _stays(each, paid) and each.kind not in _UNTOLD]:
         said.append(
             f"{counted(len(stays))} of payments stay, without a name: {_kinds(stays)}. Payments "
             "are erased after ten years, the others 30 days after they are over."
@@ -69,6 +72,7 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     for asked in await service.elicitations.rows.all(Elicitation, owner=tag, skips_unreadable=True):
         if asked.status in _OPEN:
             await service.elicitations.end(asked, Status.CANCELLED)
+    await service.elicitations.rows.tell(tag, "erased")
     await _erase(service, tag)
     if waiting := await _forget_payers(service, tag):
         said.append(
@@ -151,8 +155,8 @@ async def _asked_for_money(service: Service, owner: str) -> set[str]:
 
 
 def _is_sealed(record: Record) -> bool:
-    """Under the person's data key, which is not."""
-    return record.kind != DATA_KEY
+    """Under the data key of now, which the key itself is not, nor the audit of before."""
+    return record.kind not in _UNTOLD
 
 
 def _stays(record: Record, paid: set[str]) -> bool:

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from flows.crypto.vault import Ring
 from flows.errors import Unreadable
 from webapp.records.owners import DATA_KEY, Owners, fresh_data_keys, pages, unwrapped, wrapped
-from webapp.records.rows import KINDS
 from webapp.records.seal import Locker, Row
+from webapp.records.values import KINDS
 from webapp.stores import Conflict, Record, Store
 
 HEARD_AFTER = timedelta(minutes=10)
@@ -110,7 +110,13 @@ async def _renew(store: Store, ring: Ring, record: Record, *, now: datetime) -> 
         fresh = fresh_data_keys(ring)
         if current.made_under == fresh.made_under:
             return False
-        fresh = replace(fresh, keys=fresh.keys + current.keys, since=now)
+        fresh = replace(
+            fresh,
+            keys=fresh.keys + current.keys,
+            former=current.former,
+            since=now,
+            is_purged=current.is_purged,
+        )
         try:
             await store.write(wrapped(ring, found, fresh))
         except Conflict as conflict:
@@ -156,7 +162,15 @@ async def _drop(store: Store, ring: Ring, record: Record, *, now: datetime) -> b
     try:
         await store.write(
             wrapped(
-                ring, record, replace(current, keys=current.keys[:1], since=None, is_purged=False)
+                ring,
+                record,
+                replace(
+                    current,
+                    keys=current.keys[:1],
+                    former=() if current.is_purged else current.keys[1:] + current.former,
+                    since=None,
+                    is_purged=False,
+                ),
             )
         )
     except Conflict:

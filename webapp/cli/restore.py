@@ -3,6 +3,8 @@
 What could go wrong: a file that is put in place under a server that has the old one open; a server
 that begins to serve what is half there. So a file is put in place whole, while no process has the
 old one open, which is kept aside; another store has to be empty, and is fenced until all is there.
+The key comes when all is there and nobody serves it yet: a refused command leaves no key behind,
+and no server makes another one.
 """
 
 import argparse
@@ -11,20 +13,23 @@ import fcntl
 import os
 import secrets
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import aclosing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
-from flows.errors import StoreUnavailable
+from flows.crypto.vault import Ring
+from flows.errors import StoreUnavailable, Unreadable, WeakSecret
 from webapp.cli.backup import key_beside, write_private
-from webapp.command import CommandRefused, quieten, store_refused
+from webapp.command import CommandRefused, quieten, settings_for, store_refused
 from webapp.connecting import utc_now
 from webapp.printing import tell
+from webapp.records.owners import must_be_opened
 from webapp.settings.key_file import KeyFile
 from webapp.settings.settings import key_file_of, store_of
 from webapp.stores import open_store
 from webapp.stores.backup_file import BackupFile, BadBackup
-from webapp.stores.moving import NotMoved, copy, fence_empty, half
+from webapp.stores.moving import NotMoved, copy, fence_empty, half, open_whole
 from webapp.stores.opening import SQLITE
 from webapp.stores.sqlite_file import SIDES
 
@@ -48,28 +53,53 @@ def _run(options: argparse.Namespace) -> None:
         if key_file is None:
             tell("The secret was not in it: the server opens it with the ELICIT_SECRET of then.")
         else:
-            _put_key_back(key_file, key_beside(source))
+            _must_be_one_key(key_file, key_beside(source))
+        asyncio.run(_must_open(backup, source, key_file))
+        put_key = partial(_put_key_back, key_file, key_beside(source))
         if address.startswith(SQLITE):
-            _put_in_file(backup, source, Path(address.removeprefix(SQLITE)).absolute())
+            path = Path(address.removeprefix(SQLITE)).absolute()
+            _put_in_file(backup, source, path, put_key=put_key)
         else:
-            asyncio.run(_put(backup, source, address))
+            asyncio.run(_put(backup, source, address, put_key=put_key))
     except (BadBackup, NotMoved, ValueError) as error:
         raise CommandRefused(str(error)) from error
     except StoreUnavailable as error:
         raise CommandRefused(f"The store stopped answering: {error.why}. Run it again.") from error
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, WeakSecret, sqlite3.Error) as error:
         raise CommandRefused(f"{source} cannot be put back: {error}") from error
     tell(f"The store is as it was at {backup.made_at:%Y-%m-%d %H:%M} UTC.")
     tell("What was paid since is not in it.")
 
 
-def _put_in_file(backup: BackupFile, source: Path, store: Path) -> None:
+async def _must_open(backup: BackupFile, source: Path, key_file: KeyFile | None) -> None:
+    """Raises Refused if the secrets with which it will be served open nothing of it."""
+    if key_file is None:
+        ring, is_from = settings_for(os.environ).ring, "ELICIT_SECRET"
+    else:
+        key = next((one for one in (key_beside(source), key_file.path) if one.exists()), None)
+        if key is None:
+            return
+        ring, is_from = Ring([each.value for each in KeyFile(key).read()]), str(key)
+    try:
+        await must_be_opened(backup.scan(), ring)
+    except Unreadable as error:
+        raise CommandRefused(
+            f"{is_from} does not open {source}, which was made under another secret. Set "
+            "ELICIT_SECRET to the one of then (or new,old), or use its key file; nothing was "
+            "changed.",
+            status=2,
+        ) from error
+
+
+def _put_in_file(
+    backup: BackupFile, source: Path, store: Path, *, put_key: Callable[[], None]
+) -> None:
     """In place of what is there, which is kept aside."""
     store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone(store):
         draft = store.with_name(f"{store.name}.{secrets.token_hex(8)}")
         try:
-            asyncio.run(_put(backup, source, f"{SQLITE}{draft}"))
+            asyncio.run(_put(backup, source, f"{SQLITE}{draft}", put_key=put_key))
         except BaseException:
             for side in SIDES:
                 Path(f"{draft}{side}").unlink(missing_ok=True)
@@ -83,7 +113,9 @@ def _put_in_file(backup: BackupFile, source: Path, store: Path) -> None:
         draft.replace(store)
 
 
-async def _put(backup: BackupFile, source: Path, address: str) -> None:
+async def _put(
+    backup: BackupFile, source: Path, address: str, *, put_key: Callable[[], None]
+) -> None:
     """Into an empty store, or one to which this was begun before."""
     words = half(str(source), f"elicit restore {source}")
     try:
@@ -95,26 +127,36 @@ async def _put(backup: BackupFile, source: Path, address: str) -> None:
             raise ValueError("ELICIT_STORE: memory: ends with its process; set another store.")
         if await store.fenced() != words:
             await fence_empty(store, words)
-        await copy(backup.scan, store)
-        await store.fence(None)
+        await copy(backup.scan, store, behind=words)
+        put_key()
+        await open_whole(store, words)
 
 
-def _put_key_back(file: KeyFile, key: Path) -> None:
+def _must_be_one_key(file: KeyFile, key: Path) -> None:
+    """Raises Refused if no key that is there opens the backup."""
     if not key.exists():
         if not file.path.exists():
             raise CommandRefused(
                 f"Neither {key} nor {file.path} is there, and nothing opens it without."
             )
         tell(f"There is no {key}: the server opens it with {file.path}, if that is its key.")
-    elif not file.path.exists():
-        file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(file.path, key.read_bytes())
-        tell(f"{file.path} is the key of then.")
-    elif not {each.value for each in KeyFile(key).read()} <= {e.value for e in file.read()}:
+    elif file.path.exists() and not _values(KeyFile(key)) <= _values(file):
         raise CommandRefused(
             f"{file.path} is another key than {key}: move it away first, and know that what was "
             "kept under it is opened by it alone."
         )
+
+
+def _values(file: KeyFile) -> set[bytes]:
+    return {each.value for each in file.read()}
+
+
+def _put_key_back(file: KeyFile | None, key: Path) -> None:
+    if file is None or file.path.exists():
+        return
+    file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(file.path, key.read_bytes())
+    tell(f"{file.path} is the key of then.")
 
 
 @contextmanager

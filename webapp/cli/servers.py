@@ -13,7 +13,7 @@ from webapp.cli.table import Table
 from webapp.command import CommandRefused
 from webapp.printing import printed
 from webapp.records.owners import SERVICE
-from webapp.records.rows import KnownServer
+from webapp.records.values import KnownServer
 from webapp.service import Service
 from webapp.serving.known_servers import known_server_id
 

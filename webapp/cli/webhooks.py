@@ -11,7 +11,7 @@ from webapp.cli.operator import does, lists, shows
 from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
 from webapp.records.ids import tail_of
-from webapp.records.rows import StoredWebhook, TurnedAway
+from webapp.records.values import StoredWebhook, TurnedAway
 from webapp.service import Service
 
 COLUMNS = ("id", "provider", "event", "status", "why", "times", "received_at")

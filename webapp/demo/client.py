@@ -7,23 +7,28 @@ import re
 import sys
 import webbrowser
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx
 import httpx2
-from mcp import Client, MCPError
+from mcp import Client, ClientSession, MCPError
 from mcp.client import ClientRequestContext
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
     CallToolResult,
+    ClientCapabilities,
+    ElicitationCapability,
     ElicitRequestParams,
     ElicitRequestURLParams,
     ElicitResult,
     ErrorData,
+    FormElicitationCapability,
     Implementation,
     TextContent,
+    UrlElicitationCapability,
 )
 
 from flows.origin import is_loopback
@@ -56,6 +61,29 @@ class Unusable(Exception):
     """The server, or a tool of it, is not there; the message is for the terminal."""
 
 
+class DeclaringClient(Client):
+    """A client that declares no more than it is told to.
+
+    The library's declares both modes or none, and has no other way to say less.
+    """
+
+    declares: frozenset[str] = frozenset()
+
+    async def _build_session(self, exit_stack: AsyncExitStack) -> ClientSession:
+        session = await super()._build_session(exit_stack)
+        elicitation = ElicitationCapability(
+            form=FormElicitationCapability() if "form" in self.declares else None,
+            url=UrlElicitationCapability() if "url" in self.declares else None,
+        )
+        capabilities = ClientCapabilities(elicitation=elicitation if self.declares else None)
+
+        def declared(_version: str) -> ClientCapabilities:
+            return capabilities
+
+        setattr(session, "_build_capabilities", declared)  # noqa: B010 - there is no public way
+        return session
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
     """One server, seen from one terminal."""
@@ -82,17 +110,19 @@ class Demo:
                 messages.append(params.message)
                 tell(f"{params.message}\n\n  {params.url}\n", links=[params.url])
                 tasks.append(group.create_task(self._see_through(params.url)))
-                if not self.walks:
+                if not self.walks or tool not in EXPECTED:
                     await asyncio.sleep(SEEN_AFTER_SECONDS)
                 # It means "I will open it", never "it is done": the server waits for the end.
                 return ElicitResult(action="accept")
 
-            async with Client(
+            declaring = DeclaringClient(
                 self._transport(),
                 mode=mode,
                 elicitation_callback=show,
                 client_info=Implementation(name="elicit demo", version="1"),
-            ) as client:
+            )
+            declaring.declares = frozenset({"url"})  # it draws no forms: those are on our pages
+            async with declaring as client:
                 tools = [each.name for each in (await client.list_tools()).tools]
                 if tool not in tools:
                     raise Unusable(

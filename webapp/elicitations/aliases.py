@@ -12,7 +12,8 @@ from flows.elicitation.states import Elicitation
 from flows.errors import InvalidQuestion, OwnerNeeded
 from webapp.elicitations.service import Elicitations
 from webapp.records.owners import SERVICE
-from webapp.records.rows import ROWS_AT_ONCE, Alias
+from webapp.records.rows import ROWS_AT_ONCE
+from webapp.records.values import Alias
 
 _SEPARATOR = ":"  # neither an id of an author's nor an owner has it
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Final
 
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
-from webapp.records.rows import KeptSecret
+from webapp.records.values import KeptSecret
 
 KEPT: Final = (Connection, Payment, KeptSecret)
 

@@ -17,7 +17,7 @@ from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import NotPossible
 from webapp.elicitations.service import Also, Elicitations
-from webapp.records.rows import Value
+from webapp.records.values import Value
 
 
 async def complete_elicitation(
@@ -57,11 +57,11 @@ async def _complete(
             return Completion.ACCEPTED
     if not proof.may_be_late:
         return Completion.ALREADY_SETTLED
-    return await _keep_late(elicitations, id, answer, also=also)
+    return await _keep_late(elicitations, id, answer, proof, also=also)
 
 
 async def _keep_late(
-    elicitations: Elicitations, id: str, answer: Json, *, also: Also
+    elicitations: Elicitations, id: str, answer: Json, proof: Proof, *, also: Also
 ) -> Completion:
     """Keep a late yes for the same question; a newer elicitation of it makes way."""
     moved: list[Elicitation] = []
@@ -79,7 +79,7 @@ async def _keep_late(
             way = _made_way(holder, now=elicitations.clock())
         is_mine = holder is None or holder.id == id or bool(way)
         late = states.settle_late(
-            current, now=elicitations.clock(), content=answer, holds_key=is_mine
+            current, now=elicitations.clock(), content=answer, holds_key=is_mine, proof=proof
         )
         has_ended = holder is not None and not holder.status.is_final
         moved = [*way, late] if has_ended else [late]

@@ -7,7 +7,7 @@ from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.flow import Flow
 from flows.elicitation.states import Asked, Elicitation, Json
 from flows.question import Link
-from webapp.records.rows import Value
+from webapp.records.values import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

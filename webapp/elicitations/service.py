@@ -27,7 +27,8 @@ from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
 from webapp.records.ids import owner_of
 from webapp.records.owners import Owners
-from webapp.records.rows import DoneOnce, Rows, Value
+from webapp.records.rows import Rows
+from webapp.records.values import DoneOnce, Value
 from webapp.stores import Conflict, Record, Store
 from webapp.telemetry.telemetry import NONE, Telemetry
 from webapp.telemetry.work import note

@@ -9,8 +9,9 @@ from flows.elicitation.states import Elicitation
 from flows.errors import StoreUnavailable, Unreadable
 from webapp.elicitations.changes import KEPT
 from webapp.elicitations.service import Elicitations
+from webapp.records.chain import AUDIT
 from webapp.records.owners import DATA_KEY
-from webapp.records.rows import KINDS
+from webapp.records.values import KINDS
 from webapp.stores import Choosing, Look, Record
 
 LISTEN_AGAIN_SECONDS = 1.0
@@ -36,10 +37,12 @@ async def listen(elicitations: Elicitations) -> None:
 
 
 def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
-    """Questions and runs are many, and nearly all of them are of no use here.
+    """Questions and runs are many, and nearly all of them are of no use here; the audit is of none.
 
     Whoever begins to wait for one of them reads it after that, and so misses nothing.
     """
+    if kind == AUDIT:
+        return False
     if kind not in _MANY or kind in elicitations.followed or elicitations.waiters.has(id):
         return True
     return elicitations.recent.get(id) is not None

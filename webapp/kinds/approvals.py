@@ -20,7 +20,7 @@ from flows.kinds.gate import APPROVED_FOR, REMEMBERED_FOR
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.records.ids import tail_of
-from webapp.records.rows import Approval
+from webapp.records.values import Approval
 
 _log = logging.getLogger(__name__)
 

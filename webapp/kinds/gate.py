@@ -19,7 +19,7 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.approvals import Approvals
 from webapp.kinds.page_kind import PageKind
-from webapp.records.rows import Value
+from webapp.records.values import Value
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from flows.schema.schema import Schema, schema_of
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
-from webapp.records.rows import Value
+from webapp.records.values import Value
 
 
 class PageKind:

@@ -28,7 +28,7 @@ from flows.elicitation.traits import traits_of
 from flows.errors import NotSupported, TooManyPending
 from flows.question import Question
 from webapp.elicitations.service import Elicitations
-from webapp.records.rows import KINDS, Open, Standing, Value
+from webapp.records.values import KINDS, Open, Standing, Value
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Record
 

@@ -17,7 +17,7 @@ from flows.elicitation.states import Elicitation, Json
 from flows.errors import Unreadable
 from flows.schema.schema import Fault, Refused, Schema
 from webapp.elicitations.service import Elicitations
-from webapp.records.rows import KINDS, Check
+from webapp.records.values import KINDS, Check
 from webapp.stores import Conflict, Record
 
 ANSWERED_WITHIN = 5.0  # seconds

@@ -15,7 +15,7 @@ from flows.kinds.secret import Secret
 from flows.schema.schema import Schema, check, with_secrets
 from webapp.elicitations.question_kind import AskedBy
 from webapp.kinds.page_kind import PageKind, terms_in
-from webapp.records.rows import KeptSecret, Value
+from webapp.records.values import KeptSecret, Value
 
 
 class SecretPage(PageKind):

@@ -6,7 +6,7 @@ from flows.elicitation.states import Asked, Elicitation, Json
 from flows.kinds.url import Visit, VisitFlow
 from flows.question import Link
 from webapp.elicitations.question_kind import AskedBy
-from webapp.records.rows import Value
+from webapp.records.values import Value
 
 
 class Visits:

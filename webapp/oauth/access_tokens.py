@@ -30,7 +30,7 @@ from webapp.deadline import Deadline
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.connections import Connections
-from webapp.records.rows import Value
+from webapp.records.values import Value
 from webapp.stores import Conflict
 
 CLAIM = timedelta(seconds=60)

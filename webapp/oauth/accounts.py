@@ -27,7 +27,7 @@ from webapp.oauth.access_tokens import AccessTokens
 from webapp.oauth.clients import Clients, place_of
 from webapp.oauth.code_exchange import CodeExchange
 from webapp.oauth.connections import NOT_SHARED, Connections, begun_with
-from webapp.records.rows import Value
+from webapp.records.values import Value
 
 
 class Accounts:

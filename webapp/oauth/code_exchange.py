@@ -27,7 +27,7 @@ from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.clients import Clients
 from webapp.oauth.connections import Connections
-from webapp.records.rows import Value
+from webapp.records.values import Value
 
 _log = logging.getLogger(__name__)
 

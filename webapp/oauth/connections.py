@@ -28,7 +28,7 @@ from flows.oauth.provider import Client, Provider
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.oauth.clients import Clients, place_of
-from webapp.records.rows import Value
+from webapp.records.values import Value
 from webapp.stores import Conflict
 
 NOT_SHARED = "The account is not shared with this tool any more; call again to ask for one."

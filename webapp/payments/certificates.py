@@ -35,7 +35,7 @@ from webapp.deadline import Clock
 from webapp.elicitations.service import Elicitations
 from webapp.http.rate_limit import Rates
 from webapp.records.owners import SERVICE
-from webapp.records.rows import KINDS, KeptCertificate
+from webapp.records.values import KINDS, KeptCertificate
 from webapp.stores import Conflict
 
 FETCHES_OF_ONE = 5  # of one address that sends; the genuine one of a new certificate needs one

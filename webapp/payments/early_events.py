@@ -20,7 +20,7 @@ from webapp.elicitations.service import Elicitations
 from webapp.payments.webhook_rows import contradicts, event_of, heard_events
 from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
-from webapp.records.rows import EarlyEvent, StoredWebhook
+from webapp.records.values import EarlyEvent, StoredWebhook
 from webapp.stores import Conflict
 
 REMEMBERED_AT_MOST = 100  # of one payment; the sweeper knows them all

@@ -22,7 +22,7 @@ from webapp.payments.payments import Payments
 from webapp.payments.webhook_rows import WebhookBody, WebhookRows, contradicts, heard_events
 from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
-from webapp.records.rows import StoredWebhook
+from webapp.records.values import StoredWebhook
 
 AGAIN_AT_LEAST = timedelta(seconds=30)
 AGAIN_AT_MOST = timedelta(minutes=10)

@@ -21,7 +21,7 @@ from flows.payments.receipt import Payment, ReceiptStatus, Refund
 from flows.payments.session import CheckoutTerms, sessions_of, terms_of
 from webapp.elicitations.service import Elicitations
 from webapp.records.ids import owner_of
-from webapp.records.rows import StoredWebhook, Value
+from webapp.records.values import StoredWebhook, Value
 
 
 class Ledger:

@@ -19,7 +19,7 @@ from webapp.payments.payments import Payments
 from webapp.payments.webhook_rows import WebhookBody, WebhookRows, contradicts
 from webapp.records.ids import made_at, owner_of
 from webapp.records.owners import SERVICE
-from webapp.records.rows import StoredWebhook
+from webapp.records.values import StoredWebhook
 
 _ABOUT = {
     "erased": "a payment whose question is erased",

@@ -33,7 +33,7 @@ from webapp.payments.refunds import Refunds
 from webapp.payments.turns import Turns
 from webapp.payments.unresolved import PAID_OTHERWISE, UnresolvedPayments
 from webapp.payments.verification import ON_ITS_WAY, Verification
-from webapp.records.rows import Value
+from webapp.records.values import Value
 
 _BECAME: Mapping[ReceiptStatus, str] = {
     ReceiptStatus.SPENT: "used by an earlier call",

@@ -18,7 +18,7 @@ from flows.payments.money import Money
 from flows.payments.session import CheckoutTerms, terms_of
 from flows.payments.unresolved import ASK_AGAIN_AFTER, KEPT, UnresolvedPayment, UnresolvedStatus
 from webapp.elicitations.service import Elicitations
-from webapp.records.rows import KINDS
+from webapp.records.values import KINDS
 
 PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
 _log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from webapp.elicitations.service import Also, Elicitations
 from webapp.payments.early_events import EarlyEvents, Whole
 from webapp.payments.ledger import Ledger
 from webapp.payments.unresolved import PAID_OTHERWISE, UnresolvedPayments
-from webapp.records.rows import StoredWebhook, Value
+from webapp.records.values import StoredWebhook, Value
 
 ON_ITS_WAY = "a payment is on its way: call again later, and nobody pays twice"
 _OTHERWISE = ("amount", "currency", "mode")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from webapp.elicitations.service import Elicitations
 from webapp.records.owners import SERVICE
-from webapp.records.rows import StoredWebhook, TurnedAway
+from webapp.records.values import StoredWebhook, TurnedAway
 
 KEPT = timedelta(days=30)
 BETWEEN_WORDS = timedelta(minutes=1)

@@ -17,7 +17,7 @@ from flows.payments.gateway import MerchantAccount, Notice, Signs
 from flows.payments.receipt import Payment
 from flows.payments.session import SessionStatus
 from webapp.elicitations.service import Elicitations
-from webapp.records.rows import StoredWebhook
+from webapp.records.values import StoredWebhook
 from webapp.stores import Conflict
 
 KEPT = timedelta(days=30)

@@ -32,7 +32,7 @@ from webapp.payments.webhook_rows import (
     without_address,
 )
 from webapp.records.owners import SERVICE
-from webapp.records.rows import StoredWebhook
+from webapp.records.values import StoredWebhook
 from webapp.stores import Conflict
 
 _NOT_DONE = ("ignored", "unknown", "duplicate", "waiting", "refused")
@@ -97,7 +97,7 @@ class Webhooks:
             return False
         if hook.body:
             said = hook.said
-            with suppress(NotConfigured):  # else nobody can take it again either
+            with suppress(NotConfigured):  # nobody can take it again either
                 said = without_address(event_of(hook, self._signing(hook)))
             await self._elicitations.write(replace(hook, body="", is_whole=False, said=said))
         return True

@@ -67,12 +67,15 @@ class Pepper:
 
         A multiple of 3 needs no padding.
         """
+        encoded = [part.encode("utf-8", "surrogatepass") for part in (purpose, *parts)]
+        return base64.urlsafe_b64encode(self.mac(*encoded, size=size)).decode()
+
+    def mac(self, *parts: bytes, size: int) -> bytes:
+        """The keyed hash itself; the first part says what it is for."""
         message = bytearray()
-        for part in (purpose, *parts):
-            data = part.encode("utf-8", "surrogatepass")
-            message += len(data).to_bytes(8, "big") + data
-        mac = hashlib.blake2b(message, key=self._key, digest_size=size).digest()
-        return base64.urlsafe_b64encode(mac).decode()
+        for part in parts:
+            message += len(part).to_bytes(8, "big") + part
+        return hashlib.blake2b(message, key=self._key, digest_size=size).digest()
 
 
 class RowIds:

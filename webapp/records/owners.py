@@ -47,6 +47,7 @@ class DataKeys(Struct, frozen=True, kw_only=True):
     made_under: bytes = b""
     since: datetime | None = None
     is_purged: bool = False
+    former: tuple[bytes, ...] = ()  # what the audit of before is sealed under, not sealed anew
 
     def __repr__(self) -> str:
         return f"DataKeys({len(self.keys)} ***)"
@@ -110,6 +111,14 @@ class Owners:
                 self._lockers.popitem(last=False)
         return found
 
+    async def reader(self, owner: str) -> Locker | None:
+        """What opens the owner's audit, also that of before a leak; None for who was erased."""
+        found = await self.store.read(owner, DATA_KEY, owner)
+        if found is None:
+            return None
+        data_keys = unwrapped(self.ring, found)
+        return Locker(*data_keys.keys, *data_keys.former)
+
     def forget(self, owner: str | None) -> None:
         """Another process may have made new data keys, for this owner or for anybody (None)."""
         self._forgotten += 1
@@ -165,6 +174,14 @@ async def rewrap(*, store: Store, ring: Ring) -> Rewrapped:
                     done += outcome
         if ring.newest == newest:
             return Rewrapped(done=done, lost=lost)
+
+
+async def must_be_opened(pages: AsyncIterator[Sequence[Record]], ring: Ring) -> None:
+    """Raises Unreadable if these are the records of a store of other secrets."""
+    async for page in pages:
+        for record in page:
+            if record.kind == _PEPPER:
+                ring.unwrap(_name(record), record.sealed)
 
 
 async def count_wrapped(store: Store) -> Counter[bytes]:

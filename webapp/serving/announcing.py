@@ -22,6 +22,8 @@ def announcement(settings: Settings, name: str, *, sandbox_url: str | None = Non
         lines.append(f"  sandbox  {sandbox_url}")
     elif has_no_provider(settings):
         lines.append("  without  accounts and payments: --sandbox (ELICIT_SANDBOX=1) plays them")
+    if not settings.is_local and not settings.identity.knows_people:
+        lines.append("  nobody   can be asked: set ELICIT_ISSUER, ELICIT_BIND or ELICIT_ANONYMOUS")
     if settings.is_local and settings.identity.issuer is None:
         if not can_tell_users():
             lines += pairing_of(settings)

@@ -16,9 +16,15 @@ from typing import Any, cast
 import httpx
 import uvicorn
 
-from flows.errors import Unreadable
+from flows.errors import StoreUnavailable, Unreadable
 from webapp.app import open_app
-from webapp.command import CommandRefused, opened_store, under_another_secret
+from webapp.command import (
+    CommandRefused,
+    must_be_unfenced,
+    opened_store,
+    store_refused,
+    under_another_secret,
+)
 from webapp.connecting import utc_now
 from webapp.http.client import refuse_packed
 from webapp.http.connection import ASGIApp, ClientConnections
@@ -134,6 +140,7 @@ async def opened_app(
     `place` is where the server comes from.
     """
     services = list[Service]()
+    await must_be_unfenced(store)
     try:
         owners = await open_owners(store=store, ring=settings.ring)
         await must_be_known(owners, name=str(server.name), place=place, now=utc_now())
@@ -153,6 +160,8 @@ async def opened_app(
         raise CommandRefused(str(error), status=2) from error
     except Unreadable as error:
         raise under_another_secret(settings) from error
+    except StoreUnavailable as error:
+        raise store_refused(error) from error
 
 
 def loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":

@@ -11,7 +11,8 @@ from datetime import datetime
 from webapp.command import CommandRefused
 from webapp.printing import printed
 from webapp.records.owners import SERVICE, Owners
-from webapp.records.rows import KnownServer, Rows
+from webapp.records.rows import Rows
+from webapp.records.values import KnownServer
 from webapp.stores import Conflict
 
 

@@ -12,6 +12,7 @@ from webapp.deadline import Clock
 from webapp.records.owners import count_wrapped
 from webapp.settings.settings import Settings
 from webapp.stores import Clocked, Store, is_gone, open_store
+from webapp.stores.moving import moved_to
 
 _APART_SECONDS_AT_MOST = 5.0
 
@@ -59,10 +60,18 @@ async def _must_agree(store: Clocked, clock: Clock) -> None:
         )
 
 
+class HasMoved(Exception):
+    """A store is at another `address` now, and what it had was left behind."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
 async def wrapped_in(address: str, fingerprint: bytes) -> int | None:
     """How many keys of a noted store that secret wraps; None if the store is gone.
 
-    Raises StoreUnavailable.
+    Raises StoreUnavailable, or HasMoved: nobody is served from there any more.
     """
     try:
         if await asyncio.to_thread(is_gone, address):
@@ -71,4 +80,7 @@ async def wrapped_in(address: str, fingerprint: bytes) -> int | None:
     except (OSError, ValueError) as error:
         raise StoreUnavailable(str(error)) from error
     async with aclosing(store):
+        why = await store.fenced()
+        if why is not None and (target := moved_to(why)) is not None:
+            raise HasMoved(target)
         return (await count_wrapped(store))[fingerprint]

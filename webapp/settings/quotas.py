@@ -172,3 +172,17 @@ class PolicySettings:
         says="how long webhooks are kept that came: `90d` and the like, from 7 days on, as "
         "providers send them again for some days",
     )
+    audit: bool = setting(
+        "ELICIT_AUDIT",
+        parse=switch,
+        default="1",
+        says="`1`: each change of a question, a payment, an account or an approval is told of in "
+        "its owner's chain, in the same write; `0`: none is",
+    )
+    keep_audit: timedelta = setting(
+        "ELICIT_KEEP_AUDIT",
+        parse=duration(KEPT_AT_MOST, _FROM_A_WEEK, at_least=timedelta(days=7)),
+        default="365d",
+        says="how long the audit is kept, as `90d` and the like, from 7 days on. It holds for what "
+        "is written from then on",
+    )

@@ -16,6 +16,8 @@ from webapp.stores.store import (
     CLAIMS_HELD,
     RECORDS_AT_MOST,
     Conflict,
+    Fences,
+    OtherFence,
     Record,
     as_written,
     check_copies,
@@ -86,7 +88,7 @@ class MemoryStore:
             for record in self._open_contents().in_order(kind, owner=owner, after=after)
             if status is None or record.status == status
         )
-        return tuple(islice(found, limit))
+        return list(islice(found, limit))
 
     async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
         """See Store."""
@@ -115,8 +117,8 @@ class MemoryStore:
         """See Store."""
         check_erasure(owner, before, limit)
         contents = self._writable_contents()
-        names = contents.records if before is None else contents.erasable.until(before)
-        asked = (name for name in names if owner is None or name[0] == owner)
+        there = iter(contents.records) if before is None else contents.erasable.until(before)
+        asked = (name for name in there if owner is None or name[0] == owner)
         names = list(islice(asked, limit))
         for name in names:
             contents.drop(name)
@@ -132,16 +134,20 @@ class MemoryStore:
         for start in range(0, len(records), RECORDS_AT_MOST):
             yield records[start : start + RECORDS_AT_MOST]
 
-    async def load(self, *records: Record) -> None:
+    async def load(self, *records: Record, behind: str) -> None:
         """See Store."""
         check_copies(records)
         contents = self._open_contents()
+        contents.must_be_fenced((behind,))
         contents.refuse_taken_keys(records)
         contents.put(records)
 
-    async def fence(self, why: str | None) -> None:
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
         """See Store."""
-        self._open_contents().fence = why
+        contents = self._open_contents()
+        if instead_of is not None:
+            contents.must_be_fenced(instead_of)
+        contents.fence = why
 
     async def fenced(self) -> str | None:
         """See Store."""
@@ -210,6 +216,10 @@ class _Contents:
         self.openings: list[MemoryStore] = []
         self.fence: str | None = None
 
+    def must_be_fenced(self, words: Fences) -> None:
+        if self.fence not in words:
+            raise OtherFence(self.fence)
+
     def holder(self, owner: str, kind: str, key: str) -> Record | None:
         name = self.holders.get((owner, kind, key))
         return None if name is None else self.records[name]
@@ -243,12 +253,15 @@ class _Contents:
         owner, kind, id = name
         former = self.records.get(name)
         self.claims.pop(name, None)
-        self._ids.move(former and (kind, id, owner), record and (kind, id, owner))
+        placed = (kind, id, owner)
+        self._ids.move(None if former is None else placed, None if record is None else placed)
         self.due.move(
-            _timed(name, former and former.due_at), _timed(name, record and record.due_at)
+            None if former is None else _timed(name, former.due_at),
+            None if record is None else _timed(name, record.due_at),
         )
         self.erasable.move(
-            _timed(name, former and former.erase_at), _timed(name, record and record.erase_at)
+            None if former is None else _timed(name, former.erase_at),
+            None if record is None else _timed(name, record.erase_at),
         )
         self.records.pop(name, None)
         if record is not None:

@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from flows.errors import StoreUnavailable
-from webapp.stores.store import Conflict, Look, Record, Store
+from webapp.stores.store import Conflict, Fences, Look, OtherFence, Record, Store
 from webapp.telemetry.observer import UNOBSERVED, Observer
 
 T = TypeVar("T")
@@ -77,13 +77,13 @@ class ObservedStore:
         """See Store."""
         return self._store.scan()
 
-    async def load(self, *records: Record) -> None:
+    async def load(self, *records: Record, behind: str) -> None:
         """See Store."""
-        await self._timed("load", self._store.load(*records))
+        await self._timed("load", self._store.load(*records, behind=behind))
 
-    async def fence(self, why: str | None) -> None:
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
         """See Store."""
-        await self._timed("fence", self._store.fence(why))
+        await self._timed("fence", self._store.fence(why, instead_of=instead_of))
 
     async def fenced(self) -> str | None:
         """See Store."""
@@ -98,7 +98,7 @@ class ObservedStore:
         try:
             found = await answer
             result = "ok"
-        except Conflict:
+        except (Conflict, OtherFence):
             result = "conflict"
             raise
         except StoreUnavailable:

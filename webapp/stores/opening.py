@@ -48,10 +48,21 @@ def is_shared(url: str) -> bool:
     return _scheme_of(url) in _SHARED
 
 
+def may_be_unescaped(url: str) -> bool:
+    """Whether a password in it may have what ends an authority, so that nobody knows its end."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return True
+    return "#" in url or bool(parts.netloc and "@" in parts.path + parts.query)
+
+
 def without_password(url: str) -> str:
-    """The address as it may be shown and noted."""
+    """The address as it may be shown and noted; its scheme where a password may be all over it."""
     if not is_shared(url):
         return url
+    if may_be_unescaped(url):
+        return f"{_scheme_of(url)}://..."
     parts = urlsplit(url)
     user, at, hosts = parts.netloc.rpartition("@")
     query = [(name, value) for name, value in parse_qsl(parts.query) if name not in _PASSWORDS]

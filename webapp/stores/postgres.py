@@ -19,6 +19,7 @@ from webapp.stores.postgres_writer import PostgresWriter
 from webapp.stores.store import (
     CLAIMS_HELD,
     Conflict,
+    Fences,
     Record,
     as_written,
     bounds,
@@ -160,7 +161,7 @@ class PostgresStore:
     async def check(self) -> None:
         """See Store."""
         self._refuse_if_closed()
-        if not await self._server.fetch("check"):
+        if not await self._server.fetch_again("check"):
             raise StoreUnavailable(await self.fenced() or "the store's own row is gone")
 
     async def scan(self) -> AsyncIterator[Sequence[Record]]:
@@ -175,11 +176,8 @@ class PostgresStore:
                 yield page
                 kind, record_id, owner = page[-1].kind, page[-1].id, page[-1].owner
 
-    async def load(self, *records: Record) -> None:
-        """Put copies in place as they are, version included; fenced or not.
-
-        Raises Conflict for a key that another record holds, ValueError as `write` does.
-        """
+    async def load(self, *records: Record, behind: str) -> None:
+        """See Store."""
         check_copies(records)
         check_texts(records)
         self._refuse_if_closed()
@@ -187,27 +185,27 @@ class PostgresStore:
             return
         columns = columns_of(sorted(records, key=lambda each: (each.kind, each.id, each.owner)))
         try:
-            await self._server.load(columns)
+            await self._server.load(columns, behind=behind)
         except UniqueViolation:
             owners, kinds, ids, _, keys, *_ = columns
-            rows = await self._server.fetch("key_holder", owners, kinds, ids, keys)
+            rows = await self._server.fetch_again("key_holder", owners, kinds, ids, keys)
             raise Conflict(record_of(rows[0]) if rows else None) from None
 
-    async def fence(self, why: str | None) -> None:
-        """From the return on no opening of any version writes, for that reason; None: they do."""
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
+        """See Store."""
         self._refuse_if_closed()
-        await self._server.fence(why)
+        await self._server.fence(why, instead_of=instead_of)
 
     async def fenced(self) -> str | None:
         """Why nothing is written."""
         self._refuse_if_closed()
-        rows = await self._server.fetch("fenced")
+        rows = await self._server.fetch_again("fenced")
         return rows[0][0] if rows else None
 
     async def clock(self) -> datetime:
         """What the server's clock says."""
         self._refuse_if_closed()
-        rows = await self._server.fetch("clock")
+        rows = await self._server.fetch_again("clock")
         moment: datetime = rows[0][0]
         return moment
 

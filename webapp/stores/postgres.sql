@@ -149,6 +149,7 @@ SELECT
     current_setting('full_page_writes') AS full_page_writes,
     current_setting('server_encoding') AS encoding,
     pg_is_in_recovery() AS is_standby,
+    current_setting('default_transaction_isolation') AS isolation,
     pg_backend_pid() AS process,
     to_regclass('elicit_store') IS NOT NULL AS is_ours,
     to_regclass('elicit_records') IS NOT NULL AS has_records;
@@ -257,7 +258,8 @@ WHERE held.id <> asked.id
 LIMIT 1;
 
 -- name: loading
-SELECT set_config('elicit.is_loading', 'on', true);
+-- Nobody changes the fence before the copies are committed.
+SELECT fenced, set_config('elicit.is_loading', 'on', true) FROM elicit_store FOR SHARE;
 
 -- name: fence
 -- A trigger waits for the statements that are under way; what comes then finds it.
@@ -267,6 +269,10 @@ FOR EACH STATEMENT EXECUTE FUNCTION elicit_refuse();
 
 -- name: unfence
 DROP TRIGGER IF EXISTS elicit_fence ON elicit_records;
+
+-- name: found_fence
+-- As it is until this transaction changes it.
+SELECT fenced FROM elicit_store FOR UPDATE;
 
 -- name: note_fence
 UPDATE elicit_store SET fenced = $1;

@@ -83,7 +83,7 @@ class PostgresChanges:
 
     async def _send(self, names: Sequence[_Name]) -> None:
         try:
-            await self._server.fetch("notify", _payloads(self._opening, names))
+            await self._server.fetch_again("notify", _payloads(self._opening, names))
         except StoreUnavailable as error:
             # Whoever listens has lost the server too, and looks again.
             _log.warning("store.notify_failed", extra={"why": error.why})
@@ -93,7 +93,7 @@ class PostgresChanges:
         if not self._watches:
             return
         try:
-            rows = await self._server.fetch("read", *map(list, zip(*wanted, strict=True)))
+            rows = await self._server.fetch_again("read", *map(list, zip(*wanted, strict=True)))
         except StoreUnavailable:
             self._look_again()
             return

@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 from flows.errors import StoreUnavailable
 from webapp.stores import postgres_driver as driver
-from webapp.stores.opening import without_password
+from webapp.stores.opening import may_be_unescaped, without_password
 from webapp.stores.postgres_driver import ERRORS, TO_REPEAT, PostgresConnection, PostgresPool, Row
+from webapp.stores.store import Fences, OtherFence
 
 SECONDS = 10.0
 _LAYOUT_SECONDS = 60.0
@@ -26,6 +27,8 @@ _IDLE_SECONDS = 300.0
 _LAYOUT = 1
 _OLDEST_SERVER = 14
 _FENCED = "EL001"
+# In which a statement sees what was committed before it began; the second is the first by its name.
+_ISOLATIONS = ("read committed", "read uncommitted")
 _LIKE = "postgresql://user:password@host:5432/database"
 
 
@@ -64,6 +67,12 @@ class Server:
                     "ELICIT_STORE leads to a pooler, as PgBouncer is, through which no server "
                     "hears of others: set ELICIT_STORE_LISTEN to an address of the PostgreSQL "
                     "server itself, of the same database"
+                )
+            if is_pooled and row["isolation"] not in _ISOLATIONS:
+                _refuse(
+                    f"default_transaction_isolation is {row['isolation']}, and behind a pooler no "
+                    "session of ours can set it: set it to 'read committed' (ALTER DATABASE or "
+                    "ALTER ROLE ... SET default_transaction_isolation = 'read committed')"
                 )
             await _lay_out(probe)
         except ERRORS as error:
@@ -133,6 +142,10 @@ class Server:
                 except TimeoutError:
                     connection.terminate()  # nobody waits for it once more
                     raise
+                except driver.ReadOnly:
+                    # After a failover the address may lead to another server than these do.
+                    await self._pool.expire_connections()
+                    raise
         except ERRORS as error:
             if isinstance(error, TO_REPEAT):
                 raise
@@ -147,15 +160,20 @@ class Server:
         ):
             yield connection
 
-    async def load(self, columns: Sequence[object]) -> None:
-        """Put rows in place, fenced or not."""
+    async def load(self, columns: Sequence[object], *, behind: str) -> None:
+        """Put rows in place behind that fence, which stands until they are there."""
         async with self.connection() as connection, connection.transaction():
-            await connection.execute(statements()["loading"])
+            found = await connection.fetchval(statements()["loading"])
+            if found != behind:
+                raise OtherFence(found)
             await connection.execute(statements()["load"], *columns)
 
-    async def fence(self, why: str | None) -> None:
+    async def fence(self, why: str | None, *, instead_of: Fences | None) -> None:
         """Wait for the writes under way and let none in from then on; None: let them in."""
         async with self.connection() as connection, connection.transaction():
+            found = await connection.fetchval(statements()["found_fence"])
+            if instead_of is not None and found not in instead_of:
+                raise OtherFence(found)
             await connection.execute(statements()["note_fence"], why)
             await connection.execute(statements()["unfence" if why is None else "fence"])
 
@@ -170,6 +188,7 @@ class Server:
 # A session's own, where it is one. Whoever is gone must hold no lock for long.
 _SESSION = {
     "application_name": "elicit",
+    "default_transaction_isolation": _ISOLATIONS[0],
     "statement_timeout": f"{SECONDS:.0f}s",
     "idle_in_transaction_session_timeout": "60s",
     # For the plans that are kept of statements, as in the function of postgres.sql.
@@ -187,6 +206,8 @@ async def _keep(_connection: object) -> None:
 
 async def connect(url: str, *, name: str) -> PostgresConnection:
     """One connection of its own; `name` is the setting that has the address."""
+    if may_be_unescaped(url):
+        raise unavailable(ValueError(), url=url, name=name)
     try:
         return await driver.connect(
             url, timeout=SECONDS, command_timeout=SECONDS, statement_cache_size=0
@@ -314,7 +335,8 @@ def _must_be_ours(row: Mapping[str, Any]) -> None:
 async def _lay_out(connection: PostgresConnection) -> None:
     """Make the tables if there are none; of several that begin at once, one does."""
     if not await connection.fetchval(statements()["is_laid_out"]):
-        async with connection.transaction():
+        # What others laid out while this waited for the lock has to be seen.
+        async with connection.transaction(isolation="read_committed"):
             await connection.execute(statements()["lock"], timeout=_LAYOUT_SECONDS)
             if not await connection.fetchval(statements()["is_laid_out"]):
                 await connection.execute(statements()["schema"])

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Self
 
 from flows.errors import StoreUnavailable
 from webapp.stores.sqlite_batch import prepare
@@ -28,6 +29,7 @@ from webapp.stores.sqlite_rows import (
 from webapp.stores.sqlite_writer import SqliteWriter
 from webapp.stores.store import (
     RECORDS_AT_MOST,
+    Fences,
     Record,
     as_written,
     bounds,
@@ -86,7 +88,7 @@ class SqliteStore:
         self._is_closed = False
 
     @classmethod
-    async def open(cls, path: Path, *, remembered_commits: int = 4096) -> "SqliteStore":
+    async def open(cls, path: Path, *, remembered_commits: int = 4096) -> Self:
         """Open the file, making it (0600) and missing folders (0700).
 
         A watcher that lags by more than `remembered_commits` is told to look again.
@@ -193,17 +195,17 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise unavailable(path, error) from error
 
-    async def load(self, *records: Record) -> None:
+    async def load(self, *records: Record, behind: str) -> None:
         """See Store."""
         check_copies(records)
         self._refuse_if_closed()
         if records:
-            await self._writer.load(records)
+            await self._writer.load(records, behind=behind)
 
-    async def fence(self, why: str | None) -> None:
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
         """See Store."""
         self._refuse_if_closed()
-        await self._writer.fence(why)
+        await self._writer.fence(why, instead_of=instead_of)
 
     async def fenced(self) -> str | None:
         """See Store."""

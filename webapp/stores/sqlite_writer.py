@@ -28,7 +28,7 @@ from webapp.stores.sqlite_batch import (
 from webapp.stores.sqlite_fence import fence_of, load_copies, put_fence
 from webapp.stores.sqlite_file import OpenedFile
 from webapp.stores.sqlite_rows import SELECT_RECORDS, record_of, unavailable
-from webapp.stores.store import CLAIMS_HELD, Conflict, Record
+from webapp.stores.store import CLAIMS_HELD, Conflict, Fences, OtherFence, Record
 
 _CAREFUL_COMMITS = 8
 _JOBS_A_COMMIT = 256
@@ -107,13 +107,13 @@ class SqliteWriter:
         """Queue a commit that changes no record."""
         return self._queue(self._check)
 
-    def load(self, records: tuple[Record, ...]) -> "asyncio.Future[None]":
-        """Queue checked copies, to be put in place past a fence."""
-        return self._queue(partial(self._load, records))
+    def load(self, records: tuple[Record, ...], *, behind: str) -> "asyncio.Future[None]":
+        """Queue checked copies, to be put in place behind that fence."""
+        return self._queue(partial(self._load, records, behind))
 
-    def fence(self, why: str | None) -> "asyncio.Future[None]":
+    def fence(self, why: str | None, *, instead_of: Fences | None) -> "asyncio.Future[None]":
         """Queue a fence, or its end."""
-        return self._queue(partial(self._put_fence, why))
+        return self._queue(partial(self._put_fence, why, instead_of))
 
     async def aclose(self) -> None:
         """Finish every job, then close the connection; nothing may be queued afterwards."""
@@ -207,7 +207,7 @@ class SqliteWriter:
                     self._change(work)
                     written += work
                     answers.append((future, None))
-            except (Conflict, StoreUnavailable, *_REFUSED) as error:
+            except (Conflict, OtherFence, StoreUnavailable, *_REFUSED) as error:
                 answers.append((future, error))
         if written:
             write_rows(self._connection, [self._commit_row(written)])
@@ -227,6 +227,10 @@ class SqliteWriter:
         return commit_row(
             records, opening=self._opening, remembered_commits=self._remembered_commits
         )
+
+    def _must_be_fenced(self, words: Fences) -> None:
+        if self._fence not in words:
+            raise OtherFence(self._fence)
 
     def _refuse_if_fenced(self) -> None:
         if self._fence is not None:
@@ -265,7 +269,8 @@ class SqliteWriter:
         self._refuse_if_fenced()
         write_rows(self._connection, [self._commit_row(())])
 
-    def _load(self, records: tuple[Record, ...]) -> None:
+    def _load(self, records: tuple[Record, ...], behind: str) -> None:
+        self._must_be_fenced((behind,))
         self._connection.execute("SAVEPOINT load")
         try:
             load_copies(self._connection, records)
@@ -277,7 +282,9 @@ class SqliteWriter:
         finally:
             self._connection.execute("RELEASE load")
 
-    def _put_fence(self, why: str | None) -> None:
+    def _put_fence(self, why: str | None, instead_of: Fences | None) -> None:
+        if instead_of is not None:
+            self._must_be_fenced(instead_of)
         if why is None:
             put_fence(self._connection, None)
         self._fence = why

@@ -4,10 +4,10 @@ What could go wrong: two writers both believe that they won, a write is acknowle
 one owner's write touches another's record. The contract suite asks every store for all three.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 SEALED_LIMIT_BYTES = 64 * 1024
 RECORDS_AT_MOST = 500
 VERSION_AT_MOST = 2**63 - 1
+Fences: TypeAlias = Collection[str | None]  # their words; None: no fence
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -55,6 +56,14 @@ class Conflict(Exception):
             if found is None
             else f"{found.kind} {found.id} stands in the way at version {found.version}"
         )
+
+
+class OtherFence(Exception):
+    """Another fence stands than the caller counts on; `found` are its words, None if none does."""
+
+    def __init__(self, found: str | None) -> None:
+        self.found = found
+        super().__init__("there is no fence" if found is None else f"it is fenced: {found}")
 
 
 # How many times the hold a claim may be ahead, as clocks of several machines differ a little.
@@ -138,20 +147,23 @@ class Store(Protocol):
         """
         ...
 
-    async def load(self, *records: Record) -> None:
+    async def load(self, *records: Record, behind: str) -> None:
         """Put copies in place as they are, version included; durable when it returns.
 
-        In place of what has that owner, kind and id; of any owners; at most 500. It works on a
-        fenced store, and is not for one that is served: no watch is told. Raises Conflict if
-        another record holds a key, and ValueError as `write` does, or for a version of 0.
+        In place of what has that owner, kind and id; of any owners; at most 500; no watch is told.
+        Only while the fence of these words stands, so that nothing that is served gets an older
+        copy: else it raises OtherFence. Raises Conflict if another record holds a key, and
+        ValueError as `write` does, or for a version of 0.
         """
         ...
 
-    async def fence(self, why: str | None) -> None:
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
         """Let no opening of any process or version write from the return on; None ends that.
 
         `write`, `due`, `erase` and `check` raise StoreUnavailable(why); who reads goes on. A write
-        that is under way comes before the fence, or is refused.
+        that is under way comes before the fence, or is refused. With `instead_of` it takes the
+        place of one of these fences alone, None being none, and else raises OtherFence; a cluster
+        compares server by server.
         """
         ...
 

@@ -21,17 +21,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from mcp import Client
-from mcp.client.session import ClientSession
-from mcp_types import (
-    ClientCapabilities,
-    ElicitationCapability,
-    FormElicitationCapability,
-    UrlElicitationCapability,
-)
 
 from webapp.app import open_app
 from webapp.deadline import HandClock
+from webapp.demo.client import DeclaringClient
 from webapp.elicitations.plugins import Started
 from webapp.http.client import Outbound, Transport
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
@@ -131,7 +124,7 @@ async def elicit_person(
             failures=failures,
             asked_of=asked_of,
         )
-        client = _Declaring(
+        client = DeclaringClient(
             getattr(server, "_mcp_server", server),
             mode="legacy" if revision == LEGACY else revision,
             elicitation_callback=person.elicitation_callback if declares else None,
@@ -154,29 +147,6 @@ class _Listener:
 
     def __init__(self, started: Callable[[Started], Awaitable[None]]) -> None:
         self.started = started
-
-
-class _Declaring(Client):
-    """A client that declares no more than it is told to.
-
-    The library's declares both modes or none, and has no other way to say less.
-    """
-
-    declares: frozenset[str] = frozenset()
-
-    async def _build_session(self, exit_stack: AsyncExitStack) -> ClientSession:
-        session = await super()._build_session(exit_stack)
-        elicitation = ElicitationCapability(
-            form=FormElicitationCapability() if "form" in self.declares else None,
-            url=UrlElicitationCapability() if "url" in self.declares else None,
-        )
-        capabilities = ClientCapabilities(elicitation=elicitation if self.declares else None)
-
-        def declared(_version: str) -> ClientCapabilities:
-            return capabilities
-
-        setattr(session, "_build_capabilities", declared)  # noqa: B010 - there is no public way
-        return session
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 
 from webapp.cli.main import main
 from webapp.connecting import connect, utc_now
-from webapp.records.rows import Approval
+from webapp.records.values import Approval
 from webapp.settings.settings import read_settings
 
 pytestmark = pytest.mark.usefixtures("home")

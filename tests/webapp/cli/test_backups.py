@@ -7,7 +7,10 @@ from pathlib import Path
 import httpx
 
 from tests.support.cli import called, serving
+from tests.support.pgbouncer import pooled
+from tests.support.postgres_server import fresh_database, shared_server
 from tests.support.records import record
+from webapp.stores import open_store
 from webapp.stores.sqlite import SqliteStore
 
 
@@ -77,6 +80,25 @@ async def test_without_a_key_file_it_is_said_loudly_that_the_secret_is_not_in_it
     assert not (tmp_path / "copy.db.key").exists()
 
 
+async def test_another_secret_than_the_backups_is_told_before_anything_is_changed(
+    tmp_path: Path,
+) -> None:
+    copy, store = tmp_path / "copy", {"ELICIT_STORE": f"sqlite:///{tmp_path}/new.db"}
+    then, now = {"ELICIT_SECRET": "a" * 32}, {"ELICIT_SECRET": "b" * 32}
+    assert (await called("payments", "list", home=tmp_path, extra=then)).status == 0
+    assert (await called("backup", str(copy), home=tmp_path, extra=then)).status == 0
+    for secret, source in ((now, "ELICIT_SECRET"), ({}, folder_of(tmp_path) / "key")):
+        if not secret:
+            assert (await called("payments", "list", home=tmp_path, extra=store)).status == 0
+            (tmp_path / "new.db").unlink()
+        refused = await called("restore", str(copy), home=tmp_path, extra={**store, **secret})
+        assert (refused.status, refused.out) == (2, "")
+        assert f"{source} does not open {copy}, which was made under another secret" in refused.err
+        assert not (tmp_path / "new.db").exists()
+    both = {"ELICIT_SECRET": f"{'b' * 32},{'a' * 32}", **store}
+    assert (await called("restore", str(copy), home=tmp_path, extra=both)).status == 0
+
+
 async def test_what_is_damaged_is_named_and_no_list_says_that_nothing_is_there(
     tmp_path: Path,
 ) -> None:
@@ -119,6 +141,30 @@ async def test_a_backup_goes_back_into_another_store_unless_that_holds_something
     assert sorted(each.name for each in elsewhere.parent.iterdir()) == ["new.db"]
     refused = await called("restore", str(copy), home=tmp_path, extra={"ELICIT_STORE": "memory:"})
     assert (refused.status, "set another store" in refused.err) == (1, True)
+
+
+async def test_a_restore_that_is_refused_leaves_no_key_and_one_behind_a_pooler_is_done(
+    tmp_path: Path,
+) -> None:
+    home, elsewhere, copy = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "copy"
+    for folder in (home, elsewhere):
+        folder.mkdir()
+    assert (await called("payments", "list", home=home)).status == 0
+    await put(home, "a-1")
+    assert (await called("backup", str(copy), home=home)).status == 0
+    key = folder_of(elsewhere) / "key"
+    async with fresh_database() as url, pooled(shared_server(), url) as address:
+        store = await open_store(url)
+        await store.write(record("b-1", owner="b"))
+        extra = {"ELICIT_STORE": address, "ELICIT_STORE_LISTEN": url}
+        refused = await called("restore", str(copy), home=elsewhere, extra=extra)
+        assert (refused.status, "holds records already" in refused.err) == (1, True)
+        assert not key.exists()
+        await store.erase(owner="b")
+        assert (await called("restore", str(copy), home=elsewhere, extra=extra)).status == 0
+        assert [each.id for each in await store.list("elicitation")] == ["a-1"]
+        await store.aclose()
+    assert key.read_bytes() == (folder_of(home) / "key").read_bytes()
 
 
 async def test_what_is_no_backup_changes_nothing(tmp_path: Path) -> None:

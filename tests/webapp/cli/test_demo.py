@@ -15,6 +15,17 @@ from webapp.demo.waiting import DemoWaiting
 from webapp.demo.walker import Page, WalkFailed, walk
 
 TOOLS = tuple(EXPECTED)
+SHOP = """
+from flows import elicit
+from mcp.server.mcpserver import MCPServer
+
+mcp = MCPServer("Shop")
+
+
+@mcp.tool()
+async def close_shop() -> str:
+    return f"closed: {await elicit.confirm('Close it for today?')}"
+"""
 
 
 async def test_the_walk_is_right_on_both_revisions_from_anywhere(tmp_path):
@@ -83,6 +94,19 @@ async def test_a_no_on_the_page_ends_the_demo_with_the_tools_words(tmp_path):
         end = await ended(demo.process)
     assert end.status == 1
     assert "The tool failed: The person declined: 'Please sign our guest book.'." in end.out
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_tool_of_ones_own_that_asks_for_a_yes_gets_it_from_the_page(tmp_path, mode):
+    (tmp_path / "shop.py").write_text(SHOP)
+    extra = {"ELICIT_MIN_ANSWER": "1", "PYTHONPATH": str(tmp_path)}
+    async with serving("shop:mcp", home=tmp_path, extra=extra) as server:
+        demo = ("demo", "--no-browser", "--tool", "close_shop", "--mode", mode)
+        end = await called(*demo, "--url", server.url, home=tmp_path)
+        assert (end.status, end.err) == (0, "")
+        assert "The tool says: closed: True" in end.out
+        known = await called("clients", "list", "--json", home=tmp_path)
+        assert "at once" not in known.out, "the demo is not known as a client that draws nothing"
 
 
 async def test_a_server_that_is_not_there_is_named_with_the_way_to_start_one(tmp_path):

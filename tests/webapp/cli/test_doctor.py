@@ -179,6 +179,14 @@ async def test_what_is_before_the_server_is_told(
     assert all(word in told for word in words), told
 
 
+async def test_that_nobody_can_be_asked_is_told(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
+    alive(httpx_mock, is_reusable=True)
+    told = told_of(await examined(PUBLIC, tmp_path), "note")
+    assert "confirm is False, and all else is refused -> set ELICIT_ISSUER" in told
+    by_code = {**PUBLIC, "ELICIT_ANONYMOUS": "code"}
+    assert "confirm" not in told_of(await examined(by_code, tmp_path), "note")
+
+
 async def test_an_address_that_leads_nowhere_is_told(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     httpx_mock.add_exception(httpx.ConnectError("refused"), url=f"{URL}/live")
     told = told_of(await examined(PUBLIC, tmp_path), "wrong")

@@ -166,7 +166,7 @@ async def test_a_store_of_another_secret_is_refused_and_the_file_stays(tmp_path,
         pass
     written(file, NEW)
     end = await called("keys", "rotate", home=tmp_path)
-    assert end.status == 1
+    assert end.status == 2
     assert "was made under another secret" in end.err
     assert file.path.read_bytes() == NEW
 

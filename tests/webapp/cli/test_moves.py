@@ -10,6 +10,7 @@ from tests.support.postgres_server import fresh_database, shared_server
 from tests.support.records import record, scanned
 from tests.support.shared_stores import STORES
 from webapp.stores import Record, open_store
+from webapp.stores.moving import half
 
 
 async def put(address: str, *ids: str) -> None:
@@ -51,9 +52,10 @@ async def test_a_served_store_moves_and_the_next_server_has_it_under_the_same_ke
         assert "Its key is" in moved.out
         answer = await anybody.get("/ready")
         assert answer.status_code == 503
-    refused = await run("serve", "--port", "0", home=tmp_path)
-    assert refused.status == 1
-    assert f"this store has moved to {new}: set ELICIT_STORE to that" in refused.err
+    for more in ((), ("--workers", "2")):
+        refused = await run("serve", "--port", "0", *more, home=tmp_path)
+        says = f"elicit: this store has moved to {new}: set ELICIT_STORE to that\n"
+        assert (refused.status, refused.err) == (2, says), "as with any wrong setting"
     assert await ids(new) == ["a-1", "a-2"]
     async with (
         serving(home=tmp_path, extra={"ELICIT_STORE": new}) as server,
@@ -64,6 +66,40 @@ async def test_a_served_store_moves_and_the_next_server_has_it_under_the_same_ke
     assert (again.status, "has been moved before" in again.out) == (0, True)
     stores = (tmp_path / ".local/share/elicit-url/key.stores").read_text()
     assert new in stores, "its secrets are kept for the new place"
+
+
+async def test_every_command_says_that_a_store_has_moved_away(tmp_path: Path) -> None:
+    old, new = places(tmp_path)
+    assert (await called("payments", "list", home=tmp_path)).status == 0
+    assert (await called("move", old, new, home=tmp_path)).status == 0
+    says = f"elicit: this store has moved to {new}: set ELICIT_STORE to that\n"
+    for command in (
+        ("pending", "list"),
+        ("payments", "list", "--json"),
+        ("webhooks", "list"),
+        ("keys", "list"),
+    ):
+        listed = await called(*command, home=tmp_path)
+        assert (listed.status, listed.err.startswith(says)) == (0, True), command
+        assert "moved" not in listed.out
+    for command in (("backup", "copy"), ("keys", "rotate"), ("keys", "retire", "00")):
+        refused = await called(*command, home=tmp_path)
+        assert (refused.status, refused.out, refused.err) == (2, "", says), command
+    assert not (tmp_path / "copy").exists()
+
+
+async def test_what_is_half_there_is_no_wrong_setting_as_it_may_be_whole_soon(
+    tmp_path: Path,
+) -> None:
+    old, _ = places(tmp_path)
+    assert (await called("payments", "list", home=tmp_path)).status == 0
+    store = await open_store(old)
+    await store.fence(half("a copy", "elicit restore"))
+    await store.aclose()
+    refused = await called("serve", "--port", "0", home=tmp_path)
+    assert refused.status == 1
+    assert refused.err.startswith("elicit: copies are being put here")
+    assert "Traceback" not in refused.err
 
 
 async def test_it_is_undone_and_says_what_that_means(tmp_path: Path) -> None:

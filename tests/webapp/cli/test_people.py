@@ -12,6 +12,7 @@ from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable, Unreadable
 from flows.oauth.connection import Connection
 from tests.support.account_env import stored
+from tests.support.chains import told_of
 from tests.support.cli import called
 from tests.support.clock import Clock
 from tests.support.mcp_sandbox import KEY, caller_at_sandbox
@@ -24,7 +25,8 @@ from webapp.cli.export import Export, export_owner
 from webapp.cli.purge import purge_owner
 from webapp.command import CommandRefused
 from webapp.records.owners import DATA_KEY, open_owners, unwrapped
-from webapp.records.rows import Rows, StoredWebhook
+from webapp.records.rows import Rows
+from webapp.records.values import StoredWebhook
 from webapp.service import Service
 from webapp.stores import open_store
 
@@ -83,7 +85,8 @@ async def test_a_purge_gives_accounts_back_at_their_provider_and_erases_all() ->
         assert "octocat at github is disconnected." in said
         assert ["key-1-of-octocat" in body for body in network.revoked] == [True]
         assert await stored(service) == []
-        assert await kinds_of(service, kept.owner) == {"data key"}
+        assert await kinds_of(service, kept.owner) == {"audit", "data key"}
+        assert (await told_of(service, kept.owner))[-1].what == "erased"
         left = await scanned(service.elicitations.store)
         assert [each for each in left if each.owner != kept.owner] == others
 
@@ -107,7 +110,8 @@ async def test_what_was_paid_stays_and_a_late_payment_finds_its_question(shop: S
         owner = payment.owner
         said = await purge_owner(shop.service, owner, is_sure=True)
         assert any("of payments stay, without a name" in one and "1 payment" in one for one in said)
-        assert await kinds_of(shop.service, owner) == {"data key", "elicitation", "payment", "hook"}
+        kinds = {"audit", "data key", "elicitation", "payment", "hook"}
+        assert await kinds_of(shop.service, owner) == kinds
         assert sorted(await shop.statuses()) == ["accepted", "cancelled"]
         await buy.person.press_there(there, "card")
         assert await shop.tell_all() == ["late"]

@@ -87,7 +87,7 @@ async def test_a_store_made_under_another_secret_is_refused_in_a_sentence(tmp_pa
     async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
         pass
     end = await called("serve", "--port", "0", home=tmp_path, extra={"ELICIT_SECRET": "b" * 32})
-    assert end.status == 1
+    assert end.status == 2
     assert "was made under another secret" in end.err
     assert "Traceback" not in end.err
 

@@ -34,6 +34,7 @@ from webapp.calls.presenter import Interrupted
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.watcher import listen
 from webapp.service import Service
+from webapp.settings.quotas import PolicySettings
 from webapp.sweeper import fall_due
 
 T = TypeVar("T")
@@ -95,7 +96,11 @@ class Table:
         async with AsyncExitStack() as stack:
             for number in range(self.scenario.processes):
                 store = self.store if number == 0 else self.store.process()
-                self.services.append(await stack.enter_async_context(process(store, self.clock)))
+                # The audit adds turns to every write and decides nothing.
+                policies = PolicySettings(audit=False)
+                self.services.append(
+                    await stack.enter_async_context(process(store, self.clock, policies=policies))
+                )
             listeners = [
                 asyncio.create_task(listen(service.elicitations)) for service in self.services
             ]

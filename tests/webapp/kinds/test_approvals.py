@@ -26,7 +26,7 @@ from webapp.calls.verbs import Verbs
 from webapp.cli.approvals import clear_approvals, list_approvals, revoke_approval
 from webapp.cli.table import lines_of
 from webapp.command import CommandRefused
-from webapp.records.rows import Approval
+from webapp.records.values import Approval
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 

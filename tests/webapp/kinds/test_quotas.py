@@ -24,7 +24,7 @@ from webapp.calls.call import Call
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.watcher import listen
 from webapp.kinds.quotas import BETWEEN_COUNTS
-from webapp.records.rows import Standing
+from webapp.records.values import Standing
 from webapp.service import Service
 from webapp.settings.quotas import PER_OWNER_AT_MOST, PolicySettings
 from webapp.stores import open_store

@@ -47,15 +47,22 @@ def add_tools(server: Any) -> list[str]:
 @pytest.mark.parametrize(
     "header", [{"x-forwarded-for": "203.0.113.9"}, {"via": "1.1 relay"}, {"forwarded": "for=x"}]
 )
-async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(server, revision, header):
+async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(
+    server, revision, header, caplog
+):
     add_tools(server)
+    caplog.set_level("INFO", "webapp.calls.verbs")
     async with caller_of(server, revision, headers=header) as (env, caller):
         result = await caller.result("sign_in")
         assert result.is_error
         assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
         assert "Nobody can be asked" in text_of(result)
         assert not caller.has_links_left
+        caplog.clear()
         assert await caller.text("sure") == "sure: False"  # parity: E1
+        (told,) = [each for each in caplog.records if each.msg == "question.not_asked"]
+        assert (told.kind, told.tool) == ("confirm", "sure")
+        assert "Nobody can be asked" in told.why
         assert not await env.elicitations()
         assert await caller.text("plain") == "plain"
 

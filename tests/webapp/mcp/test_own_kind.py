@@ -15,7 +15,7 @@ from flows.kinds.form import FormTerms
 from flows.question import Question
 from tests.support.mcp_server import caller_of, new_server, soon, text_of
 from webapp.kinds.registry import OwnKind
-from webapp.records.rows import Value
+from webapp.records.values import Value
 
 SIGNATURE = Traits(
     name="signature",

@@ -28,7 +28,7 @@ from tests.support.mcp_server import BOTH, URL, caller_of, soon, text_of
 from tests.support.service_env import asked, process
 from webapp.elicitations.watcher import listen
 from webapp.kinds.rules import ANSWERED_WITHIN, NOBODY
-from webapp.records.rows import Check
+from webapp.records.values import Check
 from webapp.stores.memory import MemoryStore
 
 

@@ -26,7 +26,7 @@ from webapp.payments.certificates import (
     Shelf,
 )
 from webapp.records.owners import SERVICE, open_owners
-from webapp.records.rows import KINDS, KeptCertificate
+from webapp.records.values import KINDS, KeptCertificate
 from webapp.stores.memory import MemoryStore
 
 KIND = KINDS[KeptCertificate]

@@ -163,8 +163,21 @@ async def test_what_a_call_has_in_hand_is_not_taken_from_it(shop: Shop, also_spe
         await eventually(lambda: shop.bodies)
         with pytest.raises(CommandRefused, match="uses it at the moment"):
             await refund(shop, await id_of(shop), also_spent=also_spent)
+        assert [(row.standing, row.is_open) for row in await listed(shop)] == [("taken", True)]
         gate.set()
         assert await buy.result() == "paid 9.00 EUR"
+        await results_are_noted(shop)
+        assert [row.standing for row in await listed(shop)] == ["spent"]
+
+
+async def test_it_is_shown_by_the_id_of_its_question_too(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        id = await paid_in_vain(shop, buy)
+    (row,) = await listed(shop)
+    for given in (row.question, row.question[:10], id):
+        assert (await show_payment(shop.service, given)).id == id
+    with pytest.raises(CommandRefused, match="There is no payment"):
+        await show_payment(shop.service, "nothing")
 
 
 async def test_an_operator_and_the_sweeper_at_once_give_it_back_once(shop: Shop) -> None:
@@ -285,7 +298,7 @@ def test_what_cannot_be_opened_is_said_and_is_no_accident(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(tmp_path)[0] == 0
-    assert command(tmp_path, ELICIT_SECRET="of somebody else and long enough too")[0] == 1
+    assert command(tmp_path, ELICIT_SECRET="of somebody else and long enough too")[0] == 2
     assert "another secret" in capsys.readouterr().err
     assert command(tmp_path, ELICIT_STORE="nowhere://")[0] == 2
     assert "ELICIT_STORE" in capsys.readouterr().err

@@ -542,6 +542,8 @@ async def test_a_transfer_that_fails_in_one_tab_and_a_card_in_the_other_end_the_
 async def test_whoever_was_not_told_of_the_failed_transfer_yet_gets_what_was_paid_beside_it(
     shop: Shop,
 ) -> None:
+    # Without the audit both webhooks are written before the call has a turn to hear of the first.
+    shop.service.elicitations.rows.chain = None
     async with buying(shop) as buy:
         earlier, latest = await two_tabs(shop, buy)
         await buy.person.press_there(latest, "bank")

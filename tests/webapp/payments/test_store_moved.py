@@ -103,7 +103,9 @@ async def test_after_a_restore_an_open_question_is_answered_and_a_receipt_is_use
         await shop.store.aclose()
         (tmp_path / "shop.db").unlink()
         store = await open_store(address)
-        assert await copy(BackupFile(tmp_path / "backup").scan, store)
+        await store.fence("copies come")
+        assert await copy(BackupFile(tmp_path / "backup").scan, store, behind="copies come")
+        await store.fence(None)
         await store.aclose()
         await start_there(shop, address)
         assert await shop.ledger() == ["open"]

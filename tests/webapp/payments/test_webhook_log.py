@@ -19,7 +19,7 @@ from webapp.cli.webhooks import WebhookRow, list_hooks, replay_hook, show_hook
 from webapp.command import CommandRefused
 from webapp.records.ids import tail_of
 from webapp.records.owners import SERVICE
-from webapp.records.rows import StoredWebhook
+from webapp.records.values import StoredWebhook
 
 
 async def paid_event(shop: Shop, buy: Buying) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from tests.support.service_env import RING
 from webapp.records.ids import RowIds
 from webapp.records.owners import SERVICE, open_owners
-from webapp.records.rows import KINDS, Rows
+from webapp.records.rows import Rows
 from webapp.records.seal import Row
+from webapp.records.values import KINDS
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 

@@ -11,12 +11,13 @@ from flows.errors import StoreUnavailable, Unreadable
 from tests.support.clock import Clock
 from tests.support.rotation import Interrupted, local
 from tests.support.service_env import asked, process
+from webapp.cli.audit import export_chain, verify_chains
 from webapp.cli.keys import Keys, rotate
 from webapp.cli.resealing import HEARD_AFTER, is_under_way
 from webapp.elicitations.watcher import listen
 from webapp.records.owners import DATA_KEY, SERVICE, pages, unwrapped
-from webapp.records.rows import KINDS
 from webapp.records.seal import Locker, Row
+from webapp.records.values import KINDS
 from webapp.settings.key_file import KeyFile
 from webapp.stores import Record, Store
 from webapp.stores.memory import MemoryStore
@@ -217,3 +218,20 @@ async def test_an_owner_who_is_erased_meanwhile_does_not_come_back(file, clock):
         store.erases = True
         assert "New data keys: 0. Records sealed anew: 0." in await after_leak(store, file, clock)
         assert await records(store, *KINDS.values()) == []
+
+
+async def test_the_audit_of_before_a_leak_is_told_as_it_was(
+    openings: Sequence[Store], file: KeyFile
+) -> None:
+    clock = Clock()
+    async with process(openings[0], clock, ring=file.ring()) as service:
+        question = await asked(service)
+    for _ in range(2):
+        await after_leak(openings[2], file, clock)
+        clock.now += HEARD_AFTER
+    async with process(openings[1], clock, ring=file.ring()) as service:
+        await asked(service, join="after")
+        rows = (await export_chain(service, question.owner)).rows
+        assert [row.what for row in rows] == ["asked", "asked"]
+        assert "Nothing is missing" in (await verify_chains(service))[-1]
+    assert not await is_under_way(openings[2], file.ring())

@@ -13,7 +13,8 @@ from flows.errors import Unreadable
 from tests.support.clock import Clock
 from tests.support.service_env import RING, asked, process, question_in_store
 from webapp.records.owners import SERVICE, open_owners
-from webapp.records.rows import Alias, Rows
+from webapp.records.rows import Rows
+from webapp.records.values import Alias
 from webapp.service import Service
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore

@@ -21,7 +21,7 @@ from tests.support import signing
 from tests.support.mcp_server import eventually
 from tests.support.shop_env import Buying, Process, Shop, buying, open_shop
 from webapp.http.connection import Message
-from webapp.records.rows import KINDS, TurnedAway
+from webapp.records.values import KINDS, TurnedAway
 from webapp.sandbox.paypal.certificates import CERTIFICATE_ID, sandbox_scheme, signers_key
 from webapp.stores import Record
 

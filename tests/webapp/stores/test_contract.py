@@ -17,6 +17,7 @@ from webapp.stores import Conflict, Record, Store, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.observed import observed
 from webapp.stores.sqlite import SqliteStore
+from webapp.stores.store import OtherFence
 from webapp.telemetry.observer import Observer
 
 WHY = "it's moved to postgresql://elsewhere/elicit"
@@ -385,7 +386,7 @@ class StoreContract:
         async with asyncio.timeout(300):
             assert await waiting == "ended"
         for call in (
-            lambda: store.load(record(version=1)),
+            lambda: store.load(record(version=1), behind=WHY),
             lambda: store.fence(WHY),
             store.fenced,
             lambda: scanned(store),
@@ -428,8 +429,10 @@ class StoreContract:
             record("a-1", key="k", due_at=NOW, erase_at=NOW, version=7, sealed=b"one"),
             record("b-1", owner="b", key="k", version=1),
         ]
-        await store.load(*copies)
-        await store.load()
+        await store.fence(WHY)
+        await store.load(*copies, behind=WHY)
+        await store.load(behind=WHY)
+        await store.fence(None)
         assert sorted(await scanned(other), key=repr) == sorted(copies, key=repr)
         (next_one,) = await other.write(replace(copies[0], status="opened"))
         assert next_one.version == 8
@@ -441,15 +444,19 @@ class StoreContract:
             record("one", key="k2", due_at=NOW, version=5),
             record("two", key="k1", version=1),
         ]
-        await store.load(*copies)
+        await store.fence(WHY)
+        await store.load(*copies, behind=WHY)
+        await store.fence(None)
         assert await store.find("a", "elicitation", "k1") == copies[1]
         assert await store.find("a", "elicitation", "k2") == copies[0]
         assert ids(await store.due(NOW, hold=HOLD)) == ["one"]
 
     async def test_a_copy_whose_key_another_holds_is_a_conflict_and_nothing_is_loaded(self, store):
         (holder,) = await store.write(record("holder", key="k"))
+        await store.fence(WHY)
+        copies = [record("new", version=1), record("taker", key="k", version=3)]
         with pytest.raises(Conflict) as conflict:
-            await store.load(record("new", version=1), record("taker", key="k", version=3))
+            await store.load(*copies, behind=WHY)
         assert conflict.value.found == holder
         assert await scanned(store) == [holder]
 
@@ -463,7 +470,7 @@ class StoreContract:
             [good, *(record(f"a-{number}", version=1) for number in range(2, 502))],
         ):
             with pytest.raises(ValueError):
-                await store.load(*bad)
+                await store.load(*bad, behind=WHY)
         assert await scanned(store) == []
 
     async def test_behind_a_fence_nobody_writes_and_everybody_reads(self, store, other):
@@ -512,14 +519,58 @@ class StoreContract:
 
     async def test_copies_are_loaded_past_a_fence_and_it_stands(self, store, other):
         await store.fence(WHY)
-        await store.load(record(version=3))
-        await store.load(record(version=4, key="k"))
+        await store.load(record(version=3), behind=WHY)
+        await store.load(record(version=4, key="k"), behind=WHY)
         with pytest.raises(Conflict):
-            await store.load(record("a-2", version=1, key="k"))
+            await store.load(record("a-2", version=1, key="k"), behind=WHY)
         assert await scanned(other) == [record(version=4, key="k")]
         for opening in (store, other):
             with pytest.raises(StoreUnavailable):
                 await opening.write(record("a-2"))
+
+    async def test_no_copy_is_loaded_where_its_fence_stands_no_more(self, store, other):
+        (row,) = await store.write(record(status="spent"))
+        for standing in (None, "another move"):
+            await other.fence(standing)
+            with pytest.raises(OtherFence) as refusal:
+                await store.load(record(status="open", version=1), behind=WHY)
+            assert refusal.value.found == standing
+        assert await scanned(other) == [row]
+
+    async def test_a_fence_takes_the_place_of_those_alone_that_are_named(self, store, other):
+        await store.fence("first", instead_of=(None,))
+        for instead_of in [(None,), ("second", None)]:
+            for why in ("third", None):
+                with pytest.raises(OtherFence) as refusal:
+                    await other.fence(why, instead_of=instead_of)
+                assert refusal.value.found == "first"
+        await other.fence("second", instead_of=(None, "first"))
+        assert await store.fenced() == "second"
+        await store.fence(None, instead_of=("second",))
+        await store.fence(None, instead_of=("second", None))
+        await other.write(record())
+
+    async def test_of_two_that_fence_at_once_one_does(self, store, other):
+        fences = (
+            store.fence("first", instead_of=(None,)),
+            other.fence("second", instead_of=(None,)),
+        )
+        results = await asyncio.gather(*fences, return_exceptions=True)
+        assert [each for each in results if isinstance(each, OtherFence)]
+        assert await store.fenced() in ("first", "second")
+
+    async def test_copies_come_before_the_fence_is_taken_away_or_are_refused(self, store, other):
+        await store.fence(WHY)
+        loads = [
+            asyncio.create_task(store.load(record(f"a-{number:02}", version=1), behind=WHY))
+            for number in range(30)
+        ]
+        await asyncio.sleep(0)
+        await other.fence(None)
+        there = ids(await scanned(other))
+        results = await asyncio.gather(*loads, return_exceptions=True)
+        assert all(each is None or isinstance(each, OtherFence) for each in results)
+        assert len(there) == results.count(None)
 
     async def test_a_write_under_way_comes_before_the_fence_or_is_refused(self, store, other):
         async def write(number):

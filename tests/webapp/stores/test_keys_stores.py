@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import stat
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,15 @@ from flows.errors import StoreUnavailable
 from tests.support.clock import Clock
 from tests.support.pgbouncer import pooled
 from tests.support.postgres_server import fresh_database, shared_server
+from tests.support.valkey_server import own_valkey
 from webapp.cli.keys import Keys, retire, rotate
 from webapp.command import CommandRefused
 from webapp.connecting import connect
 from webapp.records.owners import open_owners
 from webapp.settings.key_usage import open_noted, wrapped_in
 from webapp.settings.settings import Settings, read_settings
+from webapp.stores import open_store
+from webapp.stores.moving import move
 
 
 @pytest.fixture
@@ -185,6 +189,47 @@ async def test_a_store_that_is_gone_is_named_and_holds_it_back_until_its_note_is
     await retired_by(one, old, clock)
     assert old not in one.ring.fingerprints
     assert not (folder / "other.db").exists()
+
+
+async def test_a_store_that_has_moved_away_needs_it_no_more_once_the_new_place_is_known(
+    folder: Path, clock: Clock
+) -> None:
+    one, former, new = (
+        settings_of(folder, f"sqlite:///{name}.db") for name in ("one", "former", "new")
+    )
+    await served(one)
+    await served(former)
+    async with AsyncExitStack() as stack:
+        source, target = [
+            await stack.enter_async_context(aclosing(await open_store(each.store)))
+            for each in (former, new)
+        ]
+        await move(source, target)
+    old = await rotated_in(one, clock)
+    clock.tick(days=32)
+    with pytest.raises(CommandRefused, match=r"former\.db has moved to .*new\.db") as refused:
+        await retired_by(one, old, clock)
+    assert "run elicit keys list, and then this again" in str(refused.value)
+    await served(new)
+    with pytest.raises(CommandRefused, match=r"still wraps 2 keys of .*new\.db"):
+        await retired_by(one, old, clock)
+    await rotated_in(new, clock)
+    (said,) = await retired_by(one, old, clock)
+    assert "is taken out" in said
+
+
+async def test_a_store_that_wants_a_password_is_asked_by_whoever_has_it(
+    folder: Path, clock: Clock
+) -> None:
+    one = settings_of(folder, "sqlite:///one.db")
+    await served(one)
+    with own_valkey(requirepass="swordfish") as server:
+        other = settings_of(folder, server.url.replace("://", "://:swordfish@"))
+        await served(other)
+        old = await rotated_in(one, clock)
+        clock.tick(days=32)
+        with pytest.raises(CommandRefused, match="set ELICIT_STORE to it with its password"):
+            await retired_by(one, old, clock)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[7]", b'["sqlite:', b"\xff"])

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +14,7 @@ from tests.support.records import HOLD, NOW, record, scanned
 from webapp.stores import Record, Store, open_store
 from webapp.stores.moving import NotMoved, move, unfence
 from webapp.stores.sqlite import SqliteStore
+from webapp.stores.store import Fences
 
 Places = tuple[Store, Store]
 
@@ -25,13 +28,13 @@ class Dying(SqliteStore):
 
     left = [0]  # noqa: RUF012 - of all openings
 
-    async def load(self, *records: Record) -> None:
+    async def load(self, *records: Record, behind: str) -> None:
         self._count()
-        await super().load(*records)
+        await super().load(*records, behind=behind)
 
-    async def fence(self, why: str | None) -> None:
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
         self._count()
-        await super().fence(why)
+        await super().fence(why, instead_of=instead_of)
         self._count()  # it was done, and nobody was told
 
     def _count(self) -> None:
@@ -116,6 +119,67 @@ async def test_cut_off_anywhere_it_is_brought_to_its_end(tmp_path: Path) -> None
     assert deaths > 10
 
 
+class Paused(SqliteStore):
+    """One that waits before its next change, until it is told to go on."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+        self.left = 0
+
+    async def load(self, *records: Record, behind: str) -> None:
+        await self._turn()
+        await super().load(*records, behind=behind)
+
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
+        await self._turn()
+        await super().fence(why, instead_of=instead_of)
+
+    async def _turn(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.reached.set()
+            await self.go_on.wait()
+
+
+@pytest.mark.parametrize(("side", "change"), [(0, 1), (0, 2), (1, 1), (1, 2), (1, 3)])
+async def test_a_first_move_that_goes_on_behind_the_second_changes_nothing(
+    tmp_path: Path, side: int, change: int
+) -> None:
+    late = [await Paused.open(tmp_path / name) for name in ("old.db", "new.db")]
+    source, target = [await SqliteStore.open(tmp_path / name) for name in ("old.db", "new.db")]
+    (receipt,) = await source.write(record(kind="receipt", status="open"))
+    late[side].left = change
+    first = asyncio.create_task(move(*late))
+    await late[side].reached.wait()
+    await move(source, target)
+    (spent,) = await target.write(replace(receipt, status="spent"))
+    late[side].go_on.set()
+    with suppress(NotMoved):
+        await first
+    assert await scanned(target) == [spent]
+    assert str(await source.fenced()).startswith("this store has moved to")
+    await target.check()
+    for store in (*late, source, target):
+        await store.aclose()
+
+
+async def test_a_move_tells_that_another_command_was_at_the_place(tmp_path: Path) -> None:
+    source, late = await SqliteStore.open(tmp_path / "old.db"), await Paused.open(tmp_path / "new")
+    await source.write(record())
+    late.left = 2
+    moving = asyncio.create_task(move(source, late))
+    await late.reached.wait()
+    other = await SqliteStore.open(tmp_path / "new")
+    await other.fence("somebody is at work")
+    late.go_on.set()
+    with pytest.raises(NotMoved, match=r"is fenced now: somebody is at work\. Nothing more was"):
+        await moving
+    assert await scanned(other) == []
+    for store in (source, late, other):
+        await store.aclose()
+
+
 async def test_what_is_written_while_it_begins_is_moved_or_refused(places: Places) -> None:
     source, target = places
     written, has_begun = list[str](), asyncio.Event()
@@ -150,10 +214,10 @@ async def test_a_place_that_holds_something_is_left_alone(places: Places) -> Non
 class ServedMeanwhile(SqliteStore):
     """Somebody serves it just before the fence comes."""
 
-    async def fence(self, why: str | None) -> None:
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
         if why is not None:
             await self.write(record("a-own"))
-        await super().fence(why)
+        await super().fence(why, instead_of=instead_of)
 
 
 async def test_a_place_that_is_served_meanwhile_goes_on_as_if_nothing_was(tmp_path: Path) -> None:
@@ -204,7 +268,9 @@ async def test_rows_that_the_old_place_has_no_more_are_found_out(tmp_path: Path)
         await move(source, target)
     Dying.left[0] = 0
     await source.fence(None)
-    await target.load(record("a-3", version=1), record("a-1", version=9))
+    why = await target.fenced()
+    assert why is not None
+    await target.load(record("a-3", version=1), record("a-1", version=9), behind=why)
     with pytest.raises(NotMoved, match="1 are there that should not be"):
         await move(source, target)
     assert await target.fenced() is not None

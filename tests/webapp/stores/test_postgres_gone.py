@@ -162,6 +162,30 @@ async def test_what_hangs_is_given_up_and_keeps_no_later_call(url):
     await store.aclose()
 
 
+async def test_a_server_that_only_reads_is_left_when_the_address_leads_to_one_that_writes(
+    url, store
+):
+    database = url.partition("@/")[2].partition("?")[0]
+    operator = await asyncpg.connect(url)
+    await operator.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    await operator.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    why = ""
+    while "read-only" not in why:
+        with pytest.raises(StoreUnavailable) as refused:
+            await store.write(record())
+        why = refused.value.why
+    await asyncio.gather(*(store.list("elicitation") for _ in range(8)))
+    await operator.execute("SET default_transaction_read_only = off")
+    await operator.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
+    await operator.close()
+    await back(store)
+    await asyncio.gather(*(store.check() for _ in range(8)))
+    await store.write(record())
+
+
 async def test_a_watch_hears_again_when_the_server_is_back_and_is_told_to_look(server, url, store):
     other = await open_store(url)
     watch = store.watch()

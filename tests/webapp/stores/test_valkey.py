@@ -24,7 +24,9 @@ from tests.support.valkey_server import (
     own_cluster,
     own_valkey,
 )
-from webapp.stores import Conflict, Look, holds_something, open_store
+from webapp.stores import Conflict, Look, holds_something, open_store, without_password
+from webapp.stores.moving import half, move
+from webapp.stores.sqlite import SqliteStore
 from webapp.stores.valkey.address import parse_address
 from webapp.stores.valkey.layout import key, shard_of
 from webapp.stores.valkey.scripts import Script
@@ -93,6 +95,9 @@ class TestAddress:
         ("url", "why"),
         [
             ("valkey://me:hunter2/with#hash@cache.example", "%23"),
+            ("valkey://me:7/hunter2@cache.example", "%2F"),
+            ("valkey://me:7?hunter2=a@cache.example", "%3F"),
+            ("valkey://me:[hunter2@cache.example", "%40"),
             ("valkey://me:hunter2@cache.example:no/0", "valkey://user:password@host:6379/0"),
             ("valkey://:hunter2@", "names no host"),
             ("valkey:///3", "names no host"),
@@ -107,6 +112,8 @@ class TestAddress:
         with pytest.raises(ValueError) as refusal:
             parse_address(url)
         assert why in str(refusal.value)
+        if "@" in url.rpartition("hunter2")[2]:
+            assert "hunter2" not in f"{refusal.value}{without_password(url)}"
 
 
 class TestStart:
@@ -241,6 +248,33 @@ class TestStart:
             holds_something(f"redis://127.0.0.1:{port}")
 
 
+class Away(SqliteStore):
+    """It can be fenced, and then it answers no more."""
+
+    async def scan(self):
+        async for page in super().scan():
+            if page:
+                raise StoreUnavailable("away")
+            yield page
+
+
+async def test_a_move_that_goes_on_fences_every_server_of_its_cluster(tmp_path):
+    nodes = fresh_cluster()
+    source = await Away.open(tmp_path / "old.db")
+    await source.write(record("a-1"))
+    async with opened(nodes[0].url) as target:
+        for node in nodes:
+            with suppress(ResponseError):  # the shard is another's
+                node.look().set(key(0, "fence"), half(source.address, "elicit move"))
+        assert await target.fenced() is not None
+        with pytest.raises(StoreUnavailable, match="away"):
+            await move(source, target)
+        for number in range(20):
+            with pytest.raises(StoreUnavailable, match="copies are being put here"):
+                await target.write(record(f"{number}-1", owner=f"{number}"))
+    await source.aclose()
+
+
 async def everything(store):
     watch = store.watch()
     (row,) = await store.write(replace(record("a-1"), key="k", due_at=TIME, erase_at=TIME))
@@ -251,7 +285,7 @@ async def everything(store):
     assert [page async for page in store.scan()] == [[row]]
     await store.fence("moved")
     assert await store.fenced() == "moved"
-    await store.load(row)
+    await store.load(row, behind="moved")
     await store.fence(None)
     await store.check()
     assert (await store.clock()).tzinfo is UTC
@@ -354,7 +388,9 @@ class TestKeys:
     async def test_a_version_beyond_what_a_script_can_count_is_exact_all_the_same(self):
         most = 2**63 - 2
         async with opened(fresh_valkey().url) as store:
-            await store.load(replace(record("a-1"), version=most - 1))
+            await store.fence("moved")
+            await store.load(replace(record("a-1"), version=most - 1), behind="moved")
+            await store.fence(None)
             with pytest.raises(Conflict):
                 await store.write(replace(record("a-1"), version=most - 2))
             (written,) = await store.write(replace(record("a-1"), version=most - 1))
@@ -500,6 +536,23 @@ class TestConnection:
                 async with asyncio.timeout(LIMIT_SECONDS):
                     while await anext(watch) not in (row, None):
                         pass
+
+    async def test_a_replica_is_left_when_the_address_leads_to_the_new_primary(self):
+        with own_valkey() as old, own_valkey() as new:
+            way = old.socket.with_name("way")
+            way.symlink_to(old.socket)
+            async with opened(f"valkey://{way}?db=0") as store:
+                await store.write(record("a-1"))
+                (nobody,) = free_ports(1)
+                old.look().replicaof("127.0.0.1", nobody)
+                for call in (lambda: store.write(record("a-2")), store.check):
+                    with pytest.raises(StoreUnavailable, match="replica"):
+                        await call()
+                await store.list("elicitation")
+                way.unlink()
+                way.symlink_to(new.socket)
+                (row,) = await recovered(lambda: store.write(record("a-2")))
+                assert [*await store.list("elicitation")] == [row]
 
     async def test_a_watch_is_told_to_look_again_when_the_server_is_back(self):
         with own_valkey() as server:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from webapp.stores.opening import may_be_unescaped
+
 _TLS = {"redis": False, "valkey": False, "rediss": True, "valkeys": True}
 _PORT = 6379
 # Of TLS: whose certificates are believed, and who we are.
@@ -33,6 +35,11 @@ def parse_address(url: str) -> ValkeyAddress:
     if "#" in url:
         raise ValueError(
             f"what follows # in {_scheme(url)}://... is lost: write # in a password as %23"
+        )
+    if may_be_unescaped(url):
+        raise ValueError(
+            f"{_scheme(url)}://... has an @ behind its host: write / in a password as %2F, ? as "
+            f"%3F and @ as %40, as in {_LIKE}"
         )
     try:
         parts = urlsplit(url)

@@ -52,7 +52,7 @@ def _in_order(script: str, numbered: list[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(name for _, name in numbered)
 
 
-WRITE = Script("write", "opening", "channel", "writes", "stored")
+WRITE = Script("write", "opening", "channel", "behind", "writes", "stored")
 FIND = Script("find", "holder")
 LIST = Script("list", "first", "last", "status", "limit")
 DUE = Script("due", "now", "held", "limit")
@@ -60,7 +60,8 @@ CLAIM = Script("claim", "now", "held", "until", "names")
 ERASE = Script("erase", "owner", "before", "limit")
 CHECK = Script("check", "opening")
 SCAN = Script("scan", "first")
-_ALL = (WRITE, FIND, LIST, DUE, CLAIM, ERASE, CHECK, SCAN)
+FENCE = Script("fence", "why", "instead")
+_ALL = (WRITE, FIND, LIST, DUE, CLAIM, ERASE, CHECK, SCAN, FENCE)
 
 
 def whole_of(command: Command) -> Command:

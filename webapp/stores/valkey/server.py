@@ -181,13 +181,22 @@ class ValkeyServer:
         return answers[: len(commands)]
 
     async def _find_nodes(self, answers: Sequence[object]) -> None:
-        """Let a cluster's client learn anew who has what, where that may have changed."""
+        """Let the client learn anew who takes writes, where that may have changed."""
         client = self._client
-        if isinstance(client, RedisCluster) and any(
-            isinstance(answer, _ELSEWHERE) for answer in answers
-        ):
-            with suppress(*FAILED):
+        is_of_replica = any(map(_is_of_replica, answers))
+        with suppress(*FAILED):
+            if not isinstance(client, RedisCluster):
+                if is_of_replica:  # after a failover the address may lead to another server
+                    await client.connection_pool.disconnect(inuse_connections=False)
+            elif is_of_replica or any(isinstance(answer, _ELSEWHERE) for answer in answers):
                 await client.aclose()  # it looks around before it is used again
+
+
+def _is_of_replica(answer: object) -> bool:
+    """Also what WAITAOF answers there, which the library has no class for."""
+    return isinstance(answer, ReadOnlyError) or (
+        isinstance(answer, ResponseError) and "replica instances" in str(answer)
+    )
 
 
 def unavailable(address: ValkeyAddress, error: BaseException) -> StoreUnavailable:

@@ -19,6 +19,8 @@ from webapp.stores.store import (
     CLAIMS_HELD,
     RECORDS_AT_MOST,
     Conflict,
+    Fences,
+    OtherFence,
     Record,
     as_written,
     check_copies,
@@ -275,7 +277,7 @@ class ValkeyStore:
                 for start in range(0, len(values), RECORDS_AT_MOST):
                     yield [record_of(each) for each in values[start : start + RECORDS_AT_MOST]]
 
-    async def load(self, *records: Record) -> None:
+    async def load(self, *records: Record, behind: str) -> None:
         """See Store."""
         check_copies(records)
         check_texts(records)
@@ -290,17 +292,16 @@ class ValkeyStore:
                 stored(record, entry, version=record.version)
                 for record, entry in zip(group, entries, strict=True)
             ]
-            commands.append(scripts.WRITE(shard, "", "", _encode([entries]), *values))
+            command = scripts.WRITE(shard, "", "", behind, _encode([entries]), *values)
+            commands.append(command)
         for (found,) in await self._change(commands, durable=list(of_shard)):
             _refuse_conflict(found)
 
-    async def fence(self, why: str | None) -> None:
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
         """See Store."""
         self._refuse_if_closed()
-        fences = [key(shard, "fence") for shard in range(self._shards)]
-        commands: list[Command] = [
-            ("DEL", fence) if why is None else ("SET", fence, why) for fence in fences
-        ]
+        words = [each or "" for each in (why, *(instead_of or ()))]
+        commands = [scripts.FENCE(shard, *words) for shard in range(self._shards)]
         await self._change(commands, durable=range(self._shards))
 
     async def fenced(self) -> str | None:
@@ -354,12 +355,16 @@ class ValkeyStore:
     async def _change(
         self, commands: Sequence[Command], *, durable: Sequence[int]
     ) -> Sequence[Any]:
-        return _unfenced(await self._others.put((commands, durable)))
+        answers = _unfenced(await self._others.put((commands, durable)))
+        if [] in answers:
+            raise OtherFence(await self.fenced())
+        return answers
 
     async def _change_one_by_one(self, jobs: Sequence[_Change]) -> Sequence[object]:
+        told = [await self._server.run(commands, durable=durable) for commands, durable in jobs]
         return [
-            _first_error(await self._server.run(commands, durable=durable))
-            for commands, durable in jobs
+            next((each for each in answers if isinstance(each, StoreUnavailable)), answers)
+            for answers in told
         ]
 
     async def _write_together(self, writes: Sequence[_Write]) -> Sequence[object]:
@@ -379,6 +384,7 @@ class ValkeyStore:
                 shard,
                 self._opening,
                 self._channel,
+                "",
                 _encode([writes[place][1] for place in of_script]),
                 *(value for place in of_script for value in writes[place][2]),
             )
@@ -442,7 +448,3 @@ def _unfenced(answers: Sequence[Any]) -> Sequence[Any]:
         if isinstance(answer, bytes):
             raise StoreUnavailable(answer.decode())
     return [*answers]
-
-
-def _first_error(answers: Sequence[Any]) -> object:
-    return next((each for each in answers if isinstance(each, StoreUnavailable)), answers)

@@ -7,20 +7,26 @@
 -- KEYS[6] due      names by due_at
 -- KEYS[7] erase    names by erase_at
 -- KEYS[8] claims   until when somebody is at work on what was due, by name
--- ARGV[1] opening  who writes, for whom nothing is published; empty: a load, which no fence holds
+-- ARGV[1] opening  who writes, for whom nothing is published
 -- ARGV[2] channel  where the names of what was written are published
--- ARGV[3] writes   of each write its records: name, place in ids, version that must stand there
+-- ARGV[3] behind   the fence that has to stand, for a load; empty: a write, for which none may
+-- ARGV[4] writes   of each write its records: name, place in ids, version that must stand there
 --                  (none: whichever does), place in holders, due_at, erase_at
--- ARGV[4...] stored these records as they are stored, in the same order
+-- ARGV[5...] stored these records as they are stored, in the same order
 -- Returns for each write 1, or what stands in its way: a record, or 0 if the expected one is gone;
--- or why nobody may write.
+-- or why nobody may write; of a load nothing if another fence stands, or none.
 local fence, records, holders, owned, ids = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local due, erase, claims = KEYS[6], KEYS[7], KEYS[8]
-local is_load = ARGV[1] == ''
+local behind = ARGV[3]
+local is_load = behind ~= ''
 local call = redis.call
 
-local why = not is_load and call('GET', fence)
-if why then return why end
+local why = call('GET', fence)
+if is_load then
+    if why ~= behind then return {} end
+elseif why then
+    return why
+end
 
 local function place(owner, kind, key)
     return owner .. '\0' .. kind .. '\0' .. key
@@ -80,8 +86,8 @@ local function carry_out(write, before, stored)
     end
 end
 
-local answers, written, stored = {}, {}, 3
-for i, write in ipairs(cmsgpack.unpack(ARGV[3])) do
+local answers, written, stored = {}, {}, 4
+for i, write in ipairs(cmsgpack.unpack(ARGV[4])) do
     local before = {}
     local found = in_the_way(write, before)
     if found then

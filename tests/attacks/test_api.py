@@ -1,0 +1,272 @@
+"""The HTTP API, as a program with a key, one without, and a page of another site try it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from flows import elicit
+from tests.support.api_program import CONFIRM, FORM, PAYMENT, URL, Program, program_at
+from tests.support.asking_env import COOKIE, AskingEnv, asking_env
+from tests.support.living import living
+from tests.support.service_env import question_in_store
+from webapp.api.access import REFUSED_AT_ONCE, REQUESTS_AT_ONCE
+from webapp.identity.api_keys import KeyScope, new_text
+
+READING = (("GET", ""), ("GET", "/events"))
+CHANGING = (
+    ("POST", "/cancel"),
+    ("POST", "/complete"),
+    ("POST", "/taken"),
+    ("POST", "/user-code"),
+    ("POST", "/answer"),
+)
+BODIES: dict[str, dict[str, Any]] = {
+    "/complete": {},
+    "/user-code": {"code": "BCDF-GHJK"},
+    "/answer": {"accepts": True},
+}
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[AskingEnv]:
+    async with living(asking_env()) as here:
+        yield here
+
+
+@pytest.fixture
+async def shop(here: AskingEnv) -> AsyncIterator[Program]:
+    async with program_at(here) as program:
+        yield program
+
+
+async def at_every_route(program: Program, id: str) -> dict[str, int]:
+    """The status of each route of a question."""
+    found = {}
+    for method, verb in (*READING, *CHANGING):
+        more = {"json": BODIES[verb]} if verb in BODIES else {}
+        found[verb] = (await program.call(method, f"/{id}{verb}", **more)).status_code
+    return found
+
+
+async def test_another_programs_question_is_one_that_never_was(
+    here: AskingEnv, shop: Program
+) -> None:
+    asked = await shop.asked(CONFIRM)
+    never = asked["id"][:-4] + "AAAA"
+    async with program_at(here, program="other") as other:
+        assert await at_every_route(other, asked["id"]) == await at_every_route(other, never)
+        statuses = await at_every_route(other, asked["id"])
+        assert {statuses.pop("/answer")} == {403}
+        assert set(statuses.values()) == {404}
+        listed = await other.call("GET", params={"user": "ann"})
+        assert listed.json()["questions"] == []
+    assert (await shop.read(asked["id"]))["status"] == "pending"
+
+
+async def test_a_key_for_one_user_reaches_no_other(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.asked(CONFIRM, user="bob")
+    async with program_at(here, owners=("ann",)) as anns:
+        statuses = await at_every_route(anns, asked["id"])
+        assert set(statuses.values()) == {403, 404}
+        assert statuses[""] == 404
+        assert (await anns.call("GET", params={"user": "bob"})).status_code == 403
+        assert (await anns.ask(URL, user="bob")).status_code == 403
+
+
+async def test_no_key_answers_this_machines_own_user_or_a_gate(here: AskingEnv) -> None:
+    owner = here.service.identity.local_owner
+    names = ("uid:0", "local", owner)
+    approving = program_at(here, program="desk", scope=KeyScope.APPROVE, owners=names)
+    async with approving as desk:
+        for kind, whose in (("confirm", owner), ("gate", owner)):
+            fresh = question_in_store(here.service, kind=kind, join=kind)
+            id = here.service.elicitations.new_id(whose)
+            await here.service.elicitations.write(replace(fresh, id=id, owner=whose))
+            assert set((await at_every_route(desk, id)).values()) == {403, 404}
+            found = await here.service.elicitations.get(id)
+            assert found is not None
+            assert not found.status.is_final
+
+
+async def test_who_asks_cannot_make_a_key_that_also_answers(here: AskingEnv) -> None:
+    with pytest.raises(ValueError, match="make two"):
+        await here.service.api_keys.new(
+            program="shop",
+            scopes=[KeyScope.ASK, KeyScope.APPROVE],
+            owners=["ann"],
+            expires_at=here.clock() + timedelta(days=1),
+        )
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer"},
+        {"authorization": f"Bearer {new_text()}"},
+        {"authorization": "Basic {key}"},
+        {"authorization": "{key}"},
+        {"cookie": f"{COOKIE}=ann; key={{key}}"},
+        {"x-api-key": "{key}"},
+    ],
+)
+async def test_only_a_key_in_its_header_counts(
+    here: AskingEnv, shop: Program, headers: dict[str, str]
+) -> None:
+    sent = {name: text.replace("{key}", shop.key) for name, text in headers.items()}
+    async with httpx.AsyncClient(base_url=here.url, headers=sent) as client:
+        for path in ("", f"?access_token={shop.key}&api_key={shop.key}"):
+            answer = await client.post(f"/api/questions{path}", json={"user": "ann", **CONFIRM})
+            assert (answer.status_code, answer.json()["code"]) == (401, "API_KEY_REFUSED")
+            assert answer.headers["www-authenticate"] == "Bearer"
+    twice = [("authorization", f"Bearer {shop.key}"), ("authorization", "Bearer x")]
+    async with httpx.AsyncClient(base_url=here.url, headers=twice) as client:
+        assert (await client.get("/api/questions?user=ann")).status_code == 401
+
+
+async def test_a_revoked_or_expired_key_is_over_with_the_next_request(
+    here: AskingEnv, shop: Program
+) -> None:
+    asked = await shop.asked(CONFIRM)
+    (key,) = await here.service.api_keys.all()
+    async with program_at(here, lasts=timedelta(minutes=1)) as short:
+        here.clock.tick(minutes=1)
+        assert (await short.call("GET", f"/{asked['id']}")).status_code == 401
+    await here.service.api_keys.revoke(key.id)
+    assert set((await at_every_route(shop, asked["id"])).values()) == {401}
+
+
+async def test_guesses_at_keys_are_slowed_down_before_the_store_is_asked(
+    here: AskingEnv,
+) -> None:
+    async with httpx.AsyncClient(base_url=here.url) as client:
+        statuses = []
+        for _ in range(REFUSED_AT_ONCE + 1):
+            about = {"authorization": f"Bearer {new_text()}"}
+            statuses.append(await client.get("/api/questions?user=ann", headers=about))
+    assert {one.status_code for one in statuses[:-1]} == {401}
+    assert statuses[-1].status_code == 429
+    assert statuses[-1].headers["retry-after"] == "1"
+
+
+async def test_a_program_that_runs_wild_is_held_back_and_no_other(
+    here: AskingEnv, shop: Program
+) -> None:
+    async with program_at(here) as calm:
+        for _ in range(REQUESTS_AT_ONCE):
+            assert (await shop.call("GET", params={"user": "ann"})).status_code == 200
+        wild = await shop.call("GET", params={"user": "ann"})
+        assert (wild.status_code, wild.headers["retry-after"]) == (429, "1")
+        assert (await calm.call("GET", params={"user": "ann"})).status_code == 200
+    here.clock.tick(seconds=1)
+    assert (await shop.call("GET", params={"user": "ann"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[]", 400),
+        (b'"text"', 400),
+        (b"\xff\xfe", 400),
+        (b"null", 400),
+        (b'{"kind": "gate", "user": "ann", "message": "x"}', 400),
+        (b'{"kind": "confirm", "user": "", "message": "x"}', 400),
+        (b'{"kind": "confirm", "user": "ann", "message": ""}', 400),
+        (b'{"kind": "confirm", "user": "ann", "message": "x", "owner": "bob"}', 400),
+        (b'{"kind": "confirm", "user": "ann", "message": "x", "url": "https://a.example/"}', 400),
+        (b'{"kind": "confirm", "user": "ann", "message": "\\ud800"}', 400),
+        (b'{"kind": "url", "user": "ann", "message": "x", "url": "javascript:alert(1)"}', 400),
+        (b'{"kind": "form", "user": "ann", "message": "Your password?"}', 400),
+        (b'{"kind": "confirm", "user": "ann", "message": "x", "timeout_seconds": 1e99}', 400),
+        (
+            b'{"kind": "payment", "user": "ann", "amount": "-9", "currency": "EUR", "what": "x"}',
+            400,
+        ),
+        (b'{"kind": "oauth", "user": "ann", "provider": "nobody"}', 422),
+        (b'{"kind": "form", "user": "ann", "message": "x", "schema": ' + b'{"a":' * 5000, 400),
+        (
+            b'{"kind": "form", "user": "ann", "message": "x", "schema": '
+            + b'{"a":' * 5000
+            + b"1"
+            + b"}" * 5001,
+            400,
+        ),
+        (b'{"kind": "confirm", "user": "ann", "message": "' + b"x" * 70_000 + b'"}', 413),
+    ],
+)
+async def test_a_hostile_body_is_a_problem_of_its_sender(
+    shop: Program, body: bytes, status: int
+) -> None:
+    answer = await shop.call("POST", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (await shop.call("GET", params={"user": "ann"})).json()["questions"] == []
+
+
+async def test_a_long_idempotency_key_or_id_is_refused(shop: Program) -> None:
+    assert (await shop.ask(CONFIRM, name="x" * 256)).status_code == 400
+    assert (await shop.ask(CONFIRM, name="x" * 255)).status_code == 201
+    assert (await shop.call("GET", f"/{'A' * 2000}")).status_code == 404
+    assert (await shop.call("GET", f"/{'A' * 5000}")).status_code == 414
+
+
+async def test_a_replayed_idempotency_key_pays_nothing_twice(
+    here: AskingEnv, shop: Program
+) -> None:
+    answers = await asyncio.gather(*(shop.ask(PAYMENT, name="order 8") for _ in range(8)))
+    assert {answer.status_code for answer in answers} == {201}
+    (id,) = {answer.json()["id"] for answer in answers}
+    await (await here.guest()).pay(answers[0].json()["url"])
+    assert (await shop.read(id, wait=50))["status"] == "accepted"
+    assert (await shop.ask(PAYMENT, name="order 8")).json()["id"] == id
+    async with program_at(here, program="other") as other:
+        stolen = await other.ask(PAYMENT, name="order 8")
+        assert stolen.json()["id"] != id
+        assert stolen.json()["status"] == "pending"
+
+
+async def test_two_that_take_one_answer_spend_it_once(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.asked(PAYMENT)
+    await (await here.guest()).pay(asked["url"])
+    await shop.read(asked["id"], wait=50)
+    taken = await asyncio.gather(*(shop.post(asked["id"], "taken") for _ in range(4)))
+    assert {one.status_code for one in taken} <= {200, 409}
+    last = await shop.post(asked["id"], "taken")
+    assert last.json()["payment"]["status"] == "spent"
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1:1"])
+async def test_a_page_of_another_site_reaches_nothing_with_a_key_it_found(
+    shop: Program, origin: str
+) -> None:
+    refused = await shop.call("POST", json={"user": "ann", **CONFIRM}, headers={"origin": origin})
+    assert refused.status_code == 403
+    foreign = await shop.call("GET", params={"user": "ann"}, headers={"host": "evil.example"})
+    assert foreign.status_code == 421
+
+
+async def test_no_answer_is_kept_by_a_browser_or_run_by_it(shop: Program) -> None:
+    asked = await shop.ask(FORM)
+    unknown = await shop.call("GET", "/nothing")
+    for answer in (asked, unknown):
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "set-cookie" not in answer.headers
+
+
+async def test_a_tool_of_that_name_shares_no_question_with_a_program(
+    here: AskingEnv, shop: Program
+) -> None:
+    async def sure() -> bool:
+        return await elicit.confirm(str(CONFIRM["message"]), arguments=CONFIRM["arguments"])  # type: ignore[arg-type]  # as JSON
+
+    link = await here.begin(sure).link()
+    asked = await shop.asked(CONFIRM)
+    assert asked["id"] != link.elicitation_id

@@ -1,0 +1,58 @@
+"""Sends what the OpenAPI document of a server allows, and what it does not; tells how it went.
+
+A process of its own, as its tool is installed apart: `python -m tests.fuzzed.sender URL EXAMPLES
+KEY...`, with a key for each operation, none of which comes to its rate. It prints one JSON object:
+for each operation how often each status came, and under `broken` what no request may come to.
+"""
+
+import json
+import sys
+from collections import Counter
+from typing import Any
+
+import httpx
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+
+ENDLESS = "/events"  # a stream that goes on until the question is over
+
+
+def send(url: str, *, examples: int, keys: list[str]) -> dict[str, Any]:
+    document = httpx.get(f"{url}/api/reference/openapi.json", timeout=300).json()
+    broken = list[str]()
+    told: dict[str, Any] = {"broken": broken}
+    found = schemathesis.openapi.from_dict(document).get_all_operations()
+    operations = [each.ok() for each in found]
+    lasting = [each for each in operations if not each.path.endswith(ENDLESS)]
+    for operation, key in zip(lasting, keys, strict=True):
+        told[operation.label] = _sent(operation, url, key=key, examples=examples, broken=broken)
+    return told
+
+
+def _sent(
+    operation: Any, url: str, *, key: str, examples: int, broken: list[str]
+) -> dict[int, int]:
+    statuses = Counter[int]()
+
+    @given(case=operation.as_strategy())
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+    )
+    def one(case: Any) -> None:
+        about = {"Authorization": f"Bearer {key}"}
+        answer = case.call(base_url=url, headers=about, timeout=300)
+        statuses[answer.status_code] += 1
+        if answer.status_code >= 500:
+            broken.append(f"{operation.label}: {answer.text[:300]}")
+
+    one()
+    return dict(statuses)
+
+
+if __name__ == "__main__":
+    print(json.dumps(send(sys.argv[1], examples=int(sys.argv[2]), keys=sys.argv[3:])))  # noqa: T201

@@ -1,0 +1,77 @@
+"""A program that asks over the HTTP API, or approves, with a key of its own."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from tests.support.asking_env import AskingEnv
+from tests.support.mcp_server import TLS
+from webapp.identity.api_keys import KeyScope
+
+URL = {"kind": "url", "message": "Book the room.", "url": "https://rooms.example/7"}
+CONFIRM = {"kind": "confirm", "message": "Delete it?", "arguments": {"count": 5}}
+FORM = {"kind": "form", "message": "Which city?"}
+ACCOUNT = {"kind": "oauth", "provider": "github", "scopes": ["repo"]}
+PAYMENT = {"kind": "payment", "amount": "9.00", "currency": "EUR", "what": "Premium report"}
+SECRET = {"kind": "secret", "message": "Your key, please."}
+
+
+@dataclass(slots=True, kw_only=True)
+class Program:
+    """Its requests; each gives the response, whatever that says."""
+
+    client: httpx.AsyncClient
+    key: str
+
+    async def call(self, method: str, path: str = "", **more: Any) -> httpx.Response:
+        return await self.client.request(method, f"/api/questions{path}", **more)
+
+    async def ask(
+        self, body: dict[str, Any], *, user: str = "ann", name: str | None = None
+    ) -> httpx.Response:
+        named = {} if name is None else {"Idempotency-Key": name}
+        return await self.call("POST", json={"user": user, **body}, headers=named)
+
+    async def asked(self, body: dict[str, Any], *, user: str = "ann") -> dict[str, Any]:
+        """The question, which was asked."""
+        answer = await self.ask(body, user=user)
+        assert answer.status_code == 201, answer.text
+        told: dict[str, Any] = answer.json()
+        return told
+
+    async def read(self, id: str, **query: Any) -> dict[str, Any]:
+        answer = await self.call("GET", f"/{id}", params=query)
+        assert answer.status_code == 200, answer.text
+        told: dict[str, Any] = answer.json()
+        return told
+
+    async def post(self, id: str, verb: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        more = {} if body is None else {"json": body}
+        return await self.call("POST", f"/{id}/{verb}", **more)
+
+
+@asynccontextmanager
+async def program_at(
+    here: AskingEnv,
+    *,
+    program: str = "shop",
+    scope: KeyScope = KeyScope.ASK,
+    owners: tuple[str, ...] = (),
+    lasts: timedelta = timedelta(days=90),
+) -> AsyncIterator[Program]:
+    """With a fresh key."""
+    key, _ = await here.service.api_keys.new(
+        program=program,
+        scopes=[scope],
+        owners=owners,
+        expires_at=here.clock() + lasts,
+    )
+    about = {"authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(
+        base_url=here.url, headers=about, verify=TLS, timeout=300
+    ) as client:
+        yield Program(client=client, key=key)

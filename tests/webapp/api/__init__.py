@@ -1,0 +1,1 @@
+"""The HTTP API, by the requests of a program."""

@@ -1,0 +1,316 @@
+"""What a program asks over the HTTP API, and what it is told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from tests.support.api_program import (
+    ACCOUNT,
+    CONFIRM,
+    FORM,
+    PAYMENT,
+    SECRET,
+    URL,
+    Program,
+    program_at,
+)
+from tests.support.asking_env import AskingEnv, asking_env
+from tests.support.by_code import letters_on
+from tests.support.living import living
+from tests.support.mcp_sandbox import Guest
+from tests.support.mcp_server import Person, eventually
+from webapp.settings.identity import IdentitySettings
+from webapp.stores.memory import MemoryStore
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[AskingEnv]:
+    async with living(asking_env()) as here:
+        yield here
+
+
+@pytest.fixture
+async def shop(here: AskingEnv) -> AsyncIterator[Program]:
+    async with program_at(here) as program:
+        yield program
+
+
+async def test_the_link_leads_the_user_to_the_question_and_nobody_else(
+    here: AskingEnv, shop: Program
+) -> None:
+    asked = await shop.asked(CONFIRM)
+    assert (asked["status"], asked["message"]) == ("pending", "Delete it?")
+    assert asked["url"].startswith(f"{here.url}/e/")
+    stranger = await here.browser("bob")
+    assert "Delete it?" not in (await stranger.visit(asked["url"])).text
+    ann = await here.browser()
+    assert "Delete it?" in (await ann.visit(asked["url"])).text
+
+
+async def test_a_yes_reaches_the_program_that_waits(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.asked(CONFIRM)
+    waiting = asyncio.create_task(shop.read(asked["id"], wait=50))
+    await eventually(lambda: here.service.elicitations.waiters.has(asked["id"]))
+    await (await here.browser()).press(asked["url"])
+    told = await waiting
+    assert (told["status"], told["url"]) == ("accepted", None)
+
+
+async def connected(guest: Guest, url: str) -> None:
+    await guest.connect(url)
+
+
+async def paid(guest: Guest, url: str) -> None:
+    await guest.pay(url)
+
+
+async def typed(guest: Guest, url: str) -> None:
+    await guest.type(url)
+
+
+@pytest.mark.parametrize(
+    ("body", "act", "field"),
+    [(ACCOUNT, connected, "account"), (PAYMENT, paid, "payment"), (SECRET, typed, "content")],
+)
+async def test_an_answer_is_read_as_often_as_it_is_wanted_until_it_is_taken(
+    here: AskingEnv,
+    shop: Program,
+    body: dict[str, Any],
+    act: Callable[[Guest, str], Awaitable[None]],
+    field: str,
+) -> None:
+    asked = await shop.asked(body)
+    await act(await here.guest(), asked["url"])
+    first = await shop.read(asked["id"], wait=50)
+    assert (first["status"], first["taken_at"]) == ("accepted", None)
+    assert first[field]
+    assert await shop.read(asked["id"]) == first
+    for _ in range(2):  # the second says the same
+        taken = await shop.post(asked["id"], "taken")
+        assert taken.status_code == 200, taken.text
+        assert taken.json()["taken_at"] is not None
+    assert (await shop.read(asked["id"]))["content"] is None
+
+
+async def test_no_key_of_an_account_is_told(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.asked(ACCOUNT)
+    await (await here.guest()).connect(asked["url"])
+    told = await shop.read(asked["id"], wait=50)
+    assert set(told["account"]) == {"id", "provider", "label", "scopes"}
+    (account,) = await here.connections()
+    assert account.access_token not in str(told)
+
+
+async def test_what_is_connected_is_told_at_once(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.asked(ACCOUNT)
+    await (await here.guest()).connect(asked["url"])
+    first = await shop.read(asked["id"], wait=50)
+    known = await shop.asked(ACCOUNT)
+    assert (known["id"], known["status"]) == (None, "accepted")
+    assert known["account"] == first["account"]
+
+
+async def test_a_paid_receipt_is_spent_when_it_is_taken(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.asked(PAYMENT)
+    await (await here.guest()).pay(asked["url"])
+    told = await shop.read(asked["id"], wait=50)
+    assert (told["payment"]["amount"], told["payment"]["currency"]) == (900, "EUR")
+    assert told["payment"]["status"] == "open"
+    taken = (await shop.post(asked["id"], "taken")).json()
+    assert taken["payment"]["status"] == "spent"
+
+
+async def test_a_receipt_is_taken_days_later_too(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.asked(PAYMENT)
+    await (await here.guest()).pay(asked["url"])
+    await shop.read(asked["id"], wait=50)
+    await here.pass_time(days=2)
+    assert (await shop.read(asked["id"]))["payment"]["status"] == "open"
+    for _ in range(2):
+        taken = await shop.post(asked["id"], "taken")
+        assert (taken.status_code, taken.json()["payment"]["status"]) == (200, "spent")
+
+
+async def test_a_visit_is_completed_by_the_program_and_by_it_alone(
+    here: AskingEnv, shop: Program
+) -> None:
+    asked = await shop.asked(URL)
+    async with program_at(here, program="other") as other:
+        assert (await other.post(asked["id"], "complete", {})).status_code == 404
+    done = await shop.post(asked["id"], "complete", {"content": {"room": 7}})
+    assert (done.json()["status"], done.json()["content"]) == ("accepted", {"room": 7})
+    again = await shop.post(asked["id"], "complete", {"content": {"room": 8}})
+    assert again.status_code in (200, 409)
+    assert (await shop.read(asked["id"]))["content"] == {"room": 7}
+
+
+@pytest.mark.parametrize("body", [CONFIRM, FORM, ACCOUNT, PAYMENT, SECRET])
+async def test_the_program_cannot_answer_for_the_person(
+    shop: Program, body: dict[str, Any]
+) -> None:
+    asked = await shop.asked(body)
+    for verb, answer in (("complete", {}), ("answer", {"accepts": True})):
+        refused = await shop.post(asked["id"], verb, answer)
+        assert refused.status_code == 403
+    assert (await shop.read(asked["id"]))["status"] == "pending"
+
+
+async def test_a_cancelled_question_is_over(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.asked(PAYMENT)
+    ended = await shop.post(asked["id"], "cancel")
+    assert (ended.status_code, ended.json()["status"]) == (200, "cancelled")
+    assert (await shop.post(asked["id"], "cancel")).status_code == 409
+    assert (await shop.post(asked["id"], "taken")).status_code == 409
+
+
+async def test_a_question_expires_and_says_so(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.asked({**CONFIRM, "timeout_seconds": 60})
+    await here.pass_time(seconds=61)
+    told = await shop.read(asked["id"])
+    assert (told["status"], told["url"]) == ("expired", None)
+
+
+async def test_a_wait_ends_when_its_time_is_over(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.asked(CONFIRM)
+    assert (await shop.read(asked["id"], wait=1))["status"] == "pending"
+
+
+async def test_one_wish_is_asked_once(shop: Program) -> None:
+    first, second = await asyncio.gather(
+        shop.ask(PAYMENT, name="order 8"), shop.ask(PAYMENT, name="order 8")
+    )
+    assert first.json()["id"] == second.json()["id"]
+    other = await shop.ask({**PAYMENT, "amount": "90.00"}, name="order 8")
+    assert (other.status_code, other.json()["code"]) == (409, "IDEMPOTENCY_KEY_REUSED")
+    next_one = await shop.ask(PAYMENT, name="order 9")
+    assert next_one.json()["id"] != first.json()["id"]
+
+
+async def test_a_wish_that_was_granted_is_told_again(here: AskingEnv, shop: Program) -> None:
+    first = (await shop.ask(PAYMENT, name="order 8")).json()
+    await (await here.guest()).pay(first["url"])
+    await shop.read(first["id"], wait=50)
+    again = (await shop.ask(PAYMENT, name="order 8")).json()
+    assert (again["id"], again["status"]) == (first["id"], "accepted")
+    assert (await shop.post(first["id"], "taken")).status_code == 200
+    repeated = (await shop.ask(PAYMENT, name="order 8")).json()
+    assert (repeated["id"], repeated["taken_at"] is not None) == (first["id"], True)
+
+
+async def test_two_programs_ask_apart_and_two_keys_of_one_together(
+    here: AskingEnv, shop: Program
+) -> None:
+    asked = await shop.asked(CONFIRM)
+    async with program_at(here, program="other") as other, program_at(here) as same:
+        for path in ("", "/events"):
+            unknown = await other.call("GET", f"/{asked['id']}{path}")
+            assert (unknown.status_code, unknown.json()["code"]) == (404, "NO_SUCH_QUESTION")
+        for verb in ("cancel", "taken"):
+            assert (await other.post(asked["id"], verb)).status_code == 404
+        assert (await same.read(asked["id"]))["status"] == "pending"
+
+
+async def test_a_question_of_the_application_itself_is_no_programs(
+    here: AskingEnv, shop: Program
+) -> None:
+    async def sure() -> bool:
+        return await elicit.confirm("Delete it?")
+
+    link = await here.begin(sure).link()
+    assert (await shop.call("GET", f"/{link.elicitation_id}")).status_code == 404
+    listed = await shop.call("GET", params={"user": "ann"})
+    assert listed.json()["questions"] == []
+
+
+async def test_questions_are_listed_page_by_page(here: AskingEnv, shop: Program) -> None:
+    ids = []
+    for number in range(5):
+        ids.append((await shop.asked({**CONFIRM, "message": f"Delete {number}?"}))["id"])
+        here.clock.tick(milliseconds=1)
+    await shop.asked(CONFIRM, user="bob")
+    found, query = list[str](), {"user": "ann", "limit": 2}
+    while True:
+        page = (await shop.call("GET", params=query)).json()
+        found += [one["id"] for one in page["questions"]]
+        if page["after"] is None:
+            break
+        query = {**query, "after": page["after"]}
+    assert found == ids
+    await shop.post(ids[2], "cancel")
+    only = await shop.call("GET", params={"user": "ann", "status": "cancelled"})
+    assert [one["id"] for one in only.json()["questions"]] == [ids[2]]
+
+
+async def test_a_list_says_whose(here: AskingEnv, shop: Program) -> None:
+    refused = await shop.call("GET")
+    assert (refused.status_code, "?user=" in refused.json()["detail"]) == (400, True)
+    async with program_at(here, owners=("ann",)) as anns:
+        await anns.asked(CONFIRM)
+        assert len((await anns.call("GET")).json()["questions"]) == 1
+        assert (await anns.ask(CONFIRM, user="bob")).status_code == 403
+
+
+async def test_events_are_told_once_each_and_from_where_the_reader_was(
+    here: AskingEnv, shop: Program
+) -> None:
+    asked = await shop.asked(CONFIRM)
+    seen = list[str]()
+    path = f"/api/questions/{asked['id']}/events"
+    async with shop.client.stream("GET", path) as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith("id: "):
+                seen.append(line.removeprefix("id: "))
+                if len(seen) == 1:
+                    await shop.post(asked["id"], "cancel")
+    assert len(seen) == len(set(seen)) >= 2
+    about = {"Last-Event-ID": seen[-1]}
+    again = await shop.call("GET", f"/{asked['id']}/events", headers=about)
+    assert (again.status_code, again.text) == (200, "")
+
+
+async def test_letters_of_the_page_are_taken_in_the_program() -> None:
+    by_code = IdentitySettings(binds_by_code=True)
+    async with living(asking_env(who=None, identity=by_code)) as here, program_at(here) as shop:
+        asked = await shop.asked(CONFIRM)
+        assert asked["needs_code"]
+        wrong = await shop.post(asked["id"], "user-code", {"code": "BCDF-GHJK"})
+        assert wrong.status_code == 200
+        assert wrong.json()["says"]
+        ann = await here.browser()
+        right = await shop.post(asked["id"], "user-code", {"code": await shown_code(ann, asked)})
+        assert right.json() == {"says": None}
+        assert "Delete it?" in (await ann.visit(asked["url"])).text
+
+
+async def shown_code(person: Person, asked: dict[str, Any]) -> str:
+    await person.press(asked["url"], to="/code")
+    return letters_on(await person.visit(asked["url"]))
+
+
+async def test_a_server_that_knows_no_users_says_which_setting_is_missing() -> None:
+    async with living(asking_env(who=None)) as here, program_at(here) as shop:
+        refused = await shop.ask(CONFIRM)
+        assert refused.status_code == 422
+        assert "ELICIT_BIND=code" in refused.json()["detail"]
+
+
+async def test_a_question_outlives_the_process_that_asked_it() -> None:
+    store = MemoryStore()
+    async with living(asking_env(store=store)) as here, program_at(here) as shop:
+        asked = await shop.asked(CONFIRM)
+        key, clock = shop.key, here.clock
+    async with living(asking_env(store=store, clock=clock)) as here, program_at(here) as shop:
+        shop.client.headers["authorization"] = f"Bearer {key}"
+        assert (await shop.read(asked["id"]))["status"] == "pending"
+        assert (await shop.post(asked["id"], "cancel")).status_code == 200
+
+
+async def test_an_unanswered_form_is_kept_for_ten_minutes(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.asked(SECRET)
+    await (await here.guest()).type(asked["url"])
+    assert (await shop.read(asked["id"], wait=50))["content"]
+    await here.pass_time(minutes=11)
+    assert (await shop.read(asked["id"]))["content"] is None

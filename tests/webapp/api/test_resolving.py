@@ -1,0 +1,120 @@
+"""A key that approves: what it may answer, and for whom."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from tests.support.api_program import (
+    ACCOUNT,
+    CONFIRM,
+    FORM,
+    PAYMENT,
+    SECRET,
+    URL,
+    Program,
+    program_at,
+)
+from tests.support.asking_env import AskingEnv, asking_env
+from tests.support.living import living
+from webapp.identity.api_keys import KeyScope
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[AskingEnv]:
+    async with living(asking_env()) as here:
+        yield here
+
+
+@pytest.fixture
+async def shop(here: AskingEnv) -> AsyncIterator[Program]:
+    async with program_at(here) as program:
+        yield program
+
+
+@pytest.fixture
+async def desk(here: AskingEnv) -> AsyncIterator[Program]:
+    """It approves for ann."""
+    about: dict[str, Any] = {"scope": KeyScope.APPROVE, "owners": ("ann",)}
+    async with program_at(here, program="desk", **about) as program:
+        yield program
+
+
+async def test_it_says_yes_or_no_for_the_user_that_it_names(shop: Program, desk: Program) -> None:
+    form, confirm = await shop.asked(FORM), await shop.asked(CONFIRM)
+    seen = await desk.read(form["id"])
+    assert (seen["message"], seen["url"], seen["schema"]["required"]) == (
+        "Which city?",
+        None,
+        ["response"],
+    )
+    answer = {"accepts": True, "content": {"response": "Graz"}}
+    answered = await desk.post(form["id"], "answer", answer)
+    assert (answered.status_code, answered.json()["status"]) == (200, "accepted")
+    assert answered.json()["content"] is None  # it is for who asked
+    assert (await desk.post(confirm["id"], "answer", {"accepts": False})).status_code == 200
+    told = await shop.read(form["id"])
+    assert (told["content"], told["why"]) == ({"response": "Graz"}, "answered with an API key")
+    assert (await shop.read(confirm["id"]))["status"] == "declined"
+
+
+async def test_it_lists_what_there_is_to_decide(shop: Program, desk: Program) -> None:
+    asked = [await shop.asked(body) for body in (CONFIRM, PAYMENT, SECRET)]
+    await shop.asked(CONFIRM, user="bob")
+    listed = (await desk.call("GET", params={"status": "pending"})).json()["questions"]
+    assert [one["id"] for one in listed] == [asked[0]["id"]]
+    assert listed[0]["arguments"] == {"count": 5}
+
+
+async def test_an_answer_that_does_not_fit_is_refused_and_says_why(
+    shop: Program, desk: Program
+) -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    asked = await shop.asked({**FORM, "schema": schema})
+    wrong = {"accepts": True, "content": {"age": "old"}}
+    refused = await desk.post(asked["id"], "answer", wrong)
+    assert (refused.status_code, "age" in refused.text) == (400, True)
+    assert (await shop.read(asked["id"]))["status"] == "pending"
+
+
+async def test_it_answers_the_application_too(here: AskingEnv, desk: Program) -> None:
+    async def sure() -> bool:
+        return await elicit.confirm("Delete it?")
+
+    block = here.begin(sure)
+    link = await block.link()
+    assert (await desk.post(link.elicitation_id, "answer", {"accepts": True})).status_code == 200
+    assert await block is True
+
+
+@pytest.mark.parametrize("body", [URL, ACCOUNT, PAYMENT, SECRET])
+async def test_no_money_account_secret_or_visit_is_its_to_see(
+    shop: Program, desk: Program, body: dict[str, Any]
+) -> None:
+    asked = await shop.asked(body)
+    assert (await desk.call("GET", f"/{asked['id']}")).status_code == 404
+    assert (await desk.post(asked["id"], "answer", {"accepts": True})).status_code == 404
+
+
+async def test_another_users_question_is_none_of_its_business(shop: Program, desk: Program) -> None:
+    asked = await shop.asked(CONFIRM, user="bob")
+    for answer in (True, False):
+        refused = await desk.post(asked["id"], "answer", {"accepts": answer})
+        assert refused.status_code == 404
+    assert (await shop.read(asked["id"]))["status"] == "pending"
+
+
+async def test_it_asks_nothing_and_ends_nothing(shop: Program, desk: Program) -> None:
+    asked = await shop.asked(CONFIRM)
+    assert (await desk.ask(CONFIRM)).status_code == 403
+    for verb, body in (("cancel", None), ("taken", None), ("complete", {})):
+        assert (await desk.post(asked["id"], verb, body)).status_code == 403
+
+
+async def test_what_is_over_is_not_answered_again(shop: Program, desk: Program) -> None:
+    asked = await shop.asked(CONFIRM)
+    assert (await desk.post(asked["id"], "answer", {"accepts": False})).status_code == 200
+    for answer in (True, False):
+        late = await desk.post(asked["id"], "answer", {"accepts": answer})
+        assert (late.status_code, late.json()["code"]) == (409, "ELICITATION_ALREADY_SETTLED")

@@ -1,0 +1,63 @@
+"""`elicit api-keys`: made, shown once, listed and revoked in a terminal."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from webapp.cli.main import main
+from webapp.identity.api_keys import is_key
+
+pytestmark = pytest.mark.usefixtures("home")
+NEW = ("new", "shop", "--scopes", "ask", "--expires", "90d")
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+    assert main(["api-keys", *words]) == status
+    printed = capsys.readouterr()
+    return (printed.out or printed.err).strip()
+
+
+def test_a_key_is_shown_once_and_then_listed_without_its_text(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capsys, *NEW)
+    assert is_key(text)
+    listed = said(capsys, "list", "--json")
+    (row,) = json.loads(listed)
+    assert text not in listed
+    assert (row["program"], row["scopes"], row["state"]) == ("shop", ["ask"], "works")
+    assert row["used_at"] is None
+
+
+def test_a_revoked_key_is_listed_as_such(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, *NEW)
+    said(capsys, "new", "desk", "--scopes", "approve", "--expires", "12h", "--owner", "ann")
+    rows = json.loads(said(capsys, "list", "--json"))
+    (desk,) = [row for row in rows if row["program"] == "desk"]
+    assert desk["owners"] == ["ann"]
+    assert "refused from the next request on" in said(capsys, "revoke", desk["id"])
+    states = {row["program"]: row["state"] for row in json.loads(said(capsys, "list", "--json"))}
+    assert states == {"shop": "works", "desk": "revoked"}
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("new", "shop", "--scopes", "read", "--expires", "90d"), "the scopes are ask, approve"),
+        (("new", "x", "--scopes", "ask,approve", "--expires", "9d", "--owner", "a"), "make two"),
+        (("new", "x", "--scopes", "approve", "--expires", "9d"), "--owner USER"),
+    ],
+)
+def test_what_makes_no_key_says_why(
+    home: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], why: str
+) -> None:
+    assert why in said(capsys, *words, status=2)
+    assert said(capsys, "list") == "There is no API key."
+
+
+@pytest.mark.parametrize("time", ["0d", "90", "for ever", "367d"])
+def test_every_key_has_an_end(home: Path, capsys: pytest.CaptureFixture[str], time: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["api-keys", "new", "shop", "--scopes", "ask", "--expires", time])
+    assert "write 90d, 12h" in capsys.readouterr().err

@@ -1,0 +1,258 @@
+"""Whatever somebody does to a chain is found: in the chain itself, or by a head kept elsewhere."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from flows.elicitation.states import Status
+from tests.support.clock import Clock
+from tests.support.service_env import RING, asked, process
+from webapp.cli.audit import export_chain, make_head, verify_chains
+from webapp.cli.operator import OWNER_CHARACTERS
+from webapp.command import CommandRefused
+from webapp.records.chain import AUDIT, HEAD, block_of
+from webapp.records.heads import BadHead, HeadDocument, OwnersHead
+from webapp.records.owners import DATA_KEY
+from webapp.records.verification import verify
+from webapp.service import Service
+from webapp.stores import Record, Store
+from webapp.stores.memory import MemoryStore
+from webapp.stores.store import RECORDS_AT_MOST
+
+QUESTIONS, PEOPLE = 1000, 4
+PER_BLOCK = 16
+
+
+@pytest.fixture(scope="module")
+def thousand() -> list[Record]:
+    """A thousand questions of four people, one after another."""
+
+    async def build() -> list[Record]:
+        store = MemoryStore()
+        async with process(store, Clock()) as service:
+            for number in range(QUESTIONS):
+                await asked(service, subject=f"p{number % PEOPLE}", join=str(number))
+        return [each async for page in store.scan() for each in page]
+
+    return asyncio.run(build())
+
+
+@pytest.fixture
+async def here(thousand: list[Record]) -> AsyncIterator[Service]:
+    store = MemoryStore()
+    await put(store, *thousand)
+    async with process(store, Clock()) as service:
+        yield service
+
+
+async def blocks_of(service: Service) -> list[Record]:
+    owner = service.elicitations.owners.tag(issuer="tests", subject="p1")
+    return list(await service.elicitations.store.list(AUDIT, owner=owner, limit=1000))
+
+
+async def put(store: Store, *records: Record) -> None:
+    """As whoever can write to the store does, past every rule."""
+    await store.fence("being changed")
+    for start in range(0, len(records), RECORDS_AT_MOST):
+        await store.load(*records[start : start + RECORDS_AT_MOST], behind="being changed")
+    await store.fence(None)
+
+
+async def remove(service: Service, *records: Record) -> None:
+    store, now = service.elicitations.store, service.clock()
+    for record in records:
+        found = await store.read(record.owner, record.kind, record.id)
+        assert found is not None
+        await store.write(replace(found, key=None, erase_at=now))
+        await store.erase(owner=record.owner, before=now)
+
+
+async def flip_a_bit(service: Service) -> None:
+    record = (await blocks_of(service))[-1]
+    sealed = bytearray(record.sealed)
+    place = record.sealed.index(block_of(record).entries[-1].sealed) + 40
+    sealed[place] ^= 1
+    await put(service.elicitations.store, replace(record, sealed=bytes(sealed)))
+
+
+async def remove_a_row(service: Service) -> None:
+    await remove(service, (await blocks_of(service))[3])
+
+
+async def remove_the_first_row(service: Service) -> None:
+    await remove(service, (await blocks_of(service))[0])
+
+
+async def swap_two_rows(service: Service) -> None:
+    blocks = await blocks_of(service)
+    one, other = blocks[2], blocks[5]
+    await put(
+        service.elicitations.store,
+        replace(one, sealed=other.sealed),
+        replace(other, sealed=one.sealed),
+    )
+
+
+async def swap_two_entries(service: Service) -> None:
+    record = (await blocks_of(service))[2]
+    first, second, *rest = (block := block_of(record)).entries
+    swapped = replace(block, entries=(second, first, *rest))
+    await put(service.elicitations.store, replace(record, sealed=msgspec.msgpack.encode(swapped)))
+
+
+async def take_the_last_row_away(service: Service) -> None:
+    await remove(service, (await blocks_of(service))[-1])
+
+
+async def take_the_last_row_away_and_hide_it(service: Service) -> None:
+    *_, former, last = await blocks_of(service)
+    await remove(service, last)
+    await put(service.elicitations.store, replace(former, key=HEAD, status=HEAD))
+
+
+async def take_the_last_hundred_away_and_hide_it(service: Service) -> None:
+    blocks = await blocks_of(service)
+    await remove(service, *blocks[-7:])
+    await put(service.elicitations.store, replace(blocks[-8], key=HEAD, status=HEAD))
+
+
+async def take_a_whole_owner_away(service: Service) -> None:
+    await remove(service, *await blocks_of(service))
+
+
+async def faults_of(service: Service, document: HeadDocument | None = None) -> list[str]:
+    chains: tuple[OwnersHead, ...] = () if document is None else document.chains
+    against = {each.owner: each for each in chains}
+    verified = await verify(service.elicitations.owners, now=service.clock(), against=against)
+    return [each.says for each in verified.faults]
+
+
+async def test_a_thousand_questions_are_whole(here: Service) -> None:
+    verified = await verify(here.elicitations.owners, now=here.clock())
+    assert (verified.entries, verified.owners, verified.faults) == (QUESTIONS, PEOPLE, ())
+    assert await faults_of(here, await here.heads.make()) == []
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (flip_a_bit, "is not what was written"),
+        (remove_a_row, "16 entries are missing after entry 48"),
+        (remove_the_first_row, "its first 16 entries are missing"),
+        (swap_two_rows, "stands elsewhere"),
+        (swap_two_entries, "is not what was written"),
+        (take_the_last_row_away, "its newest block is missing"),
+    ],
+)
+async def test_the_chain_itself_shows(
+    here: Service, harm: Callable[[Service], Awaitable[None]], says: str
+) -> None:
+    await harm(here)
+    found = await faults_of(here)
+    assert any(says in each for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (take_the_last_row_away_and_hide_it, "its last 10 entries are missing"),
+        (take_the_last_hundred_away_and_hide_it, "its last 106 entries are missing"),
+        (take_a_whole_owner_away, "the whole chain is missing, which had 250 entries"),
+    ],
+)
+async def test_a_head_shows_what_the_chain_cannot(
+    here: Service, harm: Callable[[Service], Awaitable[None]], says: str
+) -> None:
+    head = await here.heads.make()
+    await harm(here)
+    assert await faults_of(here) == []
+    assert await faults_of(here, head) == [says]
+
+
+async def test_a_backup_of_yesterday_put_back_is_found_by_a_head_that_was_kept_elsewhere(
+    tmp_path: Path,
+) -> None:
+    store, clock = MemoryStore(), Clock()
+    async with process(store, clock) as service:
+        question = await asked(service)
+        yesterday = [each async for page in store.scan() for each in page]
+        clock.tick(days=1)
+        await service.elicitations.settle(question.id, Status.CANCELLED)
+        file = tmp_path / "head.json"
+        file.write_text("\n".join(await make_head(service)))
+        assert "Nothing is missing" in (await verify_chains(service, against=file))[-1]
+    back = MemoryStore()
+    await put(back, *yesterday)
+    async with process(back, clock) as service:
+        assert "Nothing is missing" in (await verify_chains(service))[-1]
+        with pytest.raises(CommandRefused, match="its last 1 entry is missing"):
+            await verify_chains(service, against=file)
+
+
+async def test_a_head_that_was_changed_or_made_up_counts_for_nothing(here: Service) -> None:
+    document = await here.heads.make()
+    here.heads.must_be_signed(document)
+    shorter = replace(document, chains=document.chains[1:])
+    later = replace(document, elicit_audit_head=replace(document.elicit_audit_head, entries=1))
+    for forged in (shorter, later):
+        with pytest.raises(BadHead):
+            here.heads.must_be_signed(forged)
+    with pytest.raises(BadHead, match="--key"):
+        here.heads.must_be_signed(document, key=b"k" * 32)
+
+
+async def test_a_head_is_made_each_day_once_by_whichever_process_is_first() -> None:
+    store, clock = MemoryStore(), Clock()
+    async with process(store, clock) as one, process(store.sibling(), clock) as other:
+        await asked(one)
+        for _ in range(3):
+            await one.heads.make_in_time()
+            await other.heads.make_in_time()
+            clock.tick(days=1)
+        newest = await other.heads.newest()
+        assert newest is not None
+        assert (newest.number, newest.entries) == (3, 1)
+
+
+async def test_what_time_has_erased_is_not_missed() -> None:
+    store, clock = MemoryStore(), Clock()
+    async with process(store, clock) as service:
+        for number in range(PER_BLOCK + 1):
+            clock.tick(days=30)
+            await asked(service, join=str(number))
+        head = await service.heads.make()
+        assert await faults_of(service, head) == []
+        for days, left in ((340, 1), (30, 0)):
+            clock.tick(days=days)
+            await store.erase(before=clock())
+            assert len(await store.list(AUDIT)) == left
+            assert await faults_of(service, head) == []
+
+
+async def test_who_was_erased_leaves_a_chain_that_verifies_and_tells_nothing() -> None:
+    store, clock = MemoryStore(), Clock()
+    async with process(store, clock) as service:
+        question = await asked(service)
+        head = await service.heads.make()
+        kept = await store.read(question.owner, DATA_KEY, question.owner)
+        assert kept is not None
+        await remove(service, kept)
+    async with process(store, clock, ring=RING) as service:
+        assert await faults_of(service, head) == []
+        (row,) = (await export_chain(service, question.owner[:OWNER_CHARACTERS])).rows
+        assert (row.number, row.what, row.about) == (1, None, None)
+
+
+async def test_an_owners_chain_is_told_in_order() -> None:
+    async with process(MemoryStore(), Clock()) as service:
+        question = await asked(service)
+        await service.elicitations.settle(question.id, Status.CANCELLED, why="by whoever asked")
+        rows = (await export_chain(service, "tests#alice")).rows
+    assert [(row.what, row.why) for row in rows] == [
+        ("asked", None),
+        ("cancelled", "by whoever asked"),
+    ]

@@ -1,0 +1,296 @@
+"""Asking: a program's question goes the way of a tool's, up to the link.
+
+What could go wrong: a request that is sent twice, since its answer was lost, and asks twice. So an
+`Idempotency-Key` names the wish, as the arguments name that of a tool call: the same question under
+it joins, another one under it is refused. It holds until the answer is taken. Another program's
+question, or one of a user that the key does not name, is not told from one that never was.
+"""
+
+import json
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from flows.elicitation import states
+from flows.elicitation.run import AskedStep
+from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.tool_call import ToolCall
+from flows.elicitation.traits import traits_of
+from flows.errors import ElicitError, NotAllowed, NotPossible
+from flows.question import Outcome, Question, Request, asking
+from webapp.calls.call import Call
+from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion
+from webapp.calls.verbs import Verbs
+from webapp.elicitations.waiters import Waiter
+from webapp.identity.api_keys import KeyScope
+from webapp.identity.identity import Caller
+from webapp.records.ids import OWNER_TAG_CHARACTERS
+from webapp.records.values import ApiKey, Value
+from webapp.service import Service
+
+NAME_CHARACTERS: Final = 255
+_SHOWN: Final = "shown"
+
+
+class IdempotencyKeyReused(ElicitError):
+    """An Idempotency-Key under which something else was asked."""
+
+    name = "IDEMPOTENCY_KEY_REUSED"
+    http_status = 409
+
+
+class NoSuchQuestion(ElicitError):
+    """An id that is none of a question of this key's."""
+
+    name = "NO_SUCH_QUESTION"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There is no question with this id, or it is none of this key's: use the id that came "
+            "when it was asked."
+        )
+
+
+class QuestionBusy(ElicitError):
+    """Another request is at the same question."""
+
+    name = "QUESTION_BUSY"
+    http_status = 409
+
+    def __init__(self) -> None:
+        super().__init__("Another request is at this question at the moment: send this one again.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """An answer that was there already; `content` is what `Question.answer` takes."""
+
+    question: Question[Any]
+    content: Json = field(repr=False)
+
+
+async def ask(
+    service: Service, key: ApiKey, question: Question[Any], *, user: str, name: str | None
+) -> Elicitation | Known:
+    """The question as it stands in the store, or what is known without asking anybody.
+
+    `name` is the Idempotency-Key. Raises what the verb raises, and IdempotencyKeyReused.
+    """
+    must_be_for(key, user)
+    call = _call(service, key, caller_of(service, key, user), name=name)
+    verbs = _Verbs(call)
+    outcome = None
+    with service.bodies.at_work(call):
+        call.begin()
+        try:
+            with asking(verbs, is_tool=False):
+                outcome = await verbs.ask_under(question)
+        except Interrupted:
+            if isinstance(call.answer, ElicitError):
+                raise call.answer from None
+        finally:
+            await service.elicitations.whole(call.finish())
+    asked = call.run.value.asked if call.run.is_loaded else ()
+    if asked:
+        found = await service.elicitations.get(asked[-1].elicitation_id)
+        if found is not None:
+            return found
+    if outcome is None:
+        raise NoSuchQuestion
+    if outcome.error is not None:
+        raise outcome.error
+    return Known(question=question, content=verbs.known)
+
+
+async def taken(service: Service, key: ApiKey, current: Elicitation) -> Elicitation:
+    """The program has used the answer: it is wiped, or spent. Raises QuestionBusy.
+
+    Its run is over with it, so that the same Idempotency-Key is told the same for a while. A late
+    answer may outlive its run.
+    """
+    elicitations, run = service.elicitations, None
+    if current.run is not None:
+        run = await elicitations.run(owner=current.owner, id=current.run)
+    if run is None or run.called is None or run.called.arguments is None:
+        await elicitations.whole(_used_up(service, current))
+    else:
+        await _taken_by(service, key, current, run=run.id, arguments=run.called.arguments)
+    return await elicitations.get(current.id) or current
+
+
+async def _taken_by(
+    service: Service, key: ApiKey, current: Elicitation, *, run: str, arguments: str
+) -> None:
+    caller = Caller(owner=current.owner, client=client_of(key.program), is_user=True)
+    call = _call(service, key, caller, arguments=arguments, run_id=run)
+    with service.bodies.at_work(call):
+        call.begin()
+        try:
+            await call.the_run()
+            mine = await call.taken.take(current, run=run)
+            if mine is None:
+                raise QuestionBusy
+            call.taken.use(mine)
+            if traits_of(mine.kind).gives == "receipt":
+                paid = msgspec.to_builtins(await service.kinds.payments.paid(mine))
+                call.used.note((mine.kind, mine.asked.digest), paid)
+            await service.elicitations.whole(call.end())
+        except Interrupted:
+            pass  # it was taken before
+
+
+async def _used_up(service: Service, current: Elicitation) -> None:
+    elicitations, leg = service.elicitations, secrets.token_urlsafe(12)
+    try:
+        mine = await elicitations.take(current.id, run=leg, leg=leg)
+    except NotPossible:
+        raise QuestionBusy from None
+
+    async def rows() -> Sequence[Value]:
+        delivered = await elicitations.possible(
+            [mine.id], lambda e: states.deliver(e, run=leg, now=service.clock())
+        )
+        also = await service.kinds[mine.kind].used_up(mine) if delivered else ()
+        return [*delivered, *also]
+
+    await elicitations.write_afresh(rows)
+
+
+def must_be_for(key: ApiKey, user: str) -> None:
+    """Raises NotAllowed for a user that the key does not name."""
+    if key.owners and user not in key.owners:
+        raise NotAllowed(
+            "This key is for other users: `elicit api-keys list` shows its owners, and `elicit "
+            "api-keys new --owner` makes one for this user."
+        )
+
+
+def caller_of(service: Service, key: ApiKey, user: str) -> Caller:
+    """Raises NotConfigured where no browser could be told as this user's."""
+    return replace(service.identity.caller_of_user(user), client=client_of(key.program))
+
+
+def owner_of_user(service: Service, user: str) -> str:
+    return service.elicitations.owners.tag_of_user(user, application=application_of(service))
+
+
+def application_of(service: Service) -> str:
+    assert service.users is not None  # of a service that serves an application
+    return service.users.application
+
+
+def client_of(program: str) -> str:
+    """What no tool and no client of MCP is called that a person could take it for."""
+    return f"{program} (API)"
+
+
+async def question_of(service: Service, key: ApiKey, id: str) -> Elicitation:
+    """The question with this id that the key may see. Raises NoSuchQuestion."""
+    found = await service.elicitations.get(id) if len(id) > OWNER_TAG_CHARACTERS else None
+    if found is None or not is_seen_by(service, key, found):
+        raise NoSuchQuestion
+    return found
+
+
+def is_seen_by(service: Service, key: ApiKey, question: Elicitation) -> bool:
+    """Whether its program asked it; of one that approves, whether it may."""
+    if question.asked.server != application_of(service) or not question.is_for_user:
+        return False
+    if not _is_among(service, key.owners, question.owner):
+        return False
+    if KeyScope.APPROVE in key.scopes:
+        traits = traits_of(question.kind)
+        return bool(key.owners) and traits.fits_client_form and not traits.is_gate
+    return question.asked.tool == client_of(key.program)
+
+
+def _is_among(service: Service, owners: Collection[str], owner: str) -> bool:
+    return not owners or owner in {owner_of_user(service, user) for user in owners}
+
+
+def _call(
+    service: Service,
+    key: ApiKey,
+    caller: Caller,
+    *,
+    name: str | None = None,
+    arguments: str | None = None,
+    run_id: str | None = None,
+) -> Call:
+    named = {"key": name} if name is not None else {"request": secrets.token_urlsafe(18)}
+    return Call(
+        elicitations=service.elicitations,
+        links=service.links,
+        completing=service.completing,
+        kinds=service.kinds,
+        outbound=service.outbound,
+        landed=service.bodies.landed,
+        caller=caller,
+        tool=ToolCall(
+            server=application_of(service),
+            tool=client_of(key.program),
+            client=key.program,
+            arguments=arguments or json.dumps(named),
+        ),
+        presenter=_ByProgram(),
+        run_id=run_id,
+    )
+
+
+class _Verbs(Verbs):
+    """Those of one request."""
+
+    known: Json = None  # for which nobody was asked
+
+    async def _known(self, request: Request, digest: str, asking: AskedStep | None) -> Json | None:
+        self.known = await super()._known(request, digest, asking)
+        return self.known
+
+    async def ask_under(self, question: Question[Any]) -> Outcome[Any]:
+        """Ask it, unless its Idempotency-Key stands for another one."""
+        fact = self.fact(question.request)
+        try:
+            await self.call.the_run()
+        finally:
+            if self.call.run.is_loaded:
+                for asked in self.call.run.value.asked:
+                    if (asked.place.kind, asked.place.digest) != fact:
+                        _refuse()
+        return await question.outcome()
+
+
+def _refuse() -> NoReturn:
+    raise IdempotencyKeyReused(
+        "Something else was asked under this Idempotency-Key: send the same body again, or take "
+        "another key for another question."
+    )
+
+
+class _ByProgram:
+    """Presents to a program: it is handed the link, and waits for itself."""
+
+    def can(self, mode: str) -> bool:
+        return mode == "url"
+
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        return False
+
+    def carry(self, call: Leg, state: object) -> object:
+        return state
+
+    async def heed(self, call: Leg) -> None:
+        pass  # nobody answers but on the page, or by a key that approves
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
+        return now
+
+    def busy(self) -> ElicitError:
+        return QuestionBusy()
+
+    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+        call.interrupt(_SHOWN)

@@ -1,0 +1,225 @@
+"""What travels: a question as a program writes it, and what it is told of one.
+
+What could go wrong: a token or somebody else's data in an answer. So what is told is written field
+by field: of an account its name, and never its key; the link for the program that asked, and not
+for one that approves.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+from flows import elicit
+from flows.elicitation.states import Json
+from flows.errors import InvalidQuestion
+from flows.payments.money import Money
+from flows.question import DEFAULT_TIMEOUT, TIMEOUT_AT_MOST, Question
+
+USER_CHARACTERS: Final = 256
+_SECONDS_AT_MOST: Final = int(TIMEOUT_AT_MOST.total_seconds())
+
+
+class AskedKind(StrEnum):
+    """What can be asked without code of the program's here."""
+
+    URL = "url"
+    OAUTH = "oauth"
+    PAYMENT = "payment"
+    FORM = "form"
+    CONFIRM = "confirm"
+    SECRET = "secret"  # noqa: S105 - the name of a kind
+
+
+class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A question to one of the program's users; which fields it has depends on its kind.
+
+    url: message, url. oauth: provider. payment: amount (as text, "9.00"), currency, what.
+    form: message. confirm: message. secret: message. The others may be left out.
+    """
+
+    kind: AskedKind
+    user: Annotated[str, Meta(min_length=1, max_length=USER_CHARACTERS)]
+    timeout_seconds: Annotated[int, Meta(ge=1, le=_SECONDS_AT_MOST)] | None = None
+    message: str | None = None
+    url: str | None = None
+    wait_for_completion: bool | None = None
+    provider: str | None = None
+    scopes: list[str] | None = None
+    account: str | None = None
+    reason: str | None = None
+    amount: str | None = None
+    currency: str | None = None
+    what: str | None = None
+    once: bool | None = None
+    schema: dict[str, Any] | None = None
+    arguments: dict[str, Any] | None = None
+    name: str | None = None
+
+    def question(self) -> Question[Any]:
+        """As a tool would ask it. Raises InvalidQuestion."""
+        asked = _ASKED[self.kind]
+        given = {name for name in _FIELDS if getattr(self, name) is not None}
+        if missing := sorted(asked.needs - given):
+            raise InvalidQuestion(f"A question of kind {self.kind.value} needs {missing[0]}.")
+        if others := sorted(given - asked.needs - asked.takes):
+            fields = ", ".join(sorted(asked.needs | asked.takes))
+            raise InvalidQuestion(
+                f"A question of kind {self.kind.value} has no {others[0]}; it has {fields}."
+            )
+        about = {name: getattr(self, name) for name in given}
+        seconds = self.timeout_seconds
+        timeout = asked.timeout if seconds is None else timedelta(seconds=seconds)
+        return asked.verb(about, timeout)
+
+
+class ToldAccount(Struct, frozen=True, kw_only=True):
+    """An account that the user connected, without its key."""
+
+    id: str
+    provider: str
+    label: str
+    scopes: tuple[str, ...]
+
+
+class ToldPayment(Struct, frozen=True, kw_only=True):
+    """A payment; `amount` is in minor units of ISO 4217."""
+
+    id: str
+    provider: str
+    status: str
+    amount: int
+    currency: str
+    what: str
+    is_live: bool
+    paid_at: datetime
+
+
+class QuestionState(Struct, frozen=True, kw_only=True):
+    """How a question stands.
+
+    `url` is the link for the person, while there is something to do behind it. With `needs_code`
+    its page shows letters: ask your user for them, and send them on. `content` is what was
+    answered, until it is taken or wiped; an account and a payment have fields of their own.
+    """
+
+    id: str | None
+    kind: str
+    status: str
+    message: str
+    asked_at: datetime | None = None
+    expires_at: datetime | None = None
+    url: str | None = None
+    needs_code: bool = False
+    progress: str | None = None
+    why: str | None = None
+    is_late: bool = False
+    schema: Json = None
+    arguments: Json = None
+    content: Json = None
+    account: ToldAccount | None = None
+    payment: ToldPayment | None = None
+    settled_at: datetime | None = None
+    taken_at: datetime | None = None
+    version: int = 0
+
+
+class QuestionPage(Struct, frozen=True, kw_only=True):
+    """Some of the questions, in the order in which they were asked; `after` goes on with more."""
+
+    questions: list[QuestionState]
+    after: str | None = None
+
+
+class UserCode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The letters that the user read on the page, as they typed them."""
+
+    code: Annotated[str, Meta(max_length=64)]
+
+
+class CodeTold(Struct, frozen=True, kw_only=True):
+    """What to tell the user; `null` if nothing more is to be typed."""
+
+    says: str | None
+
+
+class Completed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the visit came to."""
+
+    content: dict[str, Any] = {}
+
+
+class Resolution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A yes, with what a form asks for; or a no."""
+
+    accepts: bool
+    content: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """How one kind is asked: its fields, and its verb with them."""
+
+    needs: frozenset[str]
+    takes: frozenset[str] = frozenset()
+    timeout: timedelta = DEFAULT_TIMEOUT
+    verb: Callable[[Mapping[str, Any], timedelta], Question[Any]]
+
+
+def _with_message(
+    verb: Callable[..., Question[Any]],
+) -> Callable[[Mapping[str, Any], timedelta], Question[Any]]:
+    def ask(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
+        rest = {name: value for name, value in about.items() if name != "message"}
+        return verb(about["message"], timeout=timeout, **rest)
+
+    return ask
+
+
+def _account(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
+    return elicit.oauth(**about, timeout=timeout)
+
+
+def _payment(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
+    price = Money(about["amount"], about["currency"])
+    rest = {name: about[name] for name in ("provider", "once") if name in about}
+    return elicit.payment(price, about["what"], timeout=timeout, **rest)
+
+
+_ASKED: Final[Mapping[AskedKind, _Asked]] = {
+    AskedKind.URL: _Asked(
+        needs=frozenset({"message", "url"}),
+        takes=frozenset({"wait_for_completion"}),
+        verb=_with_message(elicit.url),
+    ),
+    AskedKind.OAUTH: _Asked(
+        needs=frozenset({"provider"}),
+        takes=frozenset({"scopes", "account", "reason"}),
+        verb=_account,
+    ),
+    AskedKind.PAYMENT: _Asked(
+        needs=frozenset({"amount", "currency", "what"}),
+        takes=frozenset({"provider", "once"}),
+        timeout=elicit.PAYMENT_TIMEOUT,
+        verb=_payment,
+    ),
+    AskedKind.FORM: _Asked(
+        needs=frozenset({"message"}), takes=frozenset({"schema"}), verb=_with_message(elicit.form)
+    ),
+    AskedKind.CONFIRM: _Asked(
+        needs=frozenset({"message"}),
+        takes=frozenset({"arguments"}),
+        verb=_with_message(elicit.confirm),
+    ),
+    AskedKind.SECRET: _Asked(
+        needs=frozenset({"message"}),
+        takes=frozenset({"schema", "name"}),
+        verb=_with_message(elicit.secret),
+    ),
+}
+_FIELDS: Final = frozenset(
+    name for asked in _ASKED.values() for name in (*asked.needs, *asked.takes)
+)

@@ -1,0 +1,141 @@
+"""All routes of the API, compiled once, with the document that tells of them (OpenAPI).
+
+What could go wrong: an answer that a browser would run or keep, or an error that says nothing. So
+each carries headers that forbid both, and each error is problem details (RFC 9457).
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final, cast
+
+from litestar import Litestar, Response
+from litestar.di import Provide
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme
+
+from flows.errors import ElicitError, InvalidSchema, NotConfigured
+from webapp.api.access import Paces, key_of
+from webapp.api.questions import list_questions, new_question, question_events, read_question
+from webapp.api.reference import ReferencePage
+from webapp.api.resolving import (
+    answer_question,
+    cancel_question,
+    complete_question,
+    confirm_user_code,
+    take_answer,
+)
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.parts import AnyRequest, bring, part, provided
+from webapp.http.rate_limit import TooOften
+from webapp.http.requests import Bounded
+from webapp.http.root_path import is_below, under
+from webapp.identity.api_keys import ApiKeyRefused
+from webapp.routes.answers import Answers, problem
+from webapp.service import Service
+from webapp.telemetry.work import working
+
+BODY_BYTES_AT_MOST: Final = 64 * 1024
+VERSION: Final = "1"
+_HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+# What is the tool author's or the operator's fault elsewhere is the program's here.
+_STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
+PATHS: Final = ("/api/questions", "/api/reference")
+
+
+class ApiRoutes:
+    """Answers below these paths; the rest is the application's, an author's own `/api` too."""
+
+    def __init__(self, app: ASGIApp, *, service: Service, answers: Answers, root_path: str) -> None:
+        self._app = app
+        paces = Paces(clock=service.clock)
+        self._parts = {"service": service, "answers": answers, "paces": paces}
+        self._tracer = service.telemetry.tracer
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not any(is_below(scope["path"], path) for path in PATHS):
+            await self._app(scope, receive, send)
+            return
+        bring(scope, self._parts)
+        with working(f"{scope['method']} /api", tracer=self._tracer):
+            await Bounded(api())(scope, receive, under(self._root_path, send))
+
+
+@cache
+def api() -> Litestar:
+    """Compiled once; each request brings the parts of the server that it came to."""
+    answers_of: Callable[[AnyRequest], Answers] = part("answers")
+
+    def details(request: AnyRequest, error: Exception) -> Response[Any]:
+        return _problem(error) or answers_of(request).problem_for_error(request, error)
+
+    return Litestar(
+        [
+            new_question,
+            list_questions,
+            read_question,
+            question_events,
+            cancel_question,
+            complete_question,
+            take_answer,
+            confirm_user_code,
+            answer_question,
+        ],
+        dependencies={
+            **provided(service="service"),
+            "key": Provide(key_of, sync_to_thread=False),
+        },
+        exception_handlers={Exception: details, HTTPException: details},
+        response_headers=_HEADERS,
+        openapi_config=OpenAPIConfig(
+            title="elicit-url",
+            version=VERSION,
+            summary="A program asks its users, and awaits what they do in a browser.",
+            path="/api/reference",
+            render_plugins=[ReferencePage()],
+            security=[{"key": []}],
+            use_handler_docstrings=True,
+            components=Components(
+                security_schemes={
+                    "key": SecurityScheme(
+                        type="http", scheme="bearer", description="A key of `elicit api-keys new`."
+                    )
+                }
+            ),
+        ),
+        logging_config=None,
+        request_max_body_size=BODY_BYTES_AT_MOST,
+    )
+
+
+def _problem(error: Exception) -> Response[Any] | None:
+    """What pages' routes have no words for; None: theirs do."""
+    match error:
+        case TooOften():
+            told = problem(error.http_status, detail=str(error), code=error.name)
+            told.headers["retry-after"] = str(error.seconds)
+        case ApiKeyRefused():
+            told = problem(error.http_status, detail=str(error), code=error.name)
+            told.headers["www-authenticate"] = "Bearer"
+        case ElicitError() if type(error) in _STATUS:
+            told = problem(_STATUS[type(error)], detail=str(error), code=error.name)
+        case RecursionError():  # in whatever reads JSON
+            told = problem(400, detail="The body is nested too deeply.", code="INVALID_INPUT")
+        case ValidationException():
+            told = problem(error.status_code, detail=_faults_in(error), code="INVALID_INPUT")
+        case _:
+            return None
+    return told
+
+
+def _faults_in(error: ValidationException) -> str:
+    """What is wrong, and where; the framework's own first sentence names our address."""
+    faults = cast("list[dict[str, str]]", error.extra if isinstance(error.extra, list) else [])
+    said = [f"{fault.get('key', 'body')}: {fault.get('message')}" for fault in faults]
+    return f"The request does not fit: {'; '.join(said) or 'see /api/reference'}."

@@ -1,0 +1,100 @@
+"""How a question stands, as a key may read it: written field by field.
+
+What could go wrong: the key of an account in an answer, or an answer in what one that approves
+reads. So of an account its name is told, and an answer to the program that asked alone.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.traits import traits_of
+from flows.oauth.connection import Connection
+from flows.payments.receipt import Payment
+from webapp.api.asking import Known
+from webapp.api.representations import QuestionState, ToldAccount, ToldPayment
+from webapp.identity.api_keys import KeyScope
+from webapp.kinds.page_kind import arguments_in, terms_in
+from webapp.records.ids import owner_of
+from webapp.records.values import ApiKey
+from webapp.service import Service
+
+
+async def told(
+    service: Service, key: ApiKey, current: Elicitation, *, with_answer: bool = True
+) -> QuestionState:
+    """One that approves sees what to decide on; the link and the answer are for who asked."""
+    asks = KeyScope.ASK in key.scopes
+    is_open = not current.status.is_final and service.clock() < current.expires_at
+    is_form = service.kinds.on_page(current.kind) is not None
+    state = QuestionState(
+        id=current.id,
+        kind=current.kind,
+        status=current.status.value,
+        message=current.asked.message,
+        asked_at=current.created_at,
+        expires_at=current.expires_at,
+        url=service.links.of(current, now=service.clock()) if asks and is_open else None,
+        needs_code=current.is_by_code and is_open,
+        progress=current.progress,
+        why=current.why,
+        is_late=current.is_late,
+        schema=terms_in(current).get("schema") if is_form else None,
+        arguments=arguments_in(current) if is_form else None,
+        settled_at=current.settled_at,
+        taken_at=current.delivered_at,
+        version=current.version,
+    )
+    if not (asks and with_answer and current.status is Status.ACCEPTED):
+        return state
+    match traits_of(current.kind).gives:
+        case "account":
+            id = str(_facts(current.content).get("account"))
+            return replace(state, account=await _account(service, id))
+        case "receipt":
+            paid = await service.kinds.payments.paid(current)
+            return replace(state, payment=None if paid is None else _payment(paid))
+        case None:
+            return replace(state, content=current.content)
+
+
+async def told_known(service: Service, known: Known) -> QuestionState:
+    """What was there already: no question stands for it."""
+    kind, content = known.question.request.kind, known.content
+    status = Status.ACCEPTED.value
+    state = QuestionState(id=None, kind=kind, status=status, message=known.question.message)
+    match traits_of(kind).gives:
+        case "account":
+            id = str(_facts(content).get("connection"))
+            return replace(state, account=await _account(service, id))
+        case "receipt":
+            return replace(state, payment=_payment(msgspec.convert(content, Payment)))
+        case None:
+            return replace(state, content=content)
+
+
+async def _account(service: Service, id: str) -> ToldAccount | None:
+    """None where it was disconnected meanwhile, or its answer was taken."""
+    found = await service.elicitations.read(Connection, owner=owner_of(id), id=id)
+    if found is None or not found.is_connected:
+        return None
+    return ToldAccount(id=found.id, provider=found.provider, label=found.label, scopes=found.scopes)
+
+
+def _payment(paid: Payment) -> ToldPayment:
+    return ToldPayment(
+        id=paid.id,
+        provider=paid.seller,
+        status=paid.status.value,
+        amount=paid.amount,
+        currency=paid.currency,
+        what=paid.what,
+        is_live=paid.is_live,
+        paid_at=paid.paid_at,
+    )
+
+
+def _facts(content: Json) -> Mapping[str, Json]:
+    return content if isinstance(content, Mapping) else {}

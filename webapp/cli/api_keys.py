@@ -1,0 +1,132 @@
+"""`elicit api-keys`: the keys of programs that ask over the HTTP API, made, listed and revoked."""
+
+import argparse
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from webapp.cli.arguments import add_id, commands_of
+from webapp.cli.operator import does, lists
+from webapp.cli.table import Table, the_one
+from webapp.command import CommandRefused
+from webapp.identity.api_keys import KeyScope
+from webapp.records.ids import tail_of
+from webapp.records.values import ApiKey
+from webapp.service import Service
+from webapp.settings.parsers import with_unit
+
+LASTS_AT_MOST = timedelta(days=366)
+COLUMNS = ("id", "program", "scopes", "owners", "state", "made_at", "expires_at", "used_at")
+
+
+class ApiKeyRow(Struct, frozen=True, kw_only=True):
+    """An API key, without its text; `used_at` is right to a minute."""
+
+    id: str
+    program: str
+    scopes: tuple[str, ...]
+    owners: tuple[str, ...]
+    state: str
+    made_at: datetime
+    expires_at: datetime
+    used_at: datetime | None
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    commands = commands_of(parser)
+    new = commands.add_parser("new", help="make one, and print it this once")
+    new.add_argument(
+        "program",
+        metavar="PROGRAM",
+        help="what people are told asks them; keys of one program see the same questions",
+    )
+    new.add_argument(
+        "--scopes",
+        required=True,
+        metavar="SCOPES",
+        help=f"what it may do, separated by commas: {', '.join(KeyScope)}",
+    )
+    new.add_argument(
+        "--expires",
+        required=True,
+        metavar="TIME",
+        type=_lasting,
+        help=f"for how long, such as 90d; {LASTS_AT_MOST.days}d at most",
+    )
+    new.add_argument(
+        "--owner",
+        dest="owners",
+        action="append",
+        default=[],
+        metavar="USER",
+        help="a user of your application that it is for, and no other; may be given again",
+    )
+    does(new, new_api_key)
+    words = "list them, the latest first; the keys themselves are kept nowhere"
+    lists(commands.add_parser("list", help=words), list_api_keys, of=ApiKeyRow)
+    revoke = commands.add_parser("revoke", help="end one at once")
+    add_id(revoke, shown_by="api-keys")
+    does(revoke, revoke_api_key)
+
+
+async def new_api_key(
+    service: Service, *, program: str, scopes: str, expires: timedelta, owners: list[str]
+) -> list[str]:
+    """Make one; its text is said here and nowhere else. Raises Refused."""
+    now = service.clock()
+    try:
+        wanted = [KeyScope(word.strip()) for word in scopes.split(",")]
+    except ValueError:
+        raise CommandRefused(
+            f"--scopes {scopes}: the scopes are {', '.join(KeyScope)}.", status=2
+        ) from None
+    try:
+        text, _ = await service.api_keys.new(
+            program=program, scopes=wanted, owners=owners, expires_at=now + expires
+        )
+    except ValueError as error:
+        raise CommandRefused(f"No key was made: {error}.", status=2) from error
+    return [text]
+
+
+async def list_api_keys(service: Service) -> Table[ApiKeyRow]:
+    """The latest first."""
+    now = service.clock()
+    found = sorted(await service.api_keys.all(), key=lambda key: key.made_at, reverse=True)
+    return Table(
+        rows=[_row(key, now) for key in found], columns=COLUMNS, nothing="There is no API key."
+    )
+
+
+async def revoke_api_key(service: Service, id: str) -> list[str]:
+    """End one at once. Raises Refused."""
+    there = {tail_of(key): key for key in await service.api_keys.all()}
+    meant = the_one(id, there, what="API key", shown_by="api-keys list")
+    await service.api_keys.revoke(meant.id)
+    return [f"The key of {meant.program} is revoked: it is refused from the next request on."]
+
+
+def _row(key: ApiKey, now: datetime) -> ApiKeyRow:
+    state = (
+        key.status if key.status == "revoked" else "works" if now < key.expires_at else "expired"
+    )
+    return ApiKeyRow(
+        id=tail_of(key),
+        program=key.program,
+        scopes=key.scopes,
+        owners=key.owners,
+        state=state,
+        made_at=key.made_at,
+        expires_at=key.expires_at,
+        used_at=key.used_at,
+    )
+
+
+def _lasting(text: str) -> timedelta:
+    found = with_unit(text)
+    if found is None or found > LASTS_AT_MOST:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time of a key: write 90d, 12h or the like; {LASTS_AT_MOST.days}d at "
+            "most"
+        )
+    return found

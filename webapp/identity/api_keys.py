@@ -1,0 +1,164 @@
+"""API keys: what a program shows that asks, or answers, over the HTTP API.
+
+What could go wrong: a key that leaks. So a store holds a keyed hash of it and never its text, which
+is shown once; it has an end, and is over at once when it is revoked, as the store is asked at each
+request. Scanners of repositories find it by its prefix, and its checksum tells them, and us without
+asking the store, that it is one. And a key that asks and answers itself: its scopes let it do one
+of the two.
+"""
+
+import re
+import secrets
+import string
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+from zlib import crc32
+
+from msgspec.structs import replace
+
+from flows.errors import ElicitError
+from webapp.elicitations.service import Elicitations
+from webapp.identity.users import is_user_id
+from webapp.records.owners import SERVICE
+from webapp.records.values import ApiKey
+from webapp.stores import Conflict
+
+PREFIX: Final = "elicit_key_"
+KEPT: Final = timedelta(days=30)  # after its end, so that a list still tells of it
+USE_NOTED_EVERY: Final = timedelta(minutes=1)
+_LETTERS: Final = string.ascii_letters + string.digits
+_RANDOM_LETTERS: Final = 40  # 238 bits of chance
+_CHECKSUM_LETTERS: Final = 6
+_TEXT = re.compile(rf"{PREFIX}([A-Za-z0-9]{{{_RANDOM_LETTERS + _CHECKSUM_LETTERS}}})")
+_PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
+
+
+class KeyScope(StrEnum):
+    """What a key may do; each word is one of `--scopes`."""
+
+    ASK = "ask"  # put questions, and read and cancel its own
+    APPROVE = "approve"  # answer forms and confirmations of the owners that it names
+
+
+class ApiKeyRefused(ElicitError):
+    """A request without a key that works."""
+
+    name = "API_KEY_REFUSED"
+    http_status = 401
+
+
+class ApiKeys:
+    """Those of one store."""
+
+    def __init__(self, elicitations: Elicitations) -> None:
+        self._elicitations = elicitations
+
+    async def new(
+        self,
+        *,
+        program: str,
+        scopes: Collection[KeyScope],
+        owners: Collection[str] = (),
+        expires_at: datetime,
+    ) -> tuple[str, ApiKey]:
+        """Its text, which is nowhere else, and what is kept of it.
+
+        Raises ValueError for what makes no key.
+        """
+        _must_make_a_key(program, scopes=scopes, owners=owners)
+        text = new_text()
+        key = ApiKey(
+            id=self._id(text),
+            owner=SERVICE,
+            program=program,
+            scopes=tuple(sorted(scopes)),
+            owners=tuple(dict.fromkeys(owners)),
+            made_at=self._elicitations.clock(),
+            expires_at=expires_at,
+            erase_at=expires_at + KEPT,
+        )
+        await self._elicitations.write(key)
+        return text, key
+
+    async def all(self) -> list[ApiKey]:
+        """Those that are revoked or expired too, as long as they are kept."""
+        return await self._elicitations.all(ApiKey, owner=SERVICE, skips_unreadable=True)
+
+    async def revoke(self, id: str) -> None:
+        """It is refused from the next request on."""
+        now = self._elicitations.clock()
+
+        async def revoked() -> list[ApiKey]:
+            found = await self._elicitations.read(ApiKey, owner=SERVICE, id=id)
+            if found is None or found.status == "revoked":
+                return []
+            return [replace(found, status="revoked", erase_at=now + KEPT)]
+
+        await self._elicitations.write_afresh(revoked)
+
+    async def of(self, text: str) -> ApiKey:
+        """The key of this text; notes that it was used. Raises ApiKeyRefused."""
+        found = None
+        if is_key(text):
+            found = await self._elicitations.read(ApiKey, owner=SERVICE, id=self._id(text))
+        now = self._elicitations.clock()
+        if found is None or found.status == "revoked" or now >= found.expires_at:
+            raise ApiKeyRefused(
+                "This is no API key that works here: it is unknown, revoked or expired. `elicit "
+                "api-keys list` shows those that there are, and `elicit api-keys new` makes one."
+            )
+        if found.used_at is None or now >= found.used_at + USE_NOTED_EVERY:
+            with suppress(Conflict):  # another request noted it, or it was revoked this moment
+                await self._elicitations.write(replace(found, used_at=now))
+        return found
+
+    def _id(self, text: str) -> str:
+        return SERVICE + self._elicitations.owners.pepper.tag("api key", text, size=18)
+
+
+def new_text() -> str:
+    """A key that there was never before."""
+    chance = "".join(secrets.choice(_LETTERS) for _ in range(_RANDOM_LETTERS))
+    return f"{PREFIX}{chance}{_checksum(chance)}"
+
+
+def is_key(text: str) -> bool:
+    """Whether it has the form of a key and its checksum: a slip of the pen has not."""
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        return False
+    chance, given = found[1][:_RANDOM_LETTERS], found[1][_RANDOM_LETTERS:]
+    return _checksum(chance) == given
+
+
+def _checksum(chance: str) -> str:
+    """CRC-32 in base 62, the highest digit first."""
+    number, digits = crc32(chance.encode()), ""
+    for _ in range(_CHECKSUM_LETTERS):
+        number, digit = divmod(number, len(_LETTERS))
+        digits = _LETTERS[digit] + digits
+    return digits
+
+
+def _must_make_a_key(
+    program: str, *, scopes: Collection[KeyScope], owners: Collection[str]
+) -> None:
+    """Raises ValueError."""
+    if not _PROGRAM.fullmatch(program):
+        raise ValueError(
+            "the program's name has 1 to 64 letters, digits, spaces or . _ - and begins with a "
+            "letter or digit"
+        )
+    if not scopes:
+        raise ValueError("a key needs a scope, such as --scopes ask")
+    if KeyScope.APPROVE in scopes and len(set(scopes)) > 1:
+        raise ValueError(
+            "a key that approves may do nothing else, or it could answer what it asks: make two"
+        )
+    if KeyScope.APPROVE in scopes and not owners:
+        raise ValueError("a key that approves names whose questions those are: --owner USER")
+    if not all(map(is_user_id, owners)):
+        raise ValueError("an owner is the id of one of your users, of 1 to 256 characters")

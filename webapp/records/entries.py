@@ -1,0 +1,167 @@
+"""Entries of the audit: what each change of a row tells, in few words and without the answer.
+
+What could go wrong: a change that is told of twice or not at all. So what a row stands at is one
+word, and an entry is made where a write gives it another word than it had. What is only a lease, a
+refresh or a note changes no word.
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, Generic, Protocol, TypeVar, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from flows.elicitation.states import Elicitation, Status
+from flows.oauth.connection import Connection
+from flows.payments.receipt import Payment, ReceiptStatus
+from webapp.records.owners import SERVICE
+
+REMEMBERED_AT_MOST = 10_000
+_CHARACTERS_AT_MOST: Final = 100  # of each word that somebody else chose
+_AUDITED: Final = frozenset({"elicitation", "payment", "account", "approval", "secret"})
+_ASKED, _PAID = "asked", "paid"
+# An exchange is a part of what began when the link was opened, a use one of what was paid.
+_WORDS: Final[Mapping[str, str]] = {
+    Status.PENDING: _ASKED,
+    Status.EXCHANGING: Status.OPENED.value,
+    ReceiptStatus.OPEN: _PAID,
+    ReceiptStatus.TAKEN: _PAID,
+}
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    """What happened to one row of an owner's; `about` is its id without the owner's tag.
+
+    `proof` is what an answer was believed for, `digest` that of all the person was shown.
+    """
+
+    kind: str
+    what: str
+    about: str
+    at: datetime | None = None  # when it was written
+    by: str | None = None  # or operator, whose commands did it
+    proof: str | None = None
+    why: str | None = None
+    server: str | None = None
+    tool: str | None = None
+    client: str | None = None
+    asks: str | None = None  # its kind of question
+    digest: str | None = None
+    amount: str | None = None
+
+
+class Audited(Protocol):
+    """A row that may be told of."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+
+
+AuditedT = TypeVar("AuditedT", bound=Audited)
+
+
+class Words(Generic[AuditedT]):
+    """At which word and version this process knew rows last."""
+
+    def __init__(
+        self,
+        kinds: Mapping[type[Struct], str],
+        *,
+        stored: Callable[[AuditedT], Awaitable[AuditedT | None]],
+    ) -> None:
+        """`stored` reads a row that this process knew long ago."""
+        self._kinds = kinds
+        self._stored = stored
+        self._known: OrderedDict[tuple[str, str], tuple[int, str]] = OrderedDict()
+
+    async def moved(self, values: Sequence[AuditedT]) -> list[Entry]:
+        """An entry for each that comes to another word by being written."""
+        found = list[Entry]()
+        for value in values:
+            kind = self._kind(value)
+            word = word_of(kind, value)
+            if word is None or value.owner == SERVICE or word == await self._former(value, kind):
+                continue
+            about = value.id.removeprefix(value.owner)
+            found.append(_entry(value, Entry(kind=kind, what=word, about=about)))
+        return found
+
+    def remember(self, value: AuditedT, *, version: int) -> None:
+        kind = self._kind(value)
+        word = word_of(kind, value)
+        if word is None:
+            return
+        self._known[kind, value.id] = version, word
+        self._known.move_to_end((kind, value.id))
+        if len(self._known) > REMEMBERED_AT_MOST:
+            self._known.popitem(last=False)
+
+    async def _former(self, value: AuditedT, kind: str) -> str | None:
+        if value.version == 0:
+            return None
+        known = self._known.get((kind, value.id))
+        if known is not None and known[0] == value.version:
+            return known[1]
+        found = await self._stored(value)
+        return None if found is None else word_of(kind, found)
+
+    def _kind(self, value: AuditedT) -> str:
+        return self._kinds[cast("type[Struct]", type(value))]
+
+
+def word_of(kind: str, value: object) -> str | None:
+    """At which word a row stands; None for a kind that nothing is told of."""
+    if kind not in _AUDITED:
+        return None
+    if isinstance(value, Elicitation):
+        if value.delivered_at is not None:
+            return "delivered"
+        if value.is_late and value.status is Status.ACCEPTED:
+            return "accepted late"
+        return _WORDS.get(value.status, value.status.value)
+    if isinstance(value, Payment):
+        if value.is_part_refunded:
+            return f"refunded in part: {value.refunded_price}"
+        return _WORDS.get(value.status, value.status.value)
+    if kind == "secret":
+        return "kept" if getattr(value, "erase_at", None) is None else "forgotten"
+    word: str = getattr(value, "status", "")
+    return word
+
+
+def _entry(value: object, entry: Entry) -> Entry:
+    """The entry with what is told of such a row."""
+    if isinstance(value, Elicitation):
+        entry = replace(entry, proof=value.proof, why=_short(value.why))
+        if entry.what != _ASKED:
+            return entry
+        asked = value.asked
+        return replace(
+            entry,
+            server=_short(asked.server),
+            tool=_short(asked.tool),
+            client=_short(asked.client),
+            asks=value.kind,
+            digest=asked.digest,
+        )
+    if isinstance(value, Payment):
+        return replace(
+            entry,
+            why=_short(value.reason),
+            server=value.seller,
+            tool=_short(value.tool),
+            amount=str(value.price),
+        )
+    if isinstance(value, Connection):
+        return replace(entry, server=value.provider)
+    return replace(entry, tool=_short(getattr(value, "tool", None)))
+
+
+def _short(text: object) -> str | None:
+    return text[:_CHARACTERS_AT_MOST] if isinstance(text, str) else None

@@ -1,0 +1,246 @@
+"""Heads: how far every owner's chain had come at one moment, in one signed document.
+
+A chain alone cannot show that its end was taken away, nor that a whole owner was, nor that all of
+the store is as it was yesterday. A head that somebody keeps elsewhere does. One is made each day,
+by whichever process is first to write the next number; it is in the store, each in the hash of the
+next, with the list of owners for the newest ones only. Its signature is Ed25519 (RFC 8032), by a
+key from the ring, so that a stranger who has the public key can check it.
+
+What could go wrong: a document that was made up. So it counts only if its list has the hash that it
+signs, and its signature is by a key of this ring, or by one that the operator names.
+"""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from msgspec import Struct
+from msgspec.structs import replace
+
+from flows.crypto.vault import Ring
+from flows.errors import ElicitError, Unreadable
+from webapp.records.chain import AUDIT, HEAD, AuditChain, block_of, end_of
+from webapp.records.owners import SERVICE, Owners
+from webapp.stores import Conflict, Record
+
+HEAD_KIND: Final = "audit head"
+OWNERS_KIND: Final = "audit owners"
+NEWEST: Final = "newest"
+EVERY: Final = timedelta(days=1)
+_LISTS_KEPT: Final = timedelta(days=3)
+_OWNERS_A_ROW: Final = 400
+_PAGE: Final = 100
+_log = logging.getLogger(__name__)
+
+
+class BadHead(ElicitError):
+    """A document that is no head, or is not as it was signed."""
+
+
+class OwnersHead(Struct, frozen=True, array_like=True):
+    """How far one owner's chain had come; its last entry is kept until then, in Unix seconds."""
+
+    owner: str
+    count: int
+    until: int
+    hash: bytes
+
+
+class SignedHead(Struct, frozen=True, kw_only=True):
+    """What is signed of a head: the hash of its list stands for the list."""
+
+    number: int
+    at: datetime
+    owners: int
+    entries: int
+    digest: bytes  # SHA-256 of the list
+    former: bytes  # SHA-256 of the head before it; empty for the first
+    key: bytes
+    signature: bytes = b""
+
+
+class HeadDocument(Struct, frozen=True, kw_only=True):
+    """A head as it is exported, with its list."""
+
+    elicit_audit_head: SignedHead
+    chains: tuple[OwnersHead, ...]
+
+
+class Heads:
+    """Makes, keeps and reads heads; one for a process."""
+
+    def __init__(self, owners: Owners, ring: Ring, chain: AuditChain) -> None:
+        self._owners = owners
+        self._store = owners.store
+        self._ring = ring
+        self._chain = chain
+        self._look_at: datetime | None = None  # before that there is no use in looking
+
+    @property
+    def public_keys(self) -> tuple[bytes, ...]:
+        """Of each secret, the newest first, 32 bytes each."""
+        return tuple(
+            Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+            for seed in self._ring.derive_all("audit head")
+        )
+
+    async def make_in_time(self) -> None:
+        """The one of today, unless somebody has made it."""
+        now = self._chain.clock()
+        if self._look_at is not None and now < self._look_at:
+            return
+        newest = await self.newest()
+        if newest is None or newest.at + EVERY <= now:
+            with suppress(Conflict):  # another process is at it
+                newest = (await self.make()).elicit_audit_head
+        self._look_at = now + EVERY if newest is None else newest.at + EVERY
+
+    async def make(self) -> HeadDocument:
+        """One of now. Raises Conflict if another process makes it at this moment."""
+        found = await self._store.find(SERVICE, HEAD_KIND, NEWEST)
+        former = None if found is None else _signed(found)
+        now = self._chain.clock()
+        chains = await self._list()
+        unsigned = SignedHead(
+            number=1 if former is None else former.number + 1,
+            at=now,
+            owners=len(chains),
+            entries=sum(each.count for each in chains),
+            digest=_digest(chains),
+            former=b"" if former is None else hashlib.sha256(_encode(former)).digest(),
+            key=self.public_keys[0],
+        )
+        signer = Ed25519PrivateKey.from_private_bytes(self._ring.derive_all("audit head")[0])
+        signed = replace(unsigned, signature=signer.sign(_encode(unsigned)))
+        for start in range(0, len(chains), _OWNERS_A_ROW):
+            with suppress(Conflict):  # half of one that was cut off; what is signed decides
+                await self._store.write(
+                    _record(
+                        OWNERS_KIND,
+                        f"{SERVICE}{signed.number:012d}.{now.timestamp():.0f}.{start:09d}",
+                        erase_at=now + _LISTS_KEPT,
+                        sealed=_encode(chains[start : start + _OWNERS_A_ROW]),
+                    )
+                )
+        row = _record(
+            HEAD_KIND,
+            f"{SERVICE}{signed.number:012d}",
+            erase_at=now + max(self._chain.kept, _LISTS_KEPT),
+            sealed=_encode(signed),
+        )
+        rows = [] if found is None else [replace(found, key=None)]
+        await self._store.write(*rows, replace(row, key=NEWEST))
+        return HeadDocument(elicit_audit_head=signed, chains=tuple(chains))
+
+    async def newest(self) -> SignedHead | None:
+        found = await self._store.find(SERVICE, HEAD_KIND, NEWEST)
+        return None if found is None else _signed(found)
+
+    async def newest_document(self) -> HeadDocument | None:
+        """With its list; None where that is no more, or none was made. Raises BadHead."""
+        signed = await self.newest()
+        if signed is None or signed.at + _LISTS_KEPT <= self._chain.clock():
+            return None
+        prefix, chains = f"{SERVICE}{signed.number:012d}.{signed.at.timestamp():.0f}.", []
+        after = prefix
+        while page := await self._store.list(OWNERS_KIND, owner=SERVICE, after=after, limit=_PAGE):
+            for record in page:
+                if record.id.startswith(prefix):
+                    chains += _decoded_list(record)
+            after = page[-1].id
+        document = HeadDocument(elicit_audit_head=signed, chains=tuple(chains))
+        self.must_be_signed(document)
+        return document
+
+    def must_be_signed(self, document: HeadDocument, *, key: bytes | None = None) -> None:
+        """By a key of this ring, or by that one. Raises BadHead."""
+        signed = document.elicit_audit_head
+        if signed.key not in ((key,) if key is not None else self.public_keys):
+            raise BadHead(
+                "That head is signed by another key: name the key that it was signed by with --key."
+            )
+        try:
+            Ed25519PublicKey.from_public_bytes(signed.key).verify(
+                signed.signature, _encode(replace(signed, signature=b""))
+            )
+        except (InvalidSignature, ValueError):
+            raise BadHead("That head is not as it was signed: take another copy of it.") from None
+        if _digest(document.chains) != signed.digest:
+            raise BadHead("The list of that head is not the signed one: take another copy of it.")
+
+    async def _list(self) -> list[OwnersHead]:
+        found, after = list[OwnersHead](), None
+        while page := await self._store.list(AUDIT, status=HEAD, after=after, limit=_PAGE):
+            for record in page:
+                try:
+                    end = end_of(self._owners.pepper, record.owner, block_of(record))
+                except Unreadable:  # verification tells of it
+                    _log.exception("record.unreadable", extra={"kind": record.kind})
+                    continue
+                found.append(
+                    OwnersHead(owner=record.owner, count=end.count, until=end.until, hash=end.hash)
+                )
+            after = page[-1].id
+        return found
+
+
+def written_document(document: HeadDocument) -> str:
+    """As a file has it: JSON, an owner a line."""
+    head = msgspec.json.encode(document.elicit_audit_head).decode()
+    lines = ",\n".join(msgspec.json.encode(each).decode() for each in document.chains)
+    return f'{{"elicit_audit_head":{head},\n"chains":[\n{lines}\n]}}\n'
+
+
+def read_document(text: bytes) -> HeadDocument:
+    """Raises BadHead."""
+    try:
+        return msgspec.json.decode(text, type=HeadDocument)
+    except msgspec.MsgspecError:
+        raise BadHead(
+            "That file is no head of an audit: name one that elicit audit head printed."
+        ) from None
+
+
+def _encode(what: object) -> bytes:
+    return msgspec.msgpack.encode(what)
+
+
+def _digest(chains: Sequence[OwnersHead]) -> bytes:
+    digest = hashlib.sha256()
+    for each in chains:
+        digest.update(_encode(each))
+    return digest.digest()
+
+
+def _signed(record: Record) -> SignedHead:
+    try:
+        return msgspec.msgpack.decode(record.sealed, type=SignedHead)
+    except msgspec.MsgspecError:
+        raise BadHead("The newest head of the audit is damaged in the store.") from None
+
+
+def _decoded_list(record: Record) -> list[OwnersHead]:
+    try:
+        return msgspec.msgpack.decode(record.sealed, type=list[OwnersHead])
+    except msgspec.MsgspecError:
+        raise BadHead("The list of the newest head is damaged in the store.") from None
+
+
+def _record(kind: str, id: str, *, erase_at: datetime, sealed: bytes) -> Record:
+    return Record(
+        owner=SERVICE,
+        kind=kind,
+        id=id,
+        status="made",
+        key=None,
+        due_at=None,
+        erase_at=erase_at.astimezone(UTC),
+        version=0,
+        sealed=sealed,
+    )

@@ -1,0 +1,325 @@
+"""What is kept, beside the values of `flows`: a row each, all of one owner.
+
+What could go wrong: a field that is renamed, and a store of before that opens no more. So a field
+that comes has a default, and none changes its meaning.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TypeAlias, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from flows.elicitation.calling_client import SeenClient
+from flows.elicitation.run import Run
+from flows.elicitation.states import Elicitation, Json
+from flows.oauth.connection import Connection
+from flows.payments.gateway import Notice
+from flows.payments.receipt import Payment
+from flows.payments.unresolved import UnresolvedPayment
+
+
+class DoneOnce(Struct, frozen=True, kw_only=True):
+    """What `once` did, as JSON text; a result is never shown.
+
+    One that does not fit into a row goes on in `pieces` others. `fault` says why it cannot be
+    handed on: the work is done all the same. While somebody is `doing` it, `claimed_until` is when
+    that is not believed any more.
+    """
+
+    id: str
+    owner: str
+    result: str
+    erase_at: datetime
+    pieces: tuple[str, ...] = ()  # their ids
+    fault: str | None = None
+    claimed_until: datetime | None = None
+    version: int = 0
+    status: str = "done"
+    due_at: None = None
+
+    def __repr__(self) -> str:
+        return f"Done({self.id!r})"
+
+
+class Alias(Struct, frozen=True, kw_only=True):
+    """An author's own id for an elicitation."""
+
+    id: str
+    owner: str
+    elicitation_id: str
+    erase_at: datetime
+    version: int = 0
+    status: str = "alias"
+    due_at: None = None
+
+
+class KeptSecret(Struct, frozen=True, kw_only=True):
+    """What a person typed for a name, until it is forgotten."""
+
+    id: str
+    owner: str
+    content: Json
+    version: int = 0
+    status: str = "kept"
+    due_at: None = None
+    erase_at: datetime | None = None
+
+    def __repr__(self) -> str:
+        return f"KeptSecret({self.id!r})"
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """What was typed on a page, for the process that can validate it; `faults` is its answer."""
+
+    id: str
+    owner: str
+    elicitation_id: str
+    content: Json
+    erase_at: datetime
+    faults: tuple[tuple[str, str], ...] | None = None  # path and message
+    version: int = 0
+    status: str = "check"
+    due_at: None = None
+
+    def __repr__(self) -> str:
+        return f"Check({self.id!r})"
+
+    def answered(self, faults: tuple[tuple[str, str], ...]) -> "Check":
+        """Without the content."""
+        return replace(self, content=None, faults=faults)
+
+
+class Approval(Struct, frozen=True, kw_only=True):
+    """What a person allowed a tool to do without being asked again, until then.
+
+    `covers` is the digest of the arguments; None: whatever they are. `about` tells a person.
+    `client` is whose calls it opens for, unless it `is_for_all` clients of its owner; one that has
+    neither was kept before clients were told apart, and opens for none.
+    """
+
+    id: str
+    owner: str
+    server: str
+    tool: str
+    covers: str | None
+    about: str
+    given_at: datetime
+    until: datetime
+    erase_at: datetime
+    client: SeenClient | None = None
+    is_for_all: bool = False
+    version: int = 0
+    status: str = "given"  # or revoked
+    due_at: None = None
+
+    def __repr__(self) -> str:
+        return f"Approval({self.id!r}, {self.status!r})"
+
+
+class StoredWebhook(Struct, frozen=True, kw_only=True):
+    """A verified webhook, as it came.
+
+    It is `applied`, `waiting` to be reconciled, `repeated` (what it says was known), `refused`
+    for `why`, `unknown` (about nothing of ours) or `ignored` (a kind that nothing follows from).
+    `transition` is what no second one of this owner is applied for. `said` is what the whole body
+    said, where only the beginning of it is kept.
+    """
+
+    id: str
+    owner: str
+    seller: str
+    elicitation_id: str
+    session: str
+    body: str
+    received_at: datetime
+    erase_at: datetime
+    event: str = ""
+    type: str = ""
+    transition: str | None = None
+    is_whole: bool = True  # else the end of the body is missing
+    status: str = "applied"
+    why: str | None = None
+    replayed_at: datetime | None = None
+    said: Notice | None = None
+    again_at: datetime | None = None  # when it is looked into again, if it waits on
+    version: int = 0
+
+    @property
+    def due_at(self) -> datetime | None:
+        return (self.again_at or self.received_at) if self.status == "waiting" else None
+
+    @property
+    def row_key(self) -> str | None:
+        return self.transition if self.status == "applied" else None
+
+    def __repr__(self) -> str:
+        return f"Hook({self.id!r}, {self.status!r})"
+
+
+class EarlyEvent(Struct, frozen=True, kw_only=True):
+    """The webhooks, by their ids, that told of a payment before it was in the ledger."""
+
+    id: str
+    owner: str
+    hooks: tuple[str, ...]
+    erase_at: datetime
+    version: int = 0
+    status: str = "kept"
+    due_at: None = None
+
+
+class TurnedAway(Struct, frozen=True, kw_only=True):
+    """How many deliveries of one day were turned away, for one reason.
+
+    They could not be verified, or hinted at nothing of ours, or at what is not as it was asked.
+    """
+
+    id: str
+    owner: str
+    day: str
+    seller: str
+    reason: str
+    erase_at: datetime
+    count: int = 0
+    last_at: datetime | None = None
+    version: int = 0
+    status: str = "counted"
+    due_at: None = None
+
+
+class KeptCertificate(Struct, frozen=True, kw_only=True):
+    """What a sender of webhooks signs with, as it was fetched; nobody is believed for it."""
+
+    id: str
+    owner: str
+    pem: bytes
+    erase_at: datetime
+    version: int = 0
+    status: str = "kept"
+    due_at: None = None
+
+
+class KnownServer(Struct, frozen=True, kw_only=True):
+    """A served server: what it calls itself, and the one place that it is served from."""
+
+    id: str
+    owner: str
+    name: str
+    place: str
+    since: datetime
+    version: int = 0
+    status: str = "known"
+    due_at: None = None
+    erase_at: datetime | None = None
+
+
+class ApiKey(Struct, frozen=True, kw_only=True):
+    """What is kept of an API key: its id is a keyed hash of its text, which is nowhere.
+
+    `owners` are the users that it is for; none: all of its program's.
+    """
+
+    id: str
+    owner: str
+    program: str
+    scopes: tuple[str, ...]
+    owners: tuple[str, ...]
+    made_at: datetime
+    expires_at: datetime
+    erase_at: datetime
+    used_at: datetime | None = None
+    version: int = 0
+    status: str = "made"  # or revoked
+    due_at: None = None
+
+
+class ClientDeed(Struct, frozen=True, kw_only=True):
+    """What a client did last with what it was sent in one mode, and how long that counts."""
+
+    what: str
+    at: datetime
+    until: datetime
+
+
+class ClientRecord(Struct, frozen=True, kw_only=True):
+    """What a person's client did with forms and with links; `release` is its own version."""
+
+    id: str
+    owner: str
+    name: str
+    release: str
+    erase_at: datetime
+    forms: ClientDeed | None = None
+    links: ClientDeed | None = None
+    version: int = 0
+    status: str = "kept"
+    due_at: None = None
+
+
+class Open(Struct, frozen=True, kw_only=True):
+    """A question that was open when its owner's row was written."""
+
+    id: str
+    session: str
+    expires_at: datetime
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """What an owner is asked: one row, written with each new question. Its status is a count."""
+
+    id: str
+    owner: str
+    open: tuple[Open, ...] = ()
+    version: int = 0
+    due_at: None = None
+    erase_at: datetime | None = None
+
+    @property
+    def status(self) -> str:
+        return str(len(self.open))
+
+
+Value: TypeAlias = (
+    Elicitation
+    | Run
+    | DoneOnce
+    | Alias
+    | Connection
+    | Payment
+    | UnresolvedPayment
+    | KeptSecret
+    | Approval
+    | StoredWebhook
+    | EarlyEvent
+    | TurnedAway
+    | KeptCertificate
+    | KnownServer
+    | Standing
+    | Check
+    | ClientRecord
+    | ApiKey
+)
+ValueT = TypeVar("ValueT", bound=Value)
+
+KINDS: Mapping[type[Struct], str] = {
+    Elicitation: "elicitation",
+    Run: "run",
+    DoneOnce: "once",
+    Alias: "alias",
+    Connection: "account",
+    Payment: "payment",
+    UnresolvedPayment: "loose end",
+    KeptSecret: "secret",
+    Approval: "approval",
+    StoredWebhook: "hook",
+    EarlyEvent: "early news",
+    TurnedAway: "unverified",
+    KeptCertificate: "certificate",
+    KnownServer: "server",
+    Standing: "standing",
+    Check: "check",
+    ClientRecord: "client",
+    ApiKey: "api key",
+}
