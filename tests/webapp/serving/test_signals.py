@@ -12,6 +12,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.support.cli import HOUSE
+from tests.support.processes import ended, start
 from webapp.serving.supervising import Workers
 
 # It says when it serves, and ends when it is told to, or when its parent is gone.
@@ -83,15 +84,13 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_each_signal_that_would_end_a_process_lets_it_end_in_its_own_time(number):
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", STOPPED), cwd=HOUSE, stdout=asyncio.subprocess.PIPE
-    )
+    process = await start(sys.executable, "-c", STOPPED, name="stopped", cwd=HOUSE)
     assert process.stdout is not None
     async with asyncio.timeout(300):
         assert await process.stdout.readline() == b"ready\n"
-        process.send_signal(number)
-        assert await process.stdout.read() == b"told\n"
-        assert await process.wait() == 0
+    process.send_signal(number)
+    end = await ended(process)
+    assert (end.status, end.out) == (0, "told\n")
 
 
 async def test_a_server_that_is_told_to_end_while_its_first_worker_is_started_ends(program):

@@ -15,7 +15,6 @@ from starlette.responses import PlainTextResponse
 
 from flows.elicitation.states import Status
 from flows.errors import StoreUnavailable
-from tests.support.cli import HOUSE
 from tests.support.clock import Clock
 from tests.support.service_env import RING, asked
 from tests.support.watched import (
@@ -221,9 +220,11 @@ def test_a_store_that_nobody_watches_is_not_wrapped() -> None:
 
 
 ONE_OF_SEVERAL = """
+from datetime import UTC, datetime
 from webapp.telemetry.metrics import metrics_here
 metrics = metrics_here()
 metrics.asked("url")
+metrics.swept(at=datetime(2026, 1, 1, tzinfo=UTC), lag_seconds=1)
 metrics.held(1)
 metrics.woken("url", seconds=0.2)
 print(metrics.page({}).decode())
@@ -303,28 +304,17 @@ async def test_an_outcome_that_somebody_who_is_gone_had_is_counted_as_taken_over
     assert value(samples, "elicit_leases_taken_over_total") == 1
 
 
-COUNTS = """
-from datetime import UTC, datetime
-from webapp.telemetry.metrics import metrics_here
-metrics = metrics_here()
-metrics.asked("form")
-metrics.woken("form", seconds=0.2)
-metrics.held(1)
-metrics.swept(at=datetime(2026, 1, 1, tzinfo=UTC), lag_seconds=1)
-"""
-
-
 def test_files_of_workers_that_came_and_went_become_one_of_each_kind() -> None:
     with counted_together():
         folder = Path(os.environ[SHARED])
         files = set[int]()
         for number in range(1, 4):
-            subprocess.run([sys.executable, "-c", COUNTS], cwd=HOUSE, check=True)
+            _worker().communicate()
             page = parsed(Metrics(folder=str(folder)).page({}).decode())
-            assert value(page, "elicit_questions_total", kind="form") == number
-            assert value(page, "elicit_wake_seconds_count", kind="form") == number
-            assert value(page, "elicit_wake_seconds_bucket", kind="form", le="+Inf") == number
+            assert value(page, "elicit_questions_total", kind="url") == number
+            assert value(page, "elicit_wake_seconds_count", kind="url") == number
+            assert value(page, "elicit_wake_seconds_bucket", kind="url", le="+Inf") == number
             assert value(page, "elicit_calls_held") is None
-            assert value(page, "elicit_sweeper_last_round_timestamp_seconds") == 1767225600
+            assert value(page, "elicit_sweeper_last_round_timestamp_seconds") == 1_767_225_600
             files.add(len([*folder.glob("*.db")]))
         assert len(files) == 1

@@ -10,6 +10,7 @@ import pytest
 from flows import elicit
 from tests.support.mcp_server import new_server
 from tests.support.service_env import RING
+from tests.support.serving import transport_to
 from tests.support.users import calling
 from tests.support.workers import in_file, two_workers
 from webapp.workers.sessions import RoutedSessions, new_name
@@ -87,7 +88,7 @@ async def test_the_session_of_a_worker_that_is_busy_is_not_said_to_be_gone(tmp_p
     with socket.socket(socket.AF_UNIX) as listener:  # it listens, and nobody comes to the door
         listener.bind(str(tmp_path / busy))
         listener.listen()
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(routed)) as client:
+        async with httpx.AsyncClient(transport=transport_to(routed)) as client:
             headers = {"mcp-session-id": f"6f1c.{busy}"}
             answer = await client.post("http://127.0.0.1/mcp", json=LISTING, headers=headers)
             assert answer.status_code == 503
