@@ -81,6 +81,6 @@ async def wrapped_in(address: str, fingerprint: bytes) -> int | None:
         raise StoreUnavailable(str(error)) from error
     async with aclosing(store):
         why = await store.fenced()
-        if why is not None and (new := moved_to(why)) is not None:
-            raise HasMoved(new)
+        if why is not None and (target := moved_to(why)) is not None:
+            raise HasMoved(target)
         return (await count_wrapped(store))[fingerprint]
