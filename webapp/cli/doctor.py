@@ -36,7 +36,7 @@ from webapp.http.trusted_hosts import TrustedHost
 from webapp.printing import tell
 from webapp.records.owners import last_backup, must_be_servable, open_owners
 from webapp.settings.key_usage import seconds_ahead
-from webapp.settings.settings import Settings
+from webapp.settings.settings import URL, Settings
 from webapp.stores import Clocked, Store
 from webapp.stores.opening import SQLITE
 
@@ -69,7 +69,10 @@ async def _examine() -> list[Finding]:
     except CommandRefused as refusal:
         return [_of_setting(sentence) for sentence in refusal.sentences]
     key = settings.key_file.path if settings.key_file is not None else "ELICIT_SECRET"
-    found = [ok("settings", settings.url), ok("key", str(key))]
+    address = settings.url
+    if not os.environ.get(URL.name):
+        address += " (the port that elicit serve takes, unless --port or ELICIT_URL says another)"
+    found = [ok("settings", address), ok("key", str(key))]
     async with AsyncExitStack() as stack:
         outbound = await outbound_of(stack, _trusting_itself(settings))
         around = Surroundings(outbound=outbound, now=utc_now, certificate=certificate_end)
@@ -109,7 +112,7 @@ async def examine_store(
                 found.append(ok("whole", "each index agrees with what it is of"))
             found += await _kept(settings, store, outbound=outbound, clock=clock)
     except Unreadable:
-        found.append(_of_setting(str(under_another_secret(settings))))
+        found.append(wrong("secrets", str(under_another_secret(settings))))
     except StoreUnavailable as error:
         found.append(_of_store(error.why))
     except CommandRefused as refusal:

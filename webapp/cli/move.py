@@ -17,7 +17,8 @@ from webapp.command import CommandRefused, store_refused
 from webapp.printing import tell
 from webapp.settings.settings import key_file_of
 from webapp.stores import Store, holds_something, open_store
-from webapp.stores.moving import Moved, NotMoved, move, unfence
+from webapp.stores.moving import Moved, NotMoved, move, moved_to, unfence
+from webapp.stores.opening import is_shared
 
 _VARIABLE = "env:"
 
@@ -38,7 +39,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--dry-run",
         dest="is_dry",
         action="store_true",
-        help="say what would be moved; move nothing",
+        help="say what would be moved, or what would be refused; move nothing",
     )
     parser.add_argument(
         "--unfence",
@@ -122,16 +123,27 @@ def _tell_of_secret(old: str, new: str) -> None:
 
 async def _say_what(source: str, target: str) -> None:
     await _must_hold_something(source)
-    if await _holds_something(target):
-        tell("TO is not empty. Only a move that was cut off goes on there.")
+    is_there = await _holds_something(target)
     async with _opened(source) as store:
+        if is_there or is_shared(target):  # a file would be made
+            await _must_take(target, store, is_there=is_there)
         kinds = Counter([each.kind async for page in store.scan() for each in page])
         if why := await store.fenced():
             tell(f"It is fenced: {why}.")
     tell(f"{counted(kinds.total())} would be moved:")
     for kind, number in sorted(kinds.items()):
         tell(f"  {number:>8}  {kind_word(kind)}")
-    tell("Nothing was changed.")
+    tell("Nothing was moved.")
+
+
+async def _must_take(target: str, source: Store, *, is_there: bool) -> None:
+    """Open it as a move would, with tables where it has none. Raises what that would."""
+    async with _opened(target) as new:
+        if not is_there or await new.fenced() is not None:
+            return
+        why = await source.fenced()
+        if new.address == source.address or why is None or moved_to(why) != new.address:
+            raise NotMoved(f"{new.address} holds records already: name an empty place.")
 
 
 async def _unfence(address: str) -> None:

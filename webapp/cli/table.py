@@ -77,12 +77,31 @@ def show_facts(row: Struct, *, as_json: bool) -> None:
     if as_json:
         tell(as_ascii(msgspec.to_builtins(row)))
         return
-    facts = {
-        name: _whole(value) for name, value in _values(row).items() if value not in (None, {}, [])
-    }
-    padded = max(map(len, facts))
+    values = _values(row)
+    inner = {name: value for name, value in values.items() if _is_of_rows(value)}
+    facts = _told_of({name: value for name, value in values.items() if name not in inner})
+    padded = max(map(len, facts), default=0)
     for name, text in sorted(facts.items(), key=lambda fact: "\n" in fact[1]):
         tell(f"\n{text}" if "\n" in text else f"{name:{padded}}  {printed(text)}")
+    for name, rows in inner.items():
+        for number, each in enumerate(rows, 1):
+            tell(f"\n{name} {number}")
+            about = _told_of(each)
+            padded = max(map(len, about), default=0)
+            for field, text in about.items():
+                tell(f"  {field:{padded}}  {printed(' '.join(text.split()))}")
+
+
+def _told_of(values: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: _whole(value) for name, value in values.items() if value not in (None, {}, [], ())
+    }
+
+
+def _is_of_rows(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, Mapping) for each in cast("list[object]", value)
+    )
 
 
 def lines_of(table: Table[R], *, width: int | None, now: datetime) -> list[str]:
@@ -175,9 +194,9 @@ def _whole(value: Any) -> str:
             return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
         case Mapping():
             pairs = cast("Mapping[str, object]", value)
-            return ", ".join(f"{name} {each}" for name, each in pairs.items())
+            return ", ".join(f"{name} {_whole(each)}" for name, each in pairs.items())
         case list() | tuple():
-            return ", ".join(map(str, cast("Sequence[object]", value)))
+            return ", ".join(map(_whole, cast("Sequence[object]", value)))
         case _:
             return str(value)
 

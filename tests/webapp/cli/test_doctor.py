@@ -82,6 +82,8 @@ async def test_another_secret_than_the_stores_is_named(tmp_path: Path) -> None:
     told = await called("doctor", home=tmp_path, extra={"ELICIT_SECRET": "b" * 32})
     assert (was.status, told.status) == (0, 1)
     assert "set ELICIT_SECRET to that one" in told.out
+    assert "NO  secrets" in told.out
+    assert "http://127.0.0.1:8765 (the port that elicit serve takes, unless" in told.out
 
 
 async def test_a_store_that_has_moved_says_where_to(tmp_path: Path) -> None:

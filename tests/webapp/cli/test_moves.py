@@ -9,6 +9,7 @@ from tests.support.pgbouncer import pooled
 from tests.support.postgres_server import fresh_database, shared_server
 from tests.support.records import record, scanned
 from tests.support.shared_stores import STORES
+from tests.support.valkey_server import own_valkey
 from webapp.stores import Record, open_store
 from webapp.stores.moving import half
 
@@ -147,6 +148,8 @@ async def test_what_cannot_be_moved_is_refused(tmp_path: Path) -> None:
         assert (refused.status, words in refused.err) == (status, True)
     await put(old, "a-1")
     await put(new, "a-2")
+    dry = await called("move", old, new, "--dry-run", home=tmp_path)
+    assert (dry.status, "holds records already" in dry.err) == (1, True)
     for target, words, status in (
         (new, "holds records already: name an empty place", 1),
         (old, "name another place", 1),
@@ -156,6 +159,19 @@ async def test_what_cannot_be_moved_is_refused(tmp_path: Path) -> None:
         refused = await called("move", old, target, home=tmp_path)
         assert (refused.status, words in refused.err) == (status, True)
     await put(old, "a-3")
+
+
+async def test_a_dry_run_is_refused_where_the_move_would_be(tmp_path: Path) -> None:
+    old, _ = places(tmp_path)
+    await put(old, "a-1")
+    with own_valkey(appendonly="no") as server:
+        for way in ((), ("--dry-run",)):
+            refused = await called("move", old, server.url, *way, home=tmp_path)
+            assert (refused.status, "appendonly yes" in refused.err) == (1, True), way
+    async with STORES["postgres"](tmp_path) as new:
+        said = await called("move", old, new, "--dry-run", home=tmp_path)
+        assert (said.status, "1 record would be moved" in said.out) == (0, True)
+        assert await ids(new) == []
 
 
 async def test_no_password_is_printed(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -121,6 +122,27 @@ def test_one_is_told_by_its_fields_and_a_text_of_lines_comes_last(
     ]
     show_facts(cake, as_json=True)
     assert json.loads(capsys.readouterr().out)["parts"] == ["dough", "plums"]
+
+
+class Party(Struct, frozen=True, kw_only=True):
+    id: str
+    guests: list[dict[str, Any]]
+
+
+def test_rows_within_one_are_told_field_by_field(capsys: pytest.CaptureFixture[str]) -> None:
+    ada = {"name": "Ada\nid  b", "likes": ("plums",), "came": True, "left_at": None}
+    show_facts(Party(id="a", guests=[ada, {"name": "Eve"}]), as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "id  a",
+        "",
+        "guests 1",
+        "  name   Ada id b",
+        "  likes  plums",
+        "  came   yes",
+        "",
+        "guests 2",
+        "  name  Eve",
+    ]
 
 
 # Ids.
