@@ -168,10 +168,10 @@ def keep_responses(run: Run, responses: str) -> Run:
     return replace(run, responses=responses)
 
 
-def move(run: Run, old_id: str, new_id: str) -> Run:
-    """Another elicitation stands for a question of this run from now on."""
+def put(run: Run, place: Step, elicitation_id: str) -> Run:
+    """This elicitation stands at a place of this run from now on."""
     asked = tuple(
-        replace(asking, elicitation_id=new_id) if asking.elicitation_id == old_id else asking
+        replace(asking, elicitation_id=elicitation_id) if asking.place == place else asking
         for asking in run.asked
     )
     return replace(run, asked=asked)

@@ -138,12 +138,16 @@ class CurrentRun:
         change: Callable[[Run], Run],
         *,
         also: Callable[[], Awaitable[Sequence[Value]]] | None = None,
+        is_sure: bool = True,
     ) -> None:
-        """Change the run, and what `also` gives in the same write; one not stored yet is then."""
+        """Change the run, and what `also` gives in the same write; one not stored yet is then.
+
+        `is_sure`: what this leg has read will do, where that needs no change.
+        """
         for number in range(TRIES_AT_MOST):
             changed = change(self.value)
             others = await also() if also is not None else ()
-            if changed == self.value and changed.version and not others:
+            if is_sure and changed == self.value and changed.version and not others:
                 return  # another leg of it has done so
             try:
                 await self._elicitations.write(changed, *others)

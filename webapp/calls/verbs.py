@@ -362,7 +362,9 @@ class Verbs:
             if not current.status.is_final:
                 call.interrupt(call.presenter.busy())
             taken = await call.taken.take(current, run=call.run.value.id)
-            if taken is not None and not await self._has_successor(taken):
+            if taken is not None and not await self._has_successor(taken, step):
+                if taken.is_late:
+                    await self._name(taken, step)
                 return await self._outcome(question, taken)
             if taken is None:
                 await self._questions.take_over()
@@ -375,7 +377,16 @@ class Verbs:
         await self.call.links.prove()
         return await self.call.presenter.wait(self.call, shown, waiter)
 
-    async def _has_successor(self, taken: Elicitation) -> bool:
+    async def _name(self, taken: Elicitation, step: Step) -> None:
+        """Have the run name what this leg took, so that its result uses it up.
+
+        Before a late yes came, another leg may have found a no at this place and asked anew there.
+        The run as this leg has read it does not tell. So it is written even where it seems to need
+        no change: whoever read it before the yes came has to look again.
+        """
+        await self.call.run.change(lambda run: runs.put(run, step, taken.id), is_sure=False)
+
+    async def _has_successor(self, taken: Elicitation, step: Step) -> bool:
         """Whether it made way for another elicitation of its question, which is to be taken."""
         if taken.status is not Status.SUPERSEDED:
             return False
@@ -383,7 +394,7 @@ class Verbs:
         if held is None or held.id == taken.id:
             return False
         self.call.taken.forget(taken)
-        await self.call.run.change(lambda run: runs.move(run, taken.id, held.id))
+        await self.call.run.change(lambda run: runs.put(run, step, held.id))
         return True
 
     async def _wait_for_the_other(self, waiter: Waiter, *, limit: Deadline) -> None:

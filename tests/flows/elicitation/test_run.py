@@ -76,8 +76,8 @@ def test_a_question_keeps_the_run_open_and_never_shortens_it() -> None:
 def test_another_elicitation_may_stand_for_a_question() -> None:
     current = runs.ask(run(), asking(0), open_until=OPEN_UNTIL)
     current = runs.ask(current, asking(1), open_until=OPEN_UNTIL)
-    assert ids(runs.move(current, "d0", "late")) == ["late", "d1"]
-    assert runs.move(current, "unknown", "late") == current
+    assert ids(runs.put(current, asking(0).place, "late")) == ["late", "d1"]
+    assert runs.put(current, asking(2).place, "late") == current
 
 
 def test_an_open_run_is_due_when_nobody_can_join_it_any_more() -> None:

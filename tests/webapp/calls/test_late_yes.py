@@ -1,0 +1,95 @@
+"""A yes that came late while the same was asked again: it is used up by the call that got it."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from flows import elicit
+from flows.elicitation.states import Completion, Elicitation
+from flows.question import Question, asking
+from tests.support.clock import Clock
+from tests.support.mcp_server import eventually
+from tests.support.service_env import Holding, call_of, process
+from tests.support.shop_env import Shop
+from webapp.calls.call import Call
+from webapp.calls.verbs import Verbs
+from webapp.service import Service
+from webapp.stores.memory import MemoryStore
+
+SHORT = timedelta(seconds=5)
+
+
+class Asking:
+    """Legs of one call, all of which ask the same."""
+
+    def __init__(self, service: Service, question: Question[Any]) -> None:
+        self.service = service
+        self.question = question
+
+    def leg(self, presenter: Holding | None = None) -> Call:
+        owner = self.service.identity.local_owner
+        call = call_of(self.service, presenter=presenter or Holding(), owner=owner)
+        call.begin()
+        return call
+
+    async def left(self) -> Elicitation:
+        """What another leg has to show before its client goes away."""
+        presenter = Holding()
+        call = self.leg(presenter)
+        body = asyncio.create_task(self.answered(call))
+        await eventually(lambda: presenter.holds is not None or body.done())
+        body.cancel()
+        await asyncio.wait({body})
+        await call.finish()
+        assert presenter.shown is not None, "nobody was asked"
+        return presenter.shown.elicitation
+
+    async def answered(self, call: Call) -> bool:
+        with asking(Verbs(call)):
+            return (await self.question.outcome()).accepted
+
+    async def now(self, asked: Elicitation) -> Elicitation:
+        found = await self.service.elicitations.get(asked.id)
+        assert found is not None
+        return found
+
+
+async def used_by_whoever_read_the_run_before(ask: Asking, slow: Call) -> None:
+    assert await ask.answered(slow)
+    await slow.finish(lambda: '"done"')
+    await slow.delivered()
+
+
+async def test_what_a_leg_used_is_used_up_where_another_had_asked_anew_in_its_place(
+    clock: Clock,
+) -> None:
+    question = elicit.url("Please go there.", "https://example.com/", timeout=SHORT)
+    async with process(MemoryStore(), clock) as service:
+        ask = Asking(service, question)
+        first = await ask.left()
+        clock.tick(seconds=SHORT.total_seconds())
+        slow = ask.leg()
+        await slow.the_run()
+        newer = await ask.left()
+        assert await service.completing.complete(first.id, {}) is Completion.LATE
+        await used_by_whoever_read_the_run_before(ask, slow)
+        assert (await ask.now(first)).delivered_at == clock()
+        assert (await ask.left()).id not in {first.id, newer.id}
+
+
+async def test_what_was_paid_late_is_spent_where_another_leg_had_asked_anew_in_its_place(
+    shop: Shop,
+) -> None:
+    ask = Asking(shop.service, elicit.payment(shop.price, "Report", timeout=SHORT))
+    first = await ask.left()
+    person = await shop.person()
+    await person.pay(shop.service.links.of(first, now=shop.clock()))
+    shop.clock.tick(seconds=SHORT.total_seconds())
+    slow = ask.leg()
+    await slow.the_run()
+    newer = await ask.left()
+    await shop.tell_all()
+    await used_by_whoever_read_the_run_before(ask, slow)
+    assert await shop.ledger() == ["spent"]
+    shop.clock.tick(minutes=2)  # till then the same call may have lost its result
+    assert (await ask.left()).id not in {first.id, newer.id}
