@@ -147,8 +147,8 @@ class Heads:
         signed = await self.newest()
         if signed is None or signed.at + _LISTS_KEPT <= self._chain.clock():
             return None
-        prefix, chains = f"{SERVICE}{signed.number:012d}.{signed.at.timestamp():.0f}.", []
-        after = prefix
+        after = prefix = f"{SERVICE}{signed.number:012d}.{signed.at.timestamp():.0f}."
+        chains = list[OwnersHead]()
         while page := await self._store.list(OWNERS_KIND, owner=SERVICE, after=after, limit=_PAGE):
             for record in page:
                 if record.id.startswith(prefix):

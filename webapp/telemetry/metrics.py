@@ -176,7 +176,10 @@ def _add_to_ended(file: Path, kind: str) -> None:
     # By another name first: killed in between, we rather lose what it counted than add it twice.
     taken = file.rename(file.with_suffix(".taken"))
     ended = MmapedDict(str(file.with_name(f"{kind}_ended.db")))  # type: ignore[no-untyped-call]
-    values = MmapedDict.read_all_values_from_file(str(taken))  # type: ignore[no-untyped-call]
+    values = cast(
+        "Iterable[tuple[str, float, float, int]]",
+        MmapedDict.read_all_values_from_file(str(taken)),  # type: ignore[no-untyped-call]
+    )
     for key, value, at, _ in values:
         before, _ = ended.read_value(key)  # type: ignore[no-untyped-call]
         ended.write_value(key, _ADDED_BY[kind](before, value), at)  # type: ignore[no-untyped-call]
