@@ -37,6 +37,7 @@ class AskedStep(Struct, frozen=True, kw_only=True):
     is_ordered: bool
     says: str
     is_used: bool = False  # a leg used the outcome, and the run went on to another leg
+    is_unused: bool = False  # by the leg whose result is kept: it had a no there, or nothing
 
 
 class Called(Struct, frozen=True, kw_only=True):
@@ -137,6 +138,8 @@ def check_order(run: Run, place: Step, *, seen: Collection[Step], says: str) -> 
 def ask(run: Run, asking: AskedStep, *, open_until: datetime) -> Run:
     """The run asks something new, or asks again at a place it knows."""
     known = run.at(asking.place)
+    if run.finished_at is not None:
+        asking = replace(asking, is_unused=True)
     asked = (
         (*run.asked, asking)
         if known is None
@@ -177,12 +180,19 @@ def put(run: Run, place: Step, elicitation_id: str) -> Run:
     return replace(run, asked=asked)
 
 
-def finish(run: Run, *, result: str, now: datetime) -> Run:
+def finish(run: Run, *, result: str, now: datetime, unused: Collection[str] = ()) -> Run:
     """The body came to its end; what it returned is kept until it is known to have arrived.
 
-    Of several legs of one run the first result is kept: it may have been sent already.
+    Of several legs of one run the first result is kept: it may have been sent already. `unused` are
+    the elicitations of which the leg that it is of had no yes.
     """
-    return run if run.finished_at is not None else replace(run, result=result, finished_at=now)
+    if run.finished_at is not None:
+        return run
+    asked = tuple(
+        replace(asking, is_unused=True) if asking.elicitation_id in unused else asking
+        for asking in run.asked
+    )
+    return replace(run, asked=asked, result=result, finished_at=now)
 
 
 def deliver(run: Run, *, now: datetime, is_error: bool = False) -> Run:

@@ -235,9 +235,7 @@ class Call:
             self._is_finished = True
             text = result()
             if len(encode(text)) <= RESULT_BYTES_AT_MOST:
-                await self.run.change(
-                    lambda run: runs.finish(self.used.noted(run), result=text, now=self.now)
-                )
+                await self.run.change(lambda run: self._finished(run, text))
 
     async def end(self, *, is_error: bool = False) -> None:
         """The body is over, and nobody gets a result of it: what it used is used up at once.
@@ -252,7 +250,7 @@ class Call:
         elif self.run.is_loaded and self.run.value.version:
             await self.run.change(
                 lambda run: runs.deliver(
-                    runs.finish(self.used.noted(run), result=NO_RESULT, now=self.now),
+                    self._finished(run, NO_RESULT),
                     now=self.now,
                     is_error=is_error,
                 ),
@@ -260,6 +258,7 @@ class Call:
                     self.elicitations,
                     self.kinds,
                     self.run.value,
+                    unused=self._unused,
                     is_error=is_error,
                     now=self.now,
                 ),
@@ -291,6 +290,7 @@ class Call:
                 self.elicitations,
                 self.kinds,
                 self.run.value,
+                unused=self._unused,
                 is_error=self._is_error,
                 now=self.now,
             ),
@@ -301,6 +301,18 @@ class Call:
         if self.taken and not self.is_over:
             await self.taken.renew()
             await self.run.keep_open()
+
+    def _finished(self, run: Run, result: str) -> Run:
+        unused = self.taken.unused_of(run)
+        return runs.finish(self.used.noted(run), result=result, now=self.now, unused=unused)
+
+    @property
+    def _unused(self) -> set[str]:
+        """Of what the run asked: where the body of the result that goes out got no yes."""
+        run = self.run.value
+        if self._is_repeated:
+            return {asking.elicitation_id for asking in run.asked if asking.is_unused}
+        return self.taken.unused_of(run)
 
     def _end(self) -> None:
         """Nothing is handed to this leg any more; what it still waits for (a gather) stops."""

@@ -4,14 +4,16 @@ What could go wrong: money for nothing. A tool that failed has not given what wa
 payment stays open for the same call; every other answer is used up by whatever came of it.
 """
 
+from collections.abc import Callable, Collection
 from datetime import datetime
+from functools import partial
 
 from msgspec import Struct, ValidationError
 from msgspec.json import decode
 
 from flows.elicitation import states
 from flows.elicitation.run import Run
-from flows.elicitation.states import Elicitation
+from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.registry import Kinds
@@ -19,9 +21,19 @@ from webapp.records.values import Value
 
 
 async def used_up(
-    elicitations: Elicitations, kinds: Kinds, run: Run, *, is_error: bool, now: datetime
+    elicitations: Elicitations,
+    kinds: Kinds,
+    run: Run,
+    *,
+    unused: Collection[str],
+    is_error: bool,
+    now: datetime,
 ) -> list[Value]:
-    """What is written together with the run's own delivery."""
+    """What is written together with the run's own delivery.
+
+    `unused` are those of which the body that the result is of had no yes. Where one has come since,
+    it is another leg's, which may be at it this very moment: it is neither used up nor let go here.
+    """
     written: list[Value] = []
     for id in [asking.elicitation_id for asking in run.asked]:
         before = elicitations.recent.get(id) or await elicitations.get(id)
@@ -29,14 +41,12 @@ async def used_up(
             continue
         kind = kinds[before.kind]
         gone = await _gave_back(before, kinds, run=run.id)
-        if is_error and kind.outlives_errors and not gone:
-            written += await elicitations.possible([id], lambda e: _released(e, run=run.id))
-            continue
-        delivered = await elicitations.possible(
-            [id], lambda e: states.deliver(e, run=run.id, now=now)
-        )
-        written += delivered
-        if delivered:
+        is_released = is_error and kind.outlives_errors and not gone
+        change = _released if is_released else partial(states.deliver, now=now)
+        change = partial(_unless_anothers, change, unused=unused, run=run.id)
+        changed = await elicitations.possible([id], change)
+        written += changed
+        if changed and not is_released:
             written += await kind.used_up(before)
     return written
 
@@ -81,3 +91,14 @@ def _released(elicitation: Elicitation, *, run: str) -> Elicitation:
     if take is None or take.run != run or elicitation.delivered_at is not None:
         return elicitation
     return states.release(elicitation, leg=take.leg)
+
+
+def _unless_anothers(
+    change: Callable[..., Elicitation],
+    elicitation: Elicitation,
+    *,
+    unused: Collection[str],
+    run: str,
+) -> Elicitation:
+    is_anothers = elicitation.id in unused and elicitation.status is Status.ACCEPTED
+    return elicitation if is_anothers else change(elicitation, run=run)

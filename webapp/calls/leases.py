@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Callable  # noqa: TC003 - annotations of attributes are kept
 
 from flows.elicitation import states
-from flows.elicitation.states import Elicitation
+from flows.elicitation.run import Run
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotPossible
 from webapp.elicitations.service import Elicitations
 
@@ -17,6 +18,7 @@ class Leases:
         self._elicitations = elicitations
         self._leg = leg
         self._is_used: dict[str, bool] = {}  # by elicitation: whether the body has seen it
+        self._yeses: set[str] = set()
         self._under_way: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
         self.is_over = False  # the leg: nothing more is handed to it
@@ -27,6 +29,11 @@ class Leases:
     @property
     def used(self) -> list[str]:
         return [id for id, is_used in self._is_used.items() if is_used]
+
+    def unused_of(self, run: Run) -> set[str]:
+        """Of what its run asked: where no body whose result this leg has got a yes."""
+        asked = {asking.elicitation_id for asking in run.asked if not asking.is_used}
+        return asked - self._yeses
 
     def was_prefetched(self, settled: Elicitation) -> bool:
         """The write that settled it took it for this leg; False if the leg is over without it.
@@ -56,6 +63,8 @@ class Leases:
     def use(self, taken: Elicitation) -> None:
         """The body sees it from now on."""
         self._is_used[taken.id] = True
+        if taken.status is Status.ACCEPTED:
+            self._yeses.add(taken.id)
 
     def forget(self, taken: Elicitation) -> None:
         del self._is_used[taken.id]

@@ -13,7 +13,8 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from flows.elicitation import run as runs
-from flows.elicitation.run import Called, Run
+from flows.elicitation.run import Called, Run, Step
+from flows.elicitation.states import Elicitation
 from flows.elicitation.tool_call import ToolCall
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
 from webapp.elicitations.service import Elicitations
@@ -158,6 +159,16 @@ class CurrentRun:
             self._value = replace(changed, version=changed.version + 1)
             return
         raise Contended(self.value.id)
+
+    async def name(self, taken: Elicitation, place: Step) -> None:
+        """Have the run name what a leg took at a place, so that its result uses it up.
+
+        Before a late yes came, another leg may have found a no at this place and asked anew there;
+        the run as this leg has read it does not tell. So it is written even where it seems to need
+        no change: whoever read it before the yes came has to look again.
+        """
+        if taken.is_late:
+            await self.change(lambda run: runs.put(run, place, taken.id), is_sure=False)
 
     async def end_unasked(self) -> None:
         """Nobody was asked in it, so it stands nowhere: only that it is over is kept.

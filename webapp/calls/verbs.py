@@ -363,8 +363,7 @@ class Verbs:
                 call.interrupt(call.presenter.busy())
             taken = await call.taken.take(current, run=call.run.value.id)
             if taken is not None and not await self._has_successor(taken, step):
-                if taken.is_late:
-                    await self._name(taken, step)
+                await call.run.name(taken, step)
                 return await self._outcome(question, taken)
             if taken is None:
                 await self._questions.take_over()
@@ -376,15 +375,6 @@ class Verbs:
             return shown.elicitation
         await self.call.links.prove()
         return await self.call.presenter.wait(self.call, shown, waiter)
-
-    async def _name(self, taken: Elicitation, step: Step) -> None:
-        """Have the run name what this leg took, so that its result uses it up.
-
-        Before a late yes came, another leg may have found a no at this place and asked anew there.
-        The run as this leg has read it does not tell. So it is written even where it seems to need
-        no change: whoever read it before the yes came has to look again.
-        """
-        await self.call.run.change(lambda run: runs.put(run, step, taken.id), is_sure=False)
 
     async def _has_successor(self, taken: Elicitation, step: Step) -> bool:
         """Whether it made way for another elicitation of its question, which is to be taken."""

@@ -4,8 +4,10 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from flows import elicit
-from flows.elicitation.states import Completion, Elicitation
+from flows.elicitation.states import Completion, Elicitation, Status
 from flows.question import Question, asking
 from tests.support.clock import Clock
 from tests.support.mcp_server import eventually
@@ -75,6 +77,32 @@ async def test_what_a_leg_used_is_used_up_where_another_had_asked_anew_in_its_pl
         await used_by_whoever_read_the_run_before(ask, slow)
         assert (await ask.now(first)).delivered_at == clock()
         assert (await ask.left()).id not in {first.id, newer.id}
+
+
+@pytest.mark.parametrize("is_error", [True, False])
+async def test_whoever_was_told_a_no_leaves_what_is_paid_late_to_the_leg_that_got_it(
+    shop: Shop, *, is_error: bool
+) -> None:
+    ask = Asking(shop.service, elicit.payment(shop.price, "Report", timeout=SHORT))
+    first = await ask.left()
+    person = await shop.person()
+    await person.pay(shop.service.links.of(first, now=shop.clock()))
+    told, newer = ask.leg(), ask.leg()
+    await newer.the_run()
+    told.run.is_continued = (await told.the_run()).id == newer.run.value.id
+    await shop.service.elicitations.end(await ask.now(first), Status.CANCELLED)
+    assert not await ask.answered(told)
+    await told.finish(lambda: '"nothing"', is_error=is_error)
+    await shop.tell_all()
+    assert await ask.answered(newer)
+    await told.delivered()
+    current = await ask.now(first)
+    assert current.delivered_at is None
+    assert current.take is not None
+    assert current.take.leg == newer.leg
+    await newer.finish(lambda: '"done"')
+    await newer.delivered()
+    assert await shop.ledger() == ["spent"]
 
 
 async def test_what_was_paid_late_is_spent_where_another_leg_had_asked_anew_in_its_place(

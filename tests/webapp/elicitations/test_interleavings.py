@@ -121,7 +121,10 @@ class Table:
             await self.audit()
 
     async def prepare(self, step: str) -> None:
-        """`visit`: a call asked, and its client went away; `expire`: time passed over it."""
+        """`visit`: a call asked, and its client went away; `expire`: time passed over it.
+
+        `read`: the call `again` has read its run, and that is all.
+        """
         service = self.services[0]
         if step == "visit":
             task = asyncio.create_task(self.leg("earlier"))
@@ -132,6 +135,8 @@ class Table:
             task.cancel()
             await asyncio.wait({task})
             del self.presenters["earlier"]
+        elif step == "read":
+            await self.call("again", service).the_run()
         else:
             self.clock.tick(seconds=SHORT.total_seconds())
             await fall_due(service)
@@ -155,13 +160,17 @@ class Table:
         }
         return programs[kind]()
 
-    async def leg(
-        self, name: str, service: Service | None = None, *, run_id: str | None = None
-    ) -> None:
+    def call(self, name: str, service: Service | None = None, *, run_id: str | None = None) -> Call:
         presenter = self.presenters[name] = Holding()
         call = self.calls[name] = call_of(
             service or self.services[0], presenter=presenter, run_id=run_id
         )
+        return call
+
+    async def leg(
+        self, name: str, service: Service | None = None, *, run_id: str | None = None
+    ) -> None:
+        call = self.calls.get(name) or self.call(name, service, run_id=run_id)
         call.begin()
         question = elicit.url(
             "Please go there.",
@@ -175,6 +184,7 @@ class Table:
             if outcome.accepted:
                 self.begin_to_act(name, call)
                 await self.schedule.turn()
+                self.end_to_act(name)
         except Interrupted:
             await call.finish()
         except asyncio.CancelledError:
@@ -193,6 +203,14 @@ class Table:
             self.violations.append(f"{name} acts on what another leg acts on")
         self.acting[name] = id
         self.used[id] += 1
+
+    def end_to_act(self, name: str) -> None:
+        for record in self.store._contents.records.values():
+            if record.id == self.acting[name]:
+                rows = self.services[0].elicitations.rows
+                current = at_once(rows.open(record, Elicitation))
+                if current.delivered_at is not None and "lease" not in self.tasks:
+                    self.violations.append(f"another's result used up what {name} acts on")
 
     async def complete(self, service: Service) -> None:
         await self.schedule.turn()
@@ -302,6 +320,15 @@ SCENARIOS = {
     "two processes": Scenario(("again@1", "call", "complete@1", "twice"), processes=2),
     "a late completion while it is asked again": Scenario(
         ("again", "call", "complete"), prepared=("visit", "expire")
+    ),
+    "a late completion between two that ask again": Scenario(
+        ("again", "call", "complete"), prepared=("visit", "expire", "read"), preemptions=1
+    ),
+    "a decline, and a late completion between two that ask again": Scenario(
+        ("again", "call", "complete", "decline"), prepared=("visit", "read"), preemptions=1
+    ),
+    "a late completion between two legs": Scenario(
+        ("call", "complete", "leg"), prepared=("visit", "expire"), preemptions=1
     ),
 }
 
