@@ -55,7 +55,8 @@ _FORMS = {
     "bearer": r"\b[Bb]earer (?=[\w.~+/-]*\d)[\w.~+/-]{12,}",
     "key": r"\b(?:gh[oprsu]_|github_pat_|glpat-|xox[a-z](?:-\d)?-|ya29\.|sandbox_[ar]t_"
     r"|[sr]k_(?:test|live)_|whsec_)[\w+/=-]{6,}",
-    "letters": r"\b[B-DF-HJ-NP-TV-XZ]{4}[- ]?[B-DF-HJ-NP-TV-XZ]{4}\b",
+    # By themselves: of many random ids one has them in the middle.
+    "letters": r"(?<![\w-])[B-DF-HJ-NP-TV-XZ]{4}[- ]?[B-DF-HJ-NP-TV-XZ]{4}(?![\w-])",
     "email": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b",
 }
 _ANY_FORM = re.compile("|".join(f"(?P<{kind}>{form})" for kind, form in _FORMS.items()))
