@@ -4,7 +4,7 @@ UV ?= uv
 VENV := .venv
 WORKERS ?= auto
 # The slow tests wait for processes much of their time, so they get half as many workers again.
-SLOW_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(1, 3 * (os.cpu_count() or 1) // 2))')
+SLOW_WORKERS ?= $(WORKERS)
 BIN := $(VENV)/bin
 # The tests start hundreds of processes: each would compile every module anew.
 export PYTHONDONTWRITEBYTECODE :=

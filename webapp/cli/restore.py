@@ -50,11 +50,13 @@ def _run(options: argparse.Namespace) -> None:
     try:
         backup = BackupFile(source)
         key_file = key_file_of(os.environ)
-        if key_file is None:
-            tell("The secret was not in it: the server opens it with the ELICIT_SECRET of then.")
-        else:
+        if key_file is not None:
             _must_be_one_key(key_file, key_beside(source))
         asyncio.run(_must_open(backup, source, key_file))
+        if key_file is None:
+            tell("The secret was not in it: the server opens it with the ELICIT_SECRET of then.")
+        elif not (key := key_beside(source)).exists():
+            tell(f"There is no {key}: the server opens it with {key_file.path}.")
         put_key = partial(_put_key_back, key_file, key_beside(source))
         if address.startswith(SQLITE):
             path = Path(address.removeprefix(SQLITE)).absolute()
@@ -139,7 +141,6 @@ def _must_be_one_key(file: KeyFile, key: Path) -> None:
             raise CommandRefused(
                 f"Neither {key} nor {file.path} is there, and nothing opens it without."
             )
-        tell(f"There is no {key}: the server opens it with {file.path}, if that is its key.")
     elif file.path.exists() and not _values(KeyFile(key)) <= _values(file):
         raise CommandRefused(
             f"{file.path} is another key than {key}: move it away first, and know that what was "
