@@ -3,7 +3,7 @@ PYTHON ?= python3
 UV ?= uv
 VENV := .venv
 WORKERS ?= auto
-# The slow tests wait for processes much of their time, so they get half as many workers again.
+# The slow tests wait for processes much of their time: more of them at once take less, and need a quiet machine.
 SLOW_WORKERS ?= $(WORKERS)
 BIN := $(VENV)/bin
 # The tests start hundreds of processes: each would compile every module anew.
