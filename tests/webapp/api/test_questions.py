@@ -1,7 +1,7 @@
 """What a program asks over the HTTP API, and what it is told."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -24,18 +24,6 @@ from tests.support.mcp_sandbox import Guest
 from tests.support.mcp_server import Person, eventually
 from webapp.settings.identity import IdentitySettings
 from webapp.stores.memory import MemoryStore
-
-
-@pytest.fixture
-async def here() -> AsyncIterator[AskingEnv]:
-    async with living(asking_env()) as here:
-        yield here
-
-
-@pytest.fixture
-async def shop(here: AskingEnv) -> AsyncIterator[Program]:
-    async with program_at(here) as program:
-        yield program
 
 
 async def test_the_link_leads_the_user_to_the_question_and_nobody_else(

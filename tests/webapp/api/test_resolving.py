@@ -16,21 +16,8 @@ from tests.support.api_program import (
     Program,
     program_at,
 )
-from tests.support.asking_env import AskingEnv, asking_env
-from tests.support.living import living
+from tests.support.asking_env import AskingEnv
 from webapp.identity.api_keys import KeyScope
-
-
-@pytest.fixture
-async def here() -> AsyncIterator[AskingEnv]:
-    async with living(asking_env()) as here:
-        yield here
-
-
-@pytest.fixture
-async def shop(here: AskingEnv) -> AsyncIterator[Program]:
-    async with program_at(here) as program:
-        yield program
 
 
 @pytest.fixture
