@@ -310,16 +310,9 @@ class Middleware:
         client: str | None,
         accounts: Mapping[str, str],
     ) -> Call:
-        service = self._service
-        return Call(
-            elicitations=service.elicitations,
-            links=service.links,
-            completing=service.completing,
-            kinds=service.kinds,
-            outbound=service.outbound,
-            landed=service.bodies.landed,
-            caller=caller,
-            tool=ToolCall(
+        return self._service.call(
+            caller,
+            ToolCall(
                 server=self._server.name,
                 tool=tool,
                 client=client,
