@@ -31,7 +31,7 @@ async def test_the_document_tells_of_every_route(shop: Program) -> None:
             for verb in ("cancel", "complete", "taken", "user-code", "answer")
         ),
     }
-    assert document["security"] == [{"key": []}]
+    assert document["security"] == [{"key": []}, {"key": [], "person": []}, {"alone": []}]
 
 
 async def test_the_reference_is_one_page_without_anything_of_anybody_elses(shop: Program) -> None:
