@@ -22,6 +22,7 @@ from webapp.api.access import (
     Paces,
     requester_of,
 )
+from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
 from webapp.api.questions import list_questions, new_question, question_events, read_question
 from webapp.api.reference import ReferencePage
 from webapp.api.resolving import (
@@ -52,7 +53,7 @@ _HEADERS: Final = {
 }
 # What is the tool author's or the operator's fault elsewhere is the program's here.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
-PATHS: Final = ("/api/questions", "/api/reference")
+PATHS: Final = ("/api/questions", "/api/approvals", "/api/reference")
 
 
 class ApiRoutes:
@@ -102,6 +103,9 @@ def api() -> Litestar:
             take_answer,
             confirm_user_code,
             answer_question,
+            list_approvals,
+            clear_approvals,
+            revoke_approval,
         ],
         dependencies={
             **provided(service="service"),
