@@ -161,6 +161,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     content: Json = None
     why: str | None = None
     proof: str | None = None  # what a yes was believed for: the name of its class
+    settled_by: str | None = None  # over the HTTP API: as the audit names a key, or a person
     take: Lease | None = None
     delivered_at: datetime | None = None
     look_at: datetime | None = None  # when the sweeper looks again, at what nobody used or closed
@@ -253,11 +254,13 @@ def settle(
     content: Json = None,
     why: str | None = None,
     proof: Proof | None = None,
+    by: str | None = None,
     take: Lease | None = None,
 ) -> Elicitation:
-    """End it. `take` hands the outcome to the waiting leg in the same change.
+    """End it; `by` is who did, where that is told.
 
-    Raises NotPossible when it has ended already.
+    `take` hands the outcome to the waiting leg in the same change. Raises NotPossible when it has
+    ended already.
     """
     if not status.is_final:
         raise NotPossible(status=elicitation.status, wanted=status)
@@ -269,6 +272,7 @@ def settle(
         content=content if status is Status.ACCEPTED else None,
         why=why or (elicitation.progress if status is Status.EXPIRED else None),
         proof=_name_of(proof),
+        settled_by=by if proof is None else proof.by,
         take=take,
         progress=elicitation.progress if status is Status.EXPIRED else None,
     )
@@ -328,6 +332,7 @@ def settle_late(
         content=content if can_be_kept else None,
         why=None,
         proof=_name_of(proof),
+        settled_by=None if proof is None else proof.by,
         take=None,
         delivered_at=None,
         holds_key=holds_key and can_be_kept,

@@ -14,7 +14,7 @@ from tests.support.processes import ended, start
 
 PINS = Path(__file__).parent / "requirements.txt"
 EXAMPLES = 25
-OPERATIONS = 8
+OPERATIONS = 11
 
 
 async def test_nothing_that_the_document_allows_or_forbids_breaks_the_server() -> None:

@@ -37,12 +37,14 @@ class AskedKind(StrEnum):
 class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to one of the program's users; which fields it has depends on its kind.
 
+    Without `user` it is for the person whose access token the header User-Access-Token brings.
+
     url: message, url. oauth: provider. payment: amount (as text, "9.00"), currency, what.
     form: message. confirm: message. secret: message. The others may be left out.
     """
 
     kind: AskedKind
-    user: Annotated[str, Meta(min_length=1, max_length=USER_CHARACTERS)]
+    user: Annotated[str, Meta(min_length=1, max_length=USER_CHARACTERS)] | None = None
     timeout_seconds: Annotated[int, Meta(ge=1, le=_SECONDS_AT_MOST)] | None = None
     message: str | None = None
     url: str | None = None
@@ -110,6 +112,7 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     kind: str
     status: str
     message: str
+    asked_by: str | None = None
     asked_at: datetime | None = None
     expires_at: datetime | None = None
     url: str | None = None
@@ -132,6 +135,32 @@ class QuestionPage(Struct, frozen=True, kw_only=True):
 
     questions: list[QuestionState]
     after: str | None = None
+
+
+class ToldApproval(Struct, frozen=True, kw_only=True):
+    """What a tool may do without asking again; without `arguments`, whatever those are.
+
+    `client` is whose calls it is for; `null`: every client of the person's.
+    """
+
+    id: str
+    tool: str
+    arguments: str | None
+    client: str | None
+    given_at: datetime
+    expires_at: datetime
+
+
+class ApprovalPage(Struct, frozen=True, kw_only=True):
+    """All that are in force, the latest first."""
+
+    approvals: list[ToldApproval]
+
+
+class Revoked(Struct, frozen=True, kw_only=True):
+    """How many are over now that were in force."""
+
+    revoked: int
 
 
 class UserCode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

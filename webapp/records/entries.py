@@ -41,7 +41,7 @@ class Entry(Struct, frozen=True, array_like=True):
     what: str
     about: str
     at: datetime | None = None  # when it was written
-    by: str | None = None  # or operator, whose commands did it
+    by: str | None = None  # a key or a person over the API, or else `operator` or `service`
     proof: str | None = None
     why: str | None = None
     server: str | None = None
@@ -138,7 +138,8 @@ def word_of(kind: str, value: object) -> str | None:
 def _entry(value: object, entry: Entry) -> Entry:
     """The entry with what is told of such a row."""
     if isinstance(value, Elicitation):
-        entry = replace(entry, proof=value.proof, why=_short(value.why))
+        by = value.settled_by if value.delivered_at is None else None
+        entry = replace(entry, proof=value.proof, why=_short(value.why), by=by)
         if entry.what != _ASKED:
             return entry
         asked = value.asked
@@ -160,7 +161,8 @@ def _entry(value: object, entry: Entry) -> Entry:
         )
     if isinstance(value, Connection):
         return replace(entry, server=value.provider)
-    return replace(entry, tool=_short(getattr(value, "tool", None)))
+    by = getattr(value, "revoked_by", None)
+    return replace(entry, tool=_short(getattr(value, "tool", None)), by=by)
 
 
 def _short(text: object) -> str | None:
