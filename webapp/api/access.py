@@ -6,7 +6,9 @@ rate. A key in the address would stand in logs, and in a cookie a page could use
 looked at.
 """
 
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeAlias, cast
 
@@ -17,7 +19,7 @@ from flows.errors import NotAllowed
 from webapp.deadline import Clock
 from webapp.http.address import headers_of
 from webapp.http.parts import AnyRequest, part
-from webapp.http.rate_limit import Rates, address_key
+from webapp.http.rate_limit import Rates, TooOften, address_key
 from webapp.identity.api_keys import ApiKeyRefused, KeyScope
 from webapp.records.values import ApiKey
 from webapp.service import Service
@@ -26,9 +28,31 @@ REQUESTS_AT_ONCE: Final = 100
 BETWEEN_REQUESTS: Final = timedelta(milliseconds=100)
 REFUSED_AT_ONCE: Final = 30  # of one address
 BETWEEN_REFUSED: Final = timedelta(seconds=1)
+PROXIED_AT_ONCE: Final = 8  # of one key
+PROXIED_AT_ONCE_IN_ALL: Final = 32  # the way out is everybody's
 _KEY: Final = "elicit_url.api_key"
 _AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 _Check: TypeAlias = Callable[[_AnyConnection, BaseRouteHandler], Awaitable[None]]
+
+
+class Places:
+    """How many requests may stand at a provider at the same time, of each key and in all."""
+
+    def __init__(self) -> None:
+        self._taken = Counter[str]()
+
+    @contextmanager
+    def one(self, key: str) -> Iterator[None]:
+        """Raises TooOften where all are taken."""
+        if self._taken[key] >= PROXIED_AT_ONCE or self._taken.total() >= PROXIED_AT_ONCE_IN_ALL:
+            raise TooOften(1)
+        self._taken[key] += 1
+        try:
+            yield
+        finally:
+            self._taken[key] -= 1
+            if not self._taken[key]:
+                del self._taken[key]
 
 
 class Paces:
@@ -37,6 +61,7 @@ class Paces:
     def __init__(self, *, clock: Clock) -> None:
         self.keys = Rates(burst=REQUESTS_AT_ONCE, every=BETWEEN_REQUESTS, clock=clock)
         self.refused = Rates(burst=REFUSED_AT_ONCE, every=BETWEEN_REFUSED, clock=clock)
+        self.proxied = Places()
 
 
 def holds(*scopes: KeyScope) -> _Check:

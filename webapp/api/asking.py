@@ -20,7 +20,7 @@ from flows.elicitation.run import AskedStep
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
-from flows.errors import ElicitError, NotAllowed, NotPossible
+from flows.errors import ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from flows.question import Outcome, Question, Request, asking
 from webapp.calls.call import Call
 from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion
@@ -173,6 +173,19 @@ def must_be_for(key: ApiKey, user: str) -> None:
 def caller_of(service: Service, key: ApiKey, user: str) -> Caller:
     """Raises NotConfigured where no browser could be told as this user's."""
     return replace(service.identity.caller_of_user(user), client=client_of(key.program))
+
+
+def owner_for(service: Service, key: ApiKey, user: str | None) -> str:
+    """Whose rows a request is about; a key for one user needs no `user`.
+
+    Raises InvalidQuestion, and NotAllowed for a user that the key does not name.
+    """
+    if user is None:
+        if len(key.owners) != 1:
+            raise InvalidQuestion("Say whose: write ?user=, with an id of one of your users.")
+        user = key.owners[0]
+    must_be_for(key, user)
+    return owner_of_user(service, user)
 
 
 def owner_of_user(service: Service, user: str) -> str:

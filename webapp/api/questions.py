@@ -6,6 +6,7 @@ the store is read, as everywhere; a wake is a hint, and what the store says is t
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -16,27 +17,24 @@ from litestar.response import Stream
 from msgspec.json import encode
 
 from flows.elicitation.states import Elicitation, Status
-from flows.errors import InvalidQuestion, Unreadable
 from webapp.api.access import holds
 from webapp.api.asking import (
     NAME_CHARACTERS,
     Known,
     ask,
     is_seen_by,
-    must_be_for,
-    owner_of_user,
+    owner_for,
     question_of,
 )
-from webapp.api.representations import USER_CHARACTERS, NewQuestion, QuestionPage, QuestionState
+from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
+from webapp.api.representations import NewQuestion, QuestionPage, QuestionState, Whose
 from webapp.api.states import told, told_known
 from webapp.deadline import Deadline
 from webapp.identity.api_keys import KeyScope
-from webapp.records.values import KINDS, ApiKey
+from webapp.records.values import ApiKey
 from webapp.service import Service
 
 WAIT_SECONDS_AT_MOST: Final = 50
-LISTED_AT_MOST: Final = 100
-PAGES_READ_AT_MOST: Final = 5  # of rows, for one page of a list
 _PING_EVERY: Final = timedelta(seconds=15)
 _READERS = holds(KeyScope.ASK, KeyScope.APPROVE)
 
@@ -67,23 +65,23 @@ async def list_questions(
     *,
     key: NamedDependency[ApiKey],
     service: NamedDependency[Service],
-    user: Annotated[str | None, QueryParameter(min_length=1, max_length=USER_CHARACTERS)] = None,
+    user: Whose = None,
     status: FromQuery[Status | None] = None,
-    after: Annotated[str | None, QueryParameter(pattern="^[A-Za-z0-9_-]{1,64}$")] = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=LISTED_AT_MOST)] = LISTED_AT_MOST,
+    after: After = None,
+    limit: Limit = LISTED_AT_MOST,
 ) -> QuestionPage:
     """Questions of one user, without what was answered; `after` of a page goes on behind it.
 
     A page may be short and have more behind it all the same. A key for one user needs no `user`.
     """
-    if user is None:
-        if len(key.owners) != 1:
-            raise InvalidQuestion("Say whose: write ?user=, with an id of one of your users.")
-        user = key.owners[0]
-    must_be_for(key, user)
-    owner = owner_of_user(service, user)
-    found, last = await _listed(
-        service, key, owner=owner, status=status, after=after, at_most=limit
+    found, last = await page_of(
+        service,
+        Elicitation,
+        owner=owner_for(service, key, user),
+        sees=partial(is_seen_by, service, key),
+        status=status,
+        after=after,
+        limit=limit,
     )
     states = [await told(service, key, each, with_answer=False) for each in found]
     return QuestionPage(questions=states, after=last)
@@ -155,34 +153,3 @@ async def _events(
             if not changes:
                 yield ": ping\n\n"
             current = await elicitations.newest(current, changes)
-
-
-async def _listed(
-    service: Service,
-    key: ApiKey,
-    *,
-    owner: str,
-    status: Status | None,
-    after: str | None,
-    at_most: int,
-) -> tuple[list[Elicitation], str | None]:
-    """The questions, and behind what to go on; None at the end."""
-    elicitations = service.elicitations
-    found, last = list[Elicitation](), None if after is None else owner + after
-    for _ in range(PAGES_READ_AT_MOST):
-        page = await elicitations.store.list(
-            KINDS[Elicitation], owner=owner, status=status, after=last, limit=LISTED_AT_MOST
-        )
-        for record in page:
-            last = record.id
-            try:
-                current = await elicitations.rows.open(record, Elicitation)
-            except Unreadable:
-                continue
-            if is_seen_by(service, key, current):
-                found.append(current)
-            if len(found) == at_most:
-                return found, last.removeprefix(owner)
-        if len(page) < LISTED_AT_MOST:
-            return found, None
-    return found, None if last is None else last.removeprefix(owner)
