@@ -13,14 +13,13 @@ from litestar.params import FromPath, FromQuery, JSONBody
 from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus
-from webapp.api.access import holds
+from webapp.api.access import Requester, holds
 from webapp.api.asking import application_of, client_of, owner_for
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
 from webapp.api.representations import PaymentPage, ToldPayment, WantedRefund, Whose
 from webapp.api.states import told_payment
 from webapp.identity.api_keys import KeyScope
 from webapp.payments.refunds import NoRefunds, UnderWay
-from webapp.records.values import ApiKey
 from webapp.service import Service
 
 _ASKERS = [holds(KeyScope.ASK)]
@@ -56,7 +55,7 @@ class RefundNotDone(ElicitError):
 @get("/api/payments", guards=_ASKERS)
 async def list_payments(
     *,
-    key: NamedDependency[ApiKey],
+    requester: NamedDependency[Requester],
     service: NamedDependency[Service],
     user: Whose = None,
     status: FromQuery[ReceiptStatus | None] = None,
@@ -70,8 +69,8 @@ async def list_payments(
     found, last = await page_of(
         service,
         Payment,
-        owner=owner_for(service, key, user),
-        sees=lambda payment: _is_seen_by(service, key, payment),
+        owner=owner_for(service, requester, user),
+        sees=lambda payment: _is_seen_by(service, requester, payment),
         status=status,
         after=after,
         limit=limit,
@@ -82,12 +81,12 @@ async def list_payments(
 @get("/api/payments/{payment_id:str}", guards=_ASKERS)
 async def read_payment(
     payment_id: FromPath[str],
-    key: NamedDependency[ApiKey],
+    requester: NamedDependency[Requester],
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> ToldPayment:
     """One payment, as it stands."""
-    return told_payment(await _payment_of(service, key, payment_id, user=user))
+    return told_payment(await _payment_of(service, requester, payment_id, user=user))
 
 
 @post(
@@ -99,7 +98,7 @@ async def refund_payment(
     *,
     payment_id: FromPath[str],
     data: JSONBody[WantedRefund],
-    key: NamedDependency[ApiKey],
+    requester: NamedDependency[Requester],
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> ToldPayment:
@@ -107,7 +106,7 @@ async def refund_payment(
 
     Where the provider cannot be asked now the answer is 502, and it is tried again by itself.
     """
-    found = await _payment_of(service, key, payment_id, user=user)
+    found = await _payment_of(service, requester, payment_id, user=user)
     part = found.price if data.amount is None else _part(found, data.amount)
     if found.status is ReceiptStatus.REFUNDED or part.minor_units <= found.refunded:
         return told_payment(found)
@@ -127,20 +126,22 @@ async def refund_payment(
     except Failed as error:
         goes_on = "It is tried again by itself." if is_whole else "Send this again in a while."
         raise RefundNotDone(f"{error} {goes_on}") from error
-    return told_payment(await _payment_of(service, key, payment_id, user=user))
+    return told_payment(await _payment_of(service, requester, payment_id, user=user))
 
 
-async def _payment_of(service: Service, key: ApiKey, id: str, *, user: str | None) -> Payment:
-    owner = owner_for(service, key, user)
+async def _payment_of(
+    service: Service, requester: Requester, id: str, *, user: str | None
+) -> Payment:
+    owner = owner_for(service, requester, user)
     found = await service.kinds.payments.ledger.read(owner, id)
-    if found is None or not _is_seen_by(service, key, found):
+    if found is None or not _is_seen_by(service, requester, found):
         raise NoSuchPayment
     return found
 
 
-def _is_seen_by(service: Service, key: ApiKey, found: Payment) -> bool:
+def _is_seen_by(service: Service, requester: Requester, found: Payment) -> bool:
     """Whether its program asked for it."""
-    asked_by = application_of(service), client_of(key.program)
+    asked_by = application_of(service), client_of(requester.program.program)
     return (found.server, found.tool) == asked_by
 
 

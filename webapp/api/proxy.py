@@ -1,6 +1,6 @@
-"""The proxy: a request of a program's to an account's provider, which gets the account's key here.
+"""The proxy: a program's request to an account's provider, which gets the account's token here.
 
-What could go wrong: the key leaves. By the address: only what the account itself adds its key to is
+What could go wrong: the token leaves. By the address: only what the account itself adds it to is
 gone to, by no other spelling of it, and a redirect is told and not followed. By an answer that
 repeats it: it stands there as stars. And a provider that ties us up: an answer has a size and a
 time, and each program so many requests at once.
@@ -23,12 +23,11 @@ from flows.errors import ElicitError, Failed, InvalidQuestion
 from flows.oauth.account import BearerAuth
 from flows.oauth.connection import Connection
 from flows.origin import URL_AT_MOST, origin_of
-from webapp.api.access import Paces, holds
+from webapp.api.access import Paces, Requester, holds
 from webapp.api.accounts import user_of_accounts, working_account_of
 from webapp.api.representations import Whose
 from webapp.http.parts import AnyRequest, part
 from webapp.identity.api_keys import KeyScope
-from webapp.records.values import ApiKey
 from webapp.service import Service
 
 REQUEST_BYTES_AT_MOST: Final = 1024 * 1024
@@ -66,7 +65,7 @@ _METHODS: Final = (
 
 
 class NotTheProvider(InvalidQuestion):
-    """An address that the account's key does not go to."""
+    """An address that the account's token does not go to."""
 
     name = "NOT_THE_PROVIDER"
 
@@ -100,20 +99,20 @@ async def proxied(
     *,
     account_id: FromPath[str],
     url: Annotated[str, QueryParameter(min_length=1, max_length=URL_AT_MOST)],
-    key: NamedDependency[ApiKey],
+    requester: NamedDependency[Requester],
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> Response[bytes]:
-    """Send this request on to `url` at the account's provider, with the account's key.
+    """Send this request on to `url` at the account's provider, with the account's token.
 
     Its method, body and headers go there, and the provider's status, headers and body come back.
     A redirect is not followed.
     """
     paces = cast("Paces", _paces(request))
-    with paces.proxied.one(key.id):
+    with paces.proxied.one(requester.program.id):
         body = await request.body()
-        found = await working_account_of(service, key, account_id, user=user)
-        auth = _auth(service, key, found)
+        found = await working_account_of(service, requester, account_id, user=user)
+        auth = _auth(service, requester, found)
         asked = httpx.Request(
             request.method,
             _checked(url, auth),
@@ -121,15 +120,15 @@ async def proxied(
             content=body or None,
             extensions={"timeout": httpx.Timeout(SECONDS_AT_MOST).as_dict()},
         )
-        reply, keys = await _answer(service, found, asked, auth=auth)
-    return _told(reply, keys=keys, is_head=request.method == HttpMethod.HEAD)
+        reply, tokens = await _answer(service, found, asked, auth=auth)
+    return _told(reply, tokens=tokens, is_head=request.method == HttpMethod.HEAD)
 
 
-def _auth(service: Service, key: ApiKey, found: Connection) -> BearerAuth:
+def _auth(service: Service, requester: Requester, found: Connection) -> BearerAuth:
     accounts = service.kinds.accounts
     provider = accounts.connections.provider(found)
     assert provider is not None  # of an account that works
-    tool, client = user_of_accounts(key)
+    tool, client = user_of_accounts(requester)
     return BearerAuth(
         found.access_token,
         origins=provider.api_hosts,
@@ -151,8 +150,8 @@ def _checked(url: str, auth: BearerAuth) -> httpx.URL:
         raise NotTheProvider(f"url: {error}") from None
     if found.fragment or not auth.is_for(found):
         raise NotTheProvider(
-            "url is not at one of the hosts of this account's provider, to which alone its key "
-            "goes: write the whole https address, without a fragment."
+            "url is not at one of the hosts of this account's provider, to which alone its "
+            "token goes: write the whole https address, without a fragment."
         )
     return found
 
@@ -177,15 +176,15 @@ def _without_the_connections(pairs: list[tuple[str, str]]) -> list[tuple[str, st
 async def _answer(
     service: Service, found: Connection, asked: httpx.Request, *, auth: BearerAuth
 ) -> tuple[httpx.Response, set[str]]:
-    """What the provider says, and every key that it was sent. Raises ProviderFailed."""
+    """What the provider says, and every token that it was sent. Raises ProviderFailed."""
     client = service.kinds.accounts.connections.client(found)
     is_authors = client is None or not client.is_operators
     flow: AsyncGenerator[httpx.Request, httpx.Response] = auth.async_auth_flow(asked)
-    keys = set[str]()
+    tokens = set[str]()
     try:
         request = await anext(flow)
         while True:
-            keys.add(request.headers["authorization"].removeprefix("Bearer "))
+            tokens.add(request.headers["authorization"].removeprefix("Bearer "))
             reply = await service.outbound.send(
                 request,
                 bytes_at_most=ANSWER_BYTES_AT_MOST,
@@ -197,7 +196,7 @@ async def _answer(
             try:
                 request = await flow.asend(reply)
             except StopAsyncIteration:
-                return reply, keys
+                return reply, tokens
     except httpx.TimeoutException:
         raise ProviderTooSlow(
             f"The provider gave no whole answer in {SECONDS_AT_MOST:.0f} seconds; what it was "
@@ -213,11 +212,11 @@ async def _answer(
         await flow.aclose()
 
 
-def _told(reply: httpx.Response, *, keys: set[str], is_head: bool) -> Response[bytes]:
+def _told(reply: httpx.Response, *, tokens: set[str], is_head: bool) -> Response[bytes]:
     if not HTTPStatus.OK <= reply.status_code < 600:
         raise ProviderFailed("The provider's answer has a status that is none.")
     pairs = [
-        (name.decode("latin-1").lower(), _starred(value, keys).decode("latin-1"))
+        (name.decode("latin-1").lower(), _starred(value, tokens).decode("latin-1"))
         for name, value in reply.headers.raw
     ]
     headers: dict[str, str] = {}
@@ -226,14 +225,14 @@ def _told(reply: httpx.Response, *, keys: set[str], is_head: bool) -> Response[b
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
     has_none = is_head or reply.status_code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
     return Response(
-        b"" if has_none else _starred(reply.content, keys),
+        b"" if has_none else _starred(reply.content, tokens),
         status_code=reply.status_code,
         media_type=headers.get("content-type", "application/octet-stream"),
         headers=headers,
     )
 
 
-def _starred(text: bytes, keys: set[str]) -> bytes:
-    for key in keys:
-        text = text.replace(key.encode(), _STARS)
+def _starred(text: bytes, tokens: set[str]) -> bytes:
+    for token in tokens:
+        text = text.replace(token.encode(), _STARS)
     return text

@@ -43,12 +43,14 @@ class AskedKind(StrEnum):
 class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to one of the program's users; which fields it has depends on its kind.
 
+    Without `user` it is for the person whose access token the header User-Access-Token brings.
+
     url: message, url. oauth: provider. payment: amount (as text, "9.00"), currency, what.
     form: message. confirm: message. secret: message. The others may be left out.
     """
 
     kind: AskedKind
-    user: Annotated[str, Meta(min_length=1, max_length=USER_CHARACTERS)]
+    user: Annotated[str, Meta(min_length=1, max_length=USER_CHARACTERS)] | None = None
     timeout_seconds: Annotated[int, Meta(ge=1, le=_SECONDS_AT_MOST)] | None = None
     message: str | None = None
     url: str | None = None
@@ -83,7 +85,7 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ToldAccount(Struct, frozen=True, kw_only=True):
-    """An account that the user connected, without its key.
+    """An account that the user connected, without its token.
 
     `status` is `connected`, or `lapsed`: then the user is to connect it again.
     """
@@ -103,7 +105,7 @@ class AccountList(Struct, frozen=True, kw_only=True):
 
 
 class AccessToken(Struct, frozen=True, kw_only=True):
-    """The key of an account, which works now; `api` is where, and `api_hosts` are its hosts.
+    """The token of an account, which works now; `api` is where, and `api_hosts` are its hosts.
 
     Without `expires_at` the provider has not said how long it works.
     """
@@ -214,6 +216,7 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     kind: str
     status: str
     message: str
+    asked_by: str | None = None
     asked_at: datetime | None = None
     expires_at: datetime | None = None
     url: str | None = None

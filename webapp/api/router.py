@@ -15,7 +15,13 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 
 from flows.errors import ElicitError, Failed, InvalidSchema, NotConfigured
-from webapp.api.access import Paces, key_of
+from webapp.api.access import (
+    PERSON_HEADER,
+    AccessTokenRefused,
+    IssuerUnavailable,
+    Paces,
+    requester_of,
+)
 from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
 from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
 from webapp.api.proxy import ProviderFailed, proxied
@@ -34,8 +40,9 @@ from webapp.http.parts import AnyRequest, bring, part, provided
 from webapp.http.rate_limit import TooOften
 from webapp.http.requests import Bounded
 from webapp.http.root_path import is_below, under
+from webapp.identity.access_tokens import Verifier
 from webapp.identity.api_keys import ApiKeyRefused
-from webapp.routes.answers import Answers, problem
+from webapp.routes.answers import RETRY_SECONDS, Answers, problem
 from webapp.service import Service
 from webapp.telemetry.work import working
 
@@ -58,10 +65,19 @@ PATHS: Final = tuple(
 class ApiRoutes:
     """Answers below these paths; the rest is the application's, an author's own `/api` too."""
 
-    def __init__(self, app: ASGIApp, *, service: Service, answers: Answers, root_path: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        service: Service,
+        answers: Answers,
+        tokens: Verifier | None,
+        root_path: str,
+    ) -> None:
+        """`tokens` says whose an access token is; without it no program acts for a person."""
         self._app = app
         paces = Paces(clock=service.clock)
-        self._parts = {"service": service, "answers": answers, "paces": paces}
+        self._parts = {"service": service, "answers": answers, "paces": paces, "tokens": tokens}
         self._tracer = service.telemetry.tracer
         self._root_path = root_path
 
@@ -107,7 +123,7 @@ def api() -> Litestar:
         ],
         dependencies={
             **provided(service="service"),
-            "key": Provide(key_of, sync_to_thread=False),
+            "requester": Provide(requester_of, sync_to_thread=False),
         },
         exception_handlers={Exception: details, HTTPException: details},
         response_headers=_HEADERS,
@@ -117,13 +133,24 @@ def api() -> Litestar:
             summary="A program asks its users, and awaits what they do in a browser.",
             path="/api/reference",
             render_plugins=[ReferencePage()],
-            security=[{"key": []}],
+            security=[{"key": []}, {"key": [], "person": []}, {"alone": []}],
             use_handler_docstrings=True,
             components=Components(
                 security_schemes={
                     "key": SecurityScheme(
                         type="http", scheme="bearer", description="A key of `elicit api-keys new`."
-                    )
+                    ),
+                    "person": SecurityScheme(
+                        type="apiKey",
+                        name=PERSON_HEADER,
+                        security_scheme_in="header",
+                        description="The access token of a person that a program acts for.",
+                    ),
+                    "alone": SecurityScheme(
+                        type="http",
+                        scheme="bearer",
+                        description="A person's own access token, to read what they are asked.",
+                    ),
                 }
             ),
         ),
@@ -141,11 +168,15 @@ def _problem(error: Exception) -> Response[Any] | None:
         case ApiKeyRefused():
             told = problem(error.http_status, detail=str(error), code=error.name)
             told.headers["www-authenticate"] = "Bearer"
+        case AccessTokenRefused():
+            told = problem(error.status, detail=str(error), code=error.name)
+            told.headers["www-authenticate"] = f'Bearer error="{error.error}"'
+        case IssuerUnavailable():
+            told = problem(error.http_status, detail=str(error), code=error.name)
+            told.headers["retry-after"] = str(RETRY_SECONDS)
         case ElicitError() if type(error) in _STATUS:
             told = problem(_STATUS[type(error)], detail=str(error), code=error.name)
-        case (
-            Failed() | ProviderFailed() | RefundNotDone()
-        ):  # not ours to look into: the other side's
+        case Failed() | ProviderFailed() | RefundNotDone():  # the other side's, not ours
             told = problem(error.http_status, detail=str(error), code=error.name)
         case RecursionError():  # in whatever reads JSON
             told = problem(400, detail="The body is nested too deeply.", code="INVALID_INPUT")

@@ -4,7 +4,7 @@ What could go wrong: a key that leaks. So a store holds a keyed hash of it and n
 is shown once; it has an end, and is over at once when it is revoked, as the store is asked at each
 request. Scanners of repositories find it by its prefix, and its checksum tells them, and us without
 asking the store, that it is one. And a key that asks and answers itself: its scopes let it do one
-of the two. What moves money or shows the key of an account is a scope of its own.
+of the two. What moves money or shows the token of an account is a scope of its own.
 """
 
 import re
@@ -40,7 +40,7 @@ class KeyScope(StrEnum):
     """What a key may do; each word is one of `--scopes`."""
 
     ASK = "ask"  # put questions, read and cancel its own, and use what came of them
-    TOKENS = "tokens"  # be given the key of an account, beside asking
+    TOKENS = "tokens"  # be told the token of an account, beside asking
     REFUND = "refund"  # give back what was paid, beside asking
     APPROVE = "approve"  # answer forms and confirmations of the owners that it names
     OPERATE = "operate"  # read what providers sent, and take it once more

@@ -37,7 +37,7 @@ async def test_the_document_tells_of_every_route(shop: Program) -> None:
         for path, item in document["paths"].items()
         for method in item
     } == ROUTES
-    assert document["security"] == [{"key": []}]
+    assert document["security"] == [{"key": []}, {"key": [], "person": []}, {"alone": []}]
 
 
 async def test_the_reference_is_one_page_without_anything_of_anybody_elses(shop: Program) -> None:
