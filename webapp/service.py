@@ -192,7 +192,7 @@ async def open_service(
     Without `outbound` nothing can be asked of a provider. `credentials` are our client id and
     secret at a provider, by its name. `who` says where people sign in, `issuer` is what that says
     of itself; `kinds` are beside the built-in ones, `users` the application's own. Raises
-    Unreadable if the store was made under secrets that the ring lacks.
+    Unreadable if the store was made under secrets that the ring lacks, and BadPlugin.
     """
     owners = await open_owners(store=store, ring=ring)
     policies, limits = policies or PolicySettings(), limits or CallLimits()
@@ -201,7 +201,7 @@ async def open_service(
         owners=owners,
         waiters=Waiters(),
         clock=clock,
-        plugins=Plugins(plugins),
+        plugins=Plugins(plugins, patience=limits.hook),
         telemetry=telemetry,
     )
     elicitations.rows.longer = _longer_kept(policies)
@@ -265,6 +265,7 @@ async def open_service(
         forms=PageKind(elicitations=elicitations),
         gates=Gates(elicitations=elicitations, policy=gate or GatePolicy()),
         policies=Quotas(elicitations=elicitations, settings=policies),
+        plugins=elicitations.plugins,
         rules=Rules(elicitations),
         others={kind.traits.name: kind(elicitations=elicitations) for kind in kinds},
     )
