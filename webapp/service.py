@@ -127,6 +127,7 @@ class Service:
         run_id: str | None = None,
         run_key: str | None = None,
         accounts: Mapping[str, str] | None = None,
+        is_of_task: bool = False,
     ) -> Call:
         """One leg; `accounts` are what the body got in earlier ones, by the question's digest."""
         return Call(
@@ -142,6 +143,7 @@ class Service:
             run_id=run_id,
             run_key=run_key,
             accounts=accounts,
+            is_of_task=is_of_task,
         )
 
     async def drain(self, *, within: timedelta) -> None:

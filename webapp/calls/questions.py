@@ -56,6 +56,7 @@ class Questions:
         leg: str,
         is_by_code: bool,
         is_for_user: bool,
+        is_of_task: bool,
         is_over: Callable[[], bool],
     ) -> None:
         self._elicitations = elicitations
@@ -67,6 +68,7 @@ class Questions:
         self._leg = leg
         self._is_by_code = is_by_code
         self._is_for_user = is_for_user
+        self._is_of_task = is_of_task
         self._is_over = is_over
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # what was started, and nobody was told of yet
@@ -137,7 +139,9 @@ class Questions:
                 made_way = room.made_way
                 changed += [current, *room.taken_by(current), *map(states.let_go, former)]
             elif not current.status.is_final and current.waiter != self._leg:
-                current = states.join(current, leg=self._leg, run=run.id)
+                current = states.join(
+                    current, leg=self._leg, run=run.id, is_of_task=self._is_of_task
+                )
                 changed.append(current)
             if known is None or known.elicitation_id != current.id:
                 asking = AskedStep(
@@ -294,5 +298,6 @@ class Questions:
             run=run.id,
             is_by_code=self._is_by_code,
             is_for_user=self._is_for_user,
+            is_of_task=self._is_of_task,
             trace=traceparent(),
         )

@@ -5,7 +5,7 @@ here before it settles anything; what does not fit ends the question and says wh
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from flows.elicitation.proof import InClient
 from flows.elicitation.states import Elicitation, Json, Status
@@ -17,12 +17,18 @@ from webapp.calls.clients import DOES_NOT_FIT
 from webapp.calls.presenter import Leg
 from webapp.elicitations.complete import complete_elicitation
 from webapp.kinds.page_kind import PageKind, arguments_in
+from webapp.kinds.registry import Kinds
 from webapp.pages.builder_forms import arguments_of
 
 # What a client's form shows whole, as far as anybody knows.
 _ARGUMENTS_AT_MOST = 20
 _LINE_AT_MOST = 300
 _LETTERS_AT_MOST = 2000
+
+
+class HasKinds(Protocol):
+    @property
+    def kinds(self) -> Kinds: ...
 
 
 def may_be_asked(kind: str, *, with_gates: bool = True) -> bool:
@@ -47,7 +53,7 @@ def message_of(asked: Elicitation) -> str:
     return "\n".join([asked.asked.message, *(f"{one.name}: {one.value}" for one in arguments)])
 
 
-def schema_of(call: Leg, asked: Elicitation) -> dict[str, Any]:
+def schema_of(call: HasKinds, asked: Elicitation) -> dict[str, Any]:
     return on_the_wire(_kind(call, asked).schema(asked).json)
 
 
@@ -112,7 +118,7 @@ def _read(call: Leg, asked: Elicitation, content: object) -> tuple[Json, Sequenc
     return given, check(schema, given) or call.kinds.rules.here(asked, given) or ()
 
 
-def _kind(call: Leg, asked: Elicitation) -> PageKind:
+def _kind(call: HasKinds, asked: Elicitation) -> PageKind:
     kind = call.kinds.on_page(asked.kind)
     assert kind is not None, asked.kind
     return kind
