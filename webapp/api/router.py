@@ -20,7 +20,7 @@ from webapp.api.access import (
     AccessTokenRefused,
     IssuerUnavailable,
     Paces,
-    requester_of,
+    requester,
 )
 from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
 from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
@@ -127,7 +127,7 @@ def api() -> Litestar:
         ],
         dependencies={
             **provided(service="service"),
-            "requester": Provide(requester_of, sync_to_thread=False),
+            "requester": Provide(requester, sync_to_thread=False),
         },
         exception_handlers={Exception: details, HTTPException: details},
         response_headers=_HEADERS,
