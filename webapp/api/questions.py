@@ -19,15 +19,21 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import InvalidQuestion, Unreadable
 from webapp.api.access import holds
 from webapp.api.asking import (
-    NAME_CHARACTERS,
     Known,
+    RunPlace,
     ask,
     is_seen_by,
     must_be_for,
     owner_of_user,
     question_of,
 )
-from webapp.api.representations import USER_CHARACTERS, NewQuestion, QuestionPage, QuestionState
+from webapp.api.representations import (
+    NAME_CHARACTERS,
+    USER_CHARACTERS,
+    NewQuestion,
+    QuestionPage,
+    QuestionState,
+)
 from webapp.api.states import told, told_known
 from webapp.deadline import Deadline
 from webapp.identity.api_keys import KeyScope
@@ -54,9 +60,19 @@ async def new_question(
     """Ask a user; the answer has the link for them.
 
     With an Idempotency-Key the same body sent again gets the same question, until its answer is
-    taken. What is known already, such as a connected account, is answered at once, without an id.
+    taken; with `run`, until that is ended. What is known already, such as a connected account, is
+    answered at once, without an id.
     """
-    asked = await ask(service, key, data.question(), user=data.user, name=idempotency_key)
+    if data.run is not None and idempotency_key is not None:
+        raise InvalidQuestion("A question of a run has its place there: send no Idempotency-Key.")
+    asked = await ask(
+        service,
+        key,
+        data.question(),
+        user=data.user,
+        name=idempotency_key,
+        place=None if data.run is None else RunPlace(run=data.run, nth=data.nth),
+    )
     if isinstance(asked, Known):
         return await told_known(service, asked)
     return await told(service, key, asked)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -20,6 +20,9 @@ from flows.payments.money import Money
 from flows.question import DEFAULT_TIMEOUT, TIMEOUT_AT_MOST, Question
 
 USER_CHARACTERS: Final = 256
+NAME_CHARACTERS: Final = 255
+UserName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=USER_CHARACTERS)]
+RunName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
 _SECONDS_AT_MOST: Final = int(TIMEOUT_AT_MOST.total_seconds())
 
 
@@ -39,10 +42,14 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     url: message, url. oauth: provider. payment: amount (as text, "9.00"), currency, what.
     form: message. confirm: message. secret: message. The others may be left out.
+
+    `run` names a piece of work of yours that asks several and is ended by `/api/runs/end`; `nth` is
+    how many equal questions it asked before this one. `key` makes it the same question in all of
+    your runs, and `elicitation_id` is an id of your own.
     """
 
     kind: AskedKind
-    user: Annotated[str, Meta(min_length=1, max_length=USER_CHARACTERS)]
+    user: UserName
     timeout_seconds: Annotated[int, Meta(ge=1, le=_SECONDS_AT_MOST)] | None = None
     message: str | None = None
     url: str | None = None
@@ -58,6 +65,10 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     schema: dict[str, Any] | None = None
     arguments: dict[str, Any] | None = None
     name: str | None = None
+    key: Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)] | None = None
+    elicitation_id: str | None = None
+    run: RunName | None = None
+    nth: Annotated[int, Meta(ge=0, lt=1000)] = 0
 
     def question(self) -> Question[Any]:
         """As a tool would ask it. Raises InvalidQuestion."""
@@ -71,6 +82,7 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
                 f"A question of kind {self.kind.value} has no {others[0]}; it has {fields}."
             )
         about = {name: getattr(self, name) for name in given}
+        about |= {} if self.key is None else {"key": self.key}
         seconds = self.timeout_seconds
         timeout = asked.timeout if seconds is None else timedelta(seconds=seconds)
         return asked.verb(about, timeout)
@@ -185,14 +197,14 @@ def _account(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
 
 def _payment(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
     price = Money(about["amount"], about["currency"])
-    rest = {name: about[name] for name in ("provider", "once") if name in about}
+    rest = {name: about[name] for name in ("provider", "once", "key") if name in about}
     return elicit.payment(price, about["what"], timeout=timeout, **rest)
 
 
 _ASKED: Final[Mapping[AskedKind, _Asked]] = {
     AskedKind.URL: _Asked(
         needs=frozenset({"message", "url"}),
-        takes=frozenset({"wait_for_completion"}),
+        takes=frozenset({"wait_for_completion", "elicitation_id"}),
         verb=_with_message(elicit.url),
     ),
     AskedKind.OAUTH: _Asked(
@@ -207,7 +219,9 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
         verb=_payment,
     ),
     AskedKind.FORM: _Asked(
-        needs=frozenset({"message"}), takes=frozenset({"schema"}), verb=_with_message(elicit.form)
+        needs=frozenset({"message"}),
+        takes=frozenset({"schema", "elicitation_id"}),
+        verb=_with_message(elicit.form),
     ),
     AskedKind.CONFIRM: _Asked(
         needs=frozenset({"message"}),

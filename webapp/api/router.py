@@ -25,6 +25,7 @@ from webapp.api.resolving import (
     confirm_user_code,
     take_answer,
 )
+from webapp.api.runs import claim_once, end_run, forget_secret, keep_once, spend_payment
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.parts import AnyRequest, bring, part, provided
 from webapp.http.rate_limit import TooOften
@@ -45,7 +46,7 @@ _HEADERS: Final = {
 }
 # What is the tool author's or the operator's fault elsewhere is the program's here.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
-PATHS: Final = ("/api/questions", "/api/reference")
+PATHS: Final = ("/api/questions", "/api/reference", "/api/runs", "/api/secrets")
 
 
 class ApiRoutes:
@@ -86,6 +87,11 @@ def api() -> Litestar:
             take_answer,
             confirm_user_code,
             answer_question,
+            end_run,
+            spend_payment,
+            claim_once,
+            keep_once,
+            forget_secret,
         ],
         dependencies={
             **provided(service="service"),

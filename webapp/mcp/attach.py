@@ -207,6 +207,7 @@ class Middleware:
             client=declared.name,
             accounts=_own(chain.accounts, caller),
         )
+        call.on_notice = lambda told: context.session.report_progress(call.next_step(), None, told)
         if going_on is not None and (await call.run.load()).id != going_on.run_id:
             # It ended just now, or what is served by that name is another version since.
             return self._result_tool.over(protocol_version=context.protocol_version)
