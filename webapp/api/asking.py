@@ -117,7 +117,7 @@ async def ask(
                 raise AlreadyDone from None
         finally:
             await service.elicitations.whole(call.finish())
-    asked = verbs.asked
+    asked = verbs.asked(is_placed=place is not None)
     if asked is not None:
         found = await service.elicitations.get(asked.elicitation_id)
         if found is not None:
@@ -277,15 +277,14 @@ class _Verbs(Verbs):
     known: Json = None  # for which nobody was asked
     _stands_at: Step | None = None
 
-    @property
-    def asked(self) -> AskedStep | None:
-        """What the run has of it; the last of it where a result was there already."""
+    def asked(self, *, is_placed: bool) -> AskedStep | None:
+        """What the run has of it; without a place the one question of the run."""
         if not self.call.run.is_loaded:
             return None
         run = self.call.run.value
         if self._stands_at is not None:
             return run.at(self._stands_at)
-        return run.asked[-1] if run.asked else None
+        return run.asked[-1] if run.asked and not is_placed else None
 
     async def ask_at(self, question: Question[Any], *, nth: int) -> Outcome[Any]:
         """Ask it where so many equal ones came before it."""

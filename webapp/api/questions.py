@@ -112,7 +112,10 @@ async def read_question(
     service: NamedDependency[Service],
     wait: Annotated[int, QueryParameter(ge=0, le=WAIT_SECONDS_AT_MOST)] = 0,
 ) -> QuestionState:
-    """How it stands; with `wait`, as soon as it is over, or after so many seconds."""
+    """How it stands; with `wait`, as soon as it is over, or after so many seconds.
+
+    Sooner where its `progress` changes: a payment is on its way, and may take days.
+    """
     current = await question_of(service, key, question_id)
     if wait:
         current = await _waited(service, current, within=timedelta(seconds=wait))
@@ -146,6 +149,8 @@ async def _waited(service: Service, asked: Elicitation, *, within: timedelta) ->
     with elicitations.waiters.waiter(asked.id, sees_all=True) as waiter:
         current = await elicitations.get(asked.id) or asked
         while not (current.status.is_final or limit.is_over or service.is_draining):
+            if current.progress != asked.progress:  # a payment is on its way, for days perhaps
+                break
             now = service.clock()
             changes = await waiter.changes(until=limit.at(now), now=now)
             if not changes:

@@ -14,7 +14,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 
-from flows.errors import ElicitError, InvalidSchema, NotConfigured
+from flows.errors import ElicitError, InvalidSchema, NotConfigured, TooManyPending
 from webapp.api.access import Paces, key_of
 from webapp.api.questions import list_questions, new_question, question_events, read_question
 from webapp.api.reference import ReferencePage
@@ -131,12 +131,18 @@ def _problem(error: Exception) -> Response[Any] | None:
             told.headers["www-authenticate"] = "Bearer"
         case ElicitError() if type(error) in _STATUS:
             told = problem(_STATUS[type(error)], detail=str(error), code=error.name)
+        case TooManyPending():
+            told = problem(error.http_status, detail=str(error), code=error.name)
         case RecursionError():  # in whatever reads JSON
             told = problem(400, detail="The body is nested too deeply.", code="INVALID_INPUT")
         case ValidationException():
             told = problem(error.status_code, detail=_faults_in(error), code="INVALID_INPUT")
         case _:
             return None
+    if isinstance(error, NotConfigured):
+        told.content["missing"] = list(error.missing)
+    if isinstance(error, TooManyPending):
+        told.content["limit"] = error.limit
     return told
 
 
