@@ -21,7 +21,7 @@ from flows.elicitation.run import AskedStep, Step
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
-from flows.errors import AlreadyDone, ElicitError, NotAllowed, NotPossible
+from flows.errors import AlreadyDone, ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from flows.question import Outcome, Question, Request, asking
 from webapp.calls.call import Call
 from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion, Prompts
@@ -130,7 +130,9 @@ async def ask(
 
 
 async def taken(service: Service, key: ApiKey, current: Elicitation) -> Elicitation:
-    """The program has used the answer: it is wiped, or spent. Raises QuestionBusy.
+    """The program has used the answer: it is wiped, or spent.
+
+    Raises QuestionBusy, and InvalidQuestion for one of a run, which is ended as a whole.
 
     Its run is over with it, so that the same Idempotency-Key is told the same for a while. A late
     answer may outlive its run.
@@ -140,6 +142,11 @@ async def taken(service: Service, key: ApiKey, current: Elicitation) -> Elicitat
         run = await elicitations.run(owner=current.owner, id=current.run)
     if run is None or run.called is None or run.called.arguments is None:
         await elicitations.whole(_used_up(service, current))
+    elif "run" in json.loads(run.called.arguments):
+        raise InvalidQuestion(
+            "This question is one of a run, which ends as a whole: send POST /api/runs/end, with "
+            "the name of the run and the questions that it used."
+        )
     else:
         await _taken_by(service, key, current, run=run.id, arguments=run.called.arguments)
     return await elicitations.get(current.id) or current

@@ -30,6 +30,8 @@ async def test_the_document_tells_of_every_route(shop: Program) -> None:
             f"post /{{question_id}}/{verb}"
             for verb in ("cancel", "complete", "taken", "user-code", "answer")
         ),
+        *(f"post /api/runs/{verb}" for verb in ("end", "spend", "once", "once/done")),
+        "delete /api/secrets/{name}",
     }
     assert document["security"] == [{"key": []}]
 
