@@ -1,101 +1,123 @@
-"""Programs that ask by the verbs, over the HTTP API of an application of a test."""
+"""An author's own program that serves, and a client and a person for it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+import contextlib
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TextIO, cast
 
 import httpx
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
-from tests.support.asking_env import AskingEnv, Block
-from tests.support.mcp_sandbox import Guest
-from tests.support.mcp_server import TLS, eventually
-from webapp.client import Elicit
-from webapp.identity.api_keys import KeyScope
+from tests.support import processes
+from tests.support.cli import HOUSE, environment_of, said_until
+from tests.support.leaks import EARS, Written
+from tests.support.processes import ended, heard
+from webapp.demo.walker import walk
 
-if TYPE_CHECKING:
-    from webapp.calls.shown_link import ShownLink
-
-T = TypeVar("T")
+FASTMCP_RUN = ("-P", "-m", "fastmcp.cli", "run")
 
 
-class CutOff(httpx.AsyncBaseTransport):
-    """A way to the server that can be cut: before a request, or before its answer.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One that runs: where it is, what it has said, and its process."""
 
-    `answers` stand for whatever is between the two, such as a proxy.
-    """
+    url: str
+    said: str
+    process: Process
+
+
+def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Its library looks nothing up on the network, and shows no banner."""
+    quiet = {"FASTMCP_CHECK_FOR_UPDATES": "off", "FASTMCP_SHOW_SERVER_BANNER": "false"}
+    return environment_of(home, {**quiet, "PYTHONPATH": f"{HOUSE}", **(extra or {})})
+
+
+@contextlib.asynccontextmanager
+async def running(
+    *arguments: str,
+    home: Path,
+    cwd: Path | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> AsyncIterator[Program]:
+    """It over HTTP, when it has said where it is."""
+    process = await processes.start(
+        sys.executable,
+        *arguments,
+        name="an author's program",
+        cwd=cwd or home,
+        env=environment(home, extra),
+    )
+    try:
+        said = await said_until("stop", process)
+        EARS.hear("standard output of an author's program", said)
+        url = next(line.split()[1] for line in said.splitlines() if "address" in line)
+        yield Program(url=url, said=said, process=process)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            EARS.hear("standard output of an author's program", (await ended(process)).out)
+
+
+@contextlib.asynccontextmanager
+async def started_by_client(
+    *arguments: str, revision: str, home: Path, extra: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[Client, "PersonAtLinks", Written]]:
+    """It on stdin and stdout, with the client that started it."""
+    parameters = StdioServerParameters(
+        command=sys.executable, args=[*arguments], env=environment(home, extra), cwd=home
+    )
+    person = PersonAtLinks()
+    with heard("an author's program") as said:
+        async with (
+            asyncio.TaskGroup() as person.steps,
+            Client(
+                stdio_client(parameters, errlog=cast("TextIO", said)),
+                mode=revision,
+                elicitation_callback=cast("Any", person.show),
+            ) as client,
+        ):
+            yield client, person, said
+
+
+def elicit_stdio(server: str, *arguments: str) -> tuple[str, ...]:
+    return ("-P", "-m", "elicit_url", "stdio", server, *arguments)
+
+
+@contextlib.asynccontextmanager
+async def client_of(url: str, revision: str) -> AsyncIterator[tuple[Client, "PersonAtLinks"]]:
+    """A client over HTTP, and whoever opens what it shows."""
+    person = PersonAtLinks()
+    async with (
+        asyncio.TaskGroup() as person.steps,
+        Client(
+            f"{url}/mcp", mode=revision, elicitation_callback=cast("Any", person.show)
+        ) as client,
+    ):
+        yield client, person
+
+
+class PersonAtLinks:
+    """Opens each link that is shown and goes on to its end, typing `demo` where it is asked."""
 
     def __init__(self) -> None:
-        self._way = httpx.AsyncHTTPTransport(verify=TLS)
-        self.lost: list[str] = []  # the ends of paths whose next answer is lost
-        self.answers: list[httpx.Response] = []
-        self.sent: list[httpx.Request] = []
+        self.steps = cast("asyncio.TaskGroup", None)
+        self.links: list[str] = []
+        self.enters: list[str] = []  # origins beside the link's own
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        self.sent.append(request)
-        if self.answers:
-            return self.answers.pop(0)
-        reply = await self._way.handle_async_request(request)
-        for end in self.lost:
-            if request.url.path.endswith(end):
-                self.lost.remove(end)
-                await reply.aclose()
-                raise httpx.ReadError("cut", request=request)
-        return reply
+    async def show(self, _: Any, params: ElicitRequestParams) -> ElicitResult:
+        assert isinstance(params, ElicitRequestURLParams)
+        self.links.append(params.url)
+        self.steps.create_task(self._open(params.url))
+        return ElicitResult(action="accept")
 
-    async def aclose(self) -> None:
-        await self._way.aclose()
-
-
-@dataclass(slots=True, kw_only=True)
-class Programs:
-    """Those of one API key."""
-
-    here: AskingEnv
-    key: str
-
-    def elicit(self, *, run: str = "order 8", user: str = "ann", **more: Any) -> Elicit:
-        more.setdefault("transport", httpx.AsyncHTTPTransport(verify=TLS))
-        return Elicit(self.here.url, api_key=self.key, user=user, run=run, **more)
-
-    def begin(
-        self, work: Callable[[Elicit], Coroutine[Any, Any, T]], *, run: str = "order 8", **more: Any
-    ) -> Block[T]:
-        """A program that does the work in a block; its links are noted."""
-        shown: list[ShownLink] = []
-
-        async def go() -> T:
-            async with self.elicit(run=run, show=shown.append, **more) as asker:
-                return await work(asker)
-
-        task = asyncio.create_task(go())
-        self.here.blocks.append(task)
-        return Block(task=task, shown=shown)
-
-    async def done(
-        self,
-        work: Callable[[Elicit], Coroutine[Any, Any, T]],
-        *acts: Callable[[Guest, str], Awaitable[object]],
-        **more: Any,
-    ) -> T:
-        """Its result, after a person did what each link asks for."""
-        block, guest = self.begin(work, **more), await self.here.guest()
-        for number, act in enumerate(acts):
-            await act(guest, (await block.link(number)).url)
-        return await block
-
-    async def killed(self, block: Block[Any]) -> None:
-        """It dies where it is: nothing more is sent."""
-        await eventually(lambda: block.shown or block.task.done())
-        await block.cancel()
-
-
-@asynccontextmanager
-async def programs_at(here: AskingEnv, *scopes: KeyScope) -> AsyncIterator[Programs]:
-    """With a fresh key."""
-    lasts = here.clock().replace(year=here.clock().year + 1)
-    key, _ = await here.service.api_keys.new(
-        program="shop", scopes=[KeyScope.ASK, *scopes], expires_at=lasts
-    )
-    yield Programs(here=here, key=key)
+    async def _open(self, link: str) -> None:
+        # A connection that stood idle may end just as it is used again.
+        none_kept = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(limits=none_kept) as browser:
+            await walk(browser, link, answers={}, also=self.enters, say=lambda _: None)

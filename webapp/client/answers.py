@@ -28,7 +28,7 @@ _NOT_PASSED_ON = frozenset({"authorization", "connection", "cookie", "host", "tr
 
 
 async def answer_of(
-    question: Question[T], state: Mapping[str, Any], *, reach: "Reach", with_token: bool
+    question: Question[T], state: Mapping[str, Any], *, reach: "ServersReach", with_token: bool
 ) -> T:
     """What the program gets. Raises Failed where it is not there any more, InvalidAnswer."""
     request: Request = question.request
@@ -64,7 +64,7 @@ class AccountThroughServer(Account):
 
     __slots__ = ("_connection", "_requests")
 
-    def __init__(self, content: Content, *, connection: str, reach: "Reach") -> None:
+    def __init__(self, content: Content, *, connection: str, reach: "ServersReach") -> None:
         super().__init__(content, resources=reach)
         self._connection = connection
         self._requests = reach.requests
@@ -88,7 +88,7 @@ class AccountThroughServer(Account):
         )
 
 
-class Reach:
+class ServersReach:
     """Implements flows.question.Resources for one run."""
 
     def __init__(self, requests: Requests, *, run: str) -> None:
@@ -120,7 +120,7 @@ class Reach:
 
 
 async def _account_of(
-    told: Mapping[str, Any], asked: AccountRequest, *, reach: Reach, with_token: bool
+    told: Mapping[str, Any], asked: AccountRequest, *, reach: ServersReach, with_token: bool
 ) -> Account:
     """The account that an answer tells of, and its key if that is wanted."""
     id, declared = str(told["id"]), asked.provider
@@ -142,7 +142,7 @@ async def _account_of(
     return AccountThroughServer(content, connection=id, reach=reach)
 
 
-def _receipt_of(told: Mapping[str, Any], *, elicitation_id: str, reach: Reach) -> Receipt:
+def _receipt_of(told: Mapping[str, Any], *, elicitation_id: str, reach: ServersReach) -> Receipt:
     """The receipt that an answer tells of: what the ledger has besides stays there."""
     paid = Payment(
         id=told["id"],

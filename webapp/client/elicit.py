@@ -34,7 +34,7 @@ from flows.errors import (
 from flows.question import Outcome, Question, ReturningRequest, current_body, refusal
 from webapp.calls.shown_link import Show, ShownLink
 from webapp.calls.unasked import all_were_asked, nothing_stands_before
-from webapp.client.answers import Reach, answer_of, processing
+from webapp.client.answers import ServersReach, answer_of, processing
 from webapp.client.requests import WAIT_SECONDS, Requests, ServerRefused, body_of
 from webapp.deadline import Deadline
 from webapp.printing import tell
@@ -102,7 +102,7 @@ class Elicit:
             patience=patience,
             transport=transport,
         )
-        self._reach = Reach(self._requests, run=run)
+        self._reach = ServersReach(self._requests, run=run)
         self._by = secrets.token_urlsafe(12)  # this process, where work is claimed
         self._asked = Counter[tuple[str, str]]()
         self._ids = set[str]()
@@ -135,7 +135,7 @@ class Elicit:
                     await self._end(is_error=True)
 
     @property
-    def resources(self) -> Reach:
+    def resources(self) -> ServersReach:
         return self._reach
 
     async def ask(self, question: Question[T]) -> Outcome[T]:

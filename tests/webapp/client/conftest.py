@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.asking_env import AskingEnv, asking_env
 from tests.support.living import living
-from tests.support.programs import Programs, programs_at
+from tests.support.runs_env import Programs, programs_at
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from flows import (
 from flows.elicitation.states import Elicitation, Json
 from flows.payments.receipt import ReceiptStatus
 from tests.support.asking_env import AskingEnv
-from tests.support.programs import CutOff, Programs
-from tests.webapp.client.test_verbs import NINE, approve, decline, pay
+from tests.support.runs_env import NINE, CutOff, Programs, approve, decline, fill, pay
 from webapp.client import Elicit, ServerUnreachable
 from webapp.records.values import DoneOnce
 
@@ -77,9 +76,6 @@ async def test_a_program_that_fails_after_its_answers_has_them_again(
             raise Crash
         return [city, paid.what]
 
-    async def fill(guest, link) -> None:
-        await guest.type(link, response="Lund")
-
     with pytest.raises(Crash):
         await shop.done(work, fill, pay)
     is_broken = False
@@ -96,9 +92,6 @@ async def test_the_end_of_a_run_is_one_write_which_may_be_sent_twice(
     async def work(_: Elicit) -> None:
         await elicit.form("Which city?")
         await elicit.payment(NINE, "A room")
-
-    async def fill(guest, link) -> None:
-        await guest.type(link, response="Lund")
 
     await shop.done(work, fill, pay, transport=way)
     assert [r.url.path for r in way.sent][-2:] == ["/api/runs/end"] * 2
@@ -131,9 +124,6 @@ async def test_a_form_is_asked_anew_by_the_next_run_of_the_name(shop: Programs) 
     async def work(_: Elicit) -> str:
         return await elicit.form("Which city?")
 
-    async def fill(guest, link) -> None:
-        await guest.type(link, response="Lund")
-
     assert [await shop.done(work, fill) for _ in range(2)] == ["Lund", "Lund"]
 
 
@@ -151,9 +141,6 @@ async def test_a_no_that_leaves_the_block_ends_the_run_and_keeps_what_was_paid(
         paid = await elicit.payment(NINE, "A room")
         await elicit.form("Which city?")
         return paid.id
-
-    async def fill(guest, link) -> None:
-        await guest.type(link, response="Lund")
 
     with pytest.raises(Declined):
         await shop.done(work, pay, decline)

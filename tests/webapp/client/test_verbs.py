@@ -1,6 +1,5 @@
 """Each verb in a program, over the HTTP API, and what it comes to."""
 
-import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -15,7 +14,6 @@ from flows import (
     Denied,
     Expired,
     InvalidQuestion,
-    Money,
     NotAllowed,
     NotConfigured,
     NotSupported,
@@ -27,37 +25,23 @@ from tests.support.asking_env import AskingEnv, asking_env
 from tests.support.by_code import letters_on
 from tests.support.living import living
 from tests.support.mcp_sandbox import KEY, Guest
-from tests.support.programs import Programs, programs_at
+from tests.support.processes import ended, start
+from tests.support.runs_env import (
+    NINE,
+    Programs,
+    approve,
+    connect,
+    decline,
+    deny,
+    pay,
+    programs_at,
+    type_in,
+)
 from webapp.calls.shown_link import ShownLink
 from webapp.client import Elicit, ServerRefused
 from webapp.settings.identity import IdentitySettings
 
-NINE = Money("9.00", "EUR")
 SITE = "https://rooms.example/7"
-
-
-async def approve(guest: Guest, link: str) -> None:
-    await guest.person.press(link)
-
-
-async def connect(guest: Guest, link: str) -> None:
-    await guest.connect(link)
-
-
-async def pay(guest: Guest, link: str) -> None:
-    await guest.pay(link)
-
-
-async def type_in(guest: Guest, link: str) -> None:
-    await guest.type(link)
-
-
-async def decline(guest: Guest, link: str) -> None:
-    await guest.decline(link)
-
-
-async def deny(guest: Guest, link: str) -> None:
-    await guest.deny(link)
 
 
 @dataclass
@@ -336,7 +320,7 @@ def test_it_is_opened_for_one_run_of_one_user_by_a_safe_way(about, words) -> Non
         Elicit(**{**right, **about})
 
 
-def test_it_is_light() -> None:
+async def test_it_is_light() -> None:
     """No framework, no protocol library and no store is imported with it."""
     heavy = [
         "litestar",
@@ -349,5 +333,6 @@ def test_it_is_light() -> None:
         "babel",
     ]
     code = f"import sys, webapp.client; print([m for m in {heavy} if m in sys.modules])"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    process = await start(sys.executable, "-c", code, name="light")
+    told = await ended(process)
+    assert (told.status, told.out.strip()) == (0, "[]")
