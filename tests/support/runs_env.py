@@ -85,7 +85,8 @@ class Programs:
         block, guest = self.begin(work, **more), await self.here.guest()
         for number, act in enumerate(acts):
             await act(guest, (await block.link(number)).url)
-        return await block
+        result: T = await block
+        return result
 
     async def killed(self, block: Block[Any]) -> None:
         """It dies where it is: nothing more is sent."""

@@ -78,7 +78,8 @@ async def test_an_error_of_the_program_leaves_what_was_paid(here: AskingEnv, sho
 async def test_a_key_that_approves_or_is_for_others_reaches_no_run(
     here: AskingEnv, shop: Program, path: str
 ) -> None:
-    body = {"end": RUN, "spend": {**RUN, "payment": "x"}}.get(path, STEP)
+    bodies: dict[str, dict[str, Any]] = {"end": RUN, "spend": {**RUN, "payment": "x"}}
+    body = bodies.get(path, STEP)
     await asked(shop, CONFIRM)
     async with (
         program_at(here, scope=KeyScope.APPROVE, owners=("ann",)) as desk,

@@ -182,7 +182,7 @@ async def test_a_receipt_is_spent_before_what_cannot_be_undone(
 
     async def work(_: Elicit) -> str:
         receipt = await elicit.payment(NINE, "A room")
-        for _ in range(2):
+        for _times in range(2):
             await receipt.spend()
         if is_broken:
             raise Crash
