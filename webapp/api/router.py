@@ -14,8 +14,17 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 
-from flows.errors import ElicitError, InvalidSchema, NotConfigured, TooManyPending
-from webapp.api.access import Paces, key_of
+from flows.errors import ElicitError, Failed, InvalidSchema, NotConfigured, TooManyPending
+from webapp.api.access import (
+    PERSON_HEADER,
+    AccessTokenRefused,
+    IssuerUnavailable,
+    Paces,
+    requester_of,
+)
+from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
+from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
+from webapp.api.proxy import ProviderFailed, proxied
 from webapp.api.questions import list_questions, new_question, question_events, read_question
 from webapp.api.reference import ReferencePage
 from webapp.api.resolving import (
@@ -26,13 +35,15 @@ from webapp.api.resolving import (
     take_answer,
 )
 from webapp.api.runs import claim_once, end_run, forget_secret, keep_once, spend_payment
+from webapp.api.webhooks import list_webhooks, read_webhook, replay_webhook
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.parts import AnyRequest, bring, part, provided
 from webapp.http.rate_limit import TooOften
 from webapp.http.requests import Bounded
 from webapp.http.root_path import is_below, under
+from webapp.identity.access_tokens import Verifier
 from webapp.identity.api_keys import ApiKeyRefused
-from webapp.routes.answers import Answers, problem
+from webapp.routes.answers import RETRY_SECONDS, Answers, problem
 from webapp.service import Service
 from webapp.telemetry.work import working
 
@@ -46,16 +57,31 @@ _HEADERS: Final = {
 }
 # What is the tool author's or the operator's fault elsewhere is the program's here.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
-PATHS: Final = ("/api/questions", "/api/reference", "/api/runs", "/api/secrets")
+PATHS: Final = tuple(
+    f"/api/{resource}"
+    for resource in (
+        *("questions", "runs", "secrets"),
+        *("accounts", "payments", "webhooks", "reference"),
+    )
+)
 
 
 class ApiRoutes:
     """Answers below these paths; the rest is the application's, an author's own `/api` too."""
 
-    def __init__(self, app: ASGIApp, *, service: Service, answers: Answers, root_path: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        service: Service,
+        answers: Answers,
+        tokens: Verifier | None,
+        root_path: str,
+    ) -> None:
+        """`tokens` says whose an access token is; without it no program acts for a person."""
         self._app = app
         paces = Paces(clock=service.clock)
-        self._parts = {"service": service, "answers": answers, "paces": paces}
+        self._parts = {"service": service, "answers": answers, "paces": paces, "tokens": tokens}
         self._tracer = service.telemetry.tracer
         self._root_path = root_path
 
@@ -74,7 +100,9 @@ def api() -> Litestar:
     answers_of: Callable[[AnyRequest], Answers] = part("answers")
 
     def details(request: AnyRequest, error: Exception) -> Response[Any]:
-        return _problem(error) or answers_of(request).problem_for_error(request, error)
+        told = _problem(error) or answers_of(request).problem_for_error(request, error)
+        told.content.update(_facts(error))
+        return told
 
     return Litestar(
         [
@@ -92,10 +120,21 @@ def api() -> Litestar:
             claim_once,
             keep_once,
             forget_secret,
+            list_accounts,
+            read_account,
+            disconnect_account,
+            read_token,
+            proxied,
+            list_payments,
+            read_payment,
+            refund_payment,
+            list_webhooks,
+            read_webhook,
+            replay_webhook,
         ],
         dependencies={
             **provided(service="service"),
-            "key": Provide(key_of, sync_to_thread=False),
+            "requester": Provide(requester_of, sync_to_thread=False),
         },
         exception_handlers={Exception: details, HTTPException: details},
         response_headers=_HEADERS,
@@ -105,13 +144,24 @@ def api() -> Litestar:
             summary="A program asks its users, and awaits what they do in a browser.",
             path="/api/reference",
             render_plugins=[ReferencePage()],
-            security=[{"key": []}],
+            security=[{"key": []}, {"key": [], "person": []}, {"alone": []}],
             use_handler_docstrings=True,
             components=Components(
                 security_schemes={
                     "key": SecurityScheme(
                         type="http", scheme="bearer", description="A key of `elicit api-keys new`."
-                    )
+                    ),
+                    "person": SecurityScheme(
+                        type="apiKey",
+                        name=PERSON_HEADER,
+                        security_scheme_in="header",
+                        description="The access token of a person that a program acts for.",
+                    ),
+                    "alone": SecurityScheme(
+                        type="http",
+                        scheme="bearer",
+                        description="A person's own access token, to read what they are asked.",
+                    ),
                 }
             ),
         ),
@@ -129,9 +179,15 @@ def _problem(error: Exception) -> Response[Any] | None:
         case ApiKeyRefused():
             told = problem(error.http_status, detail=str(error), code=error.name)
             told.headers["www-authenticate"] = "Bearer"
+        case AccessTokenRefused():
+            told = problem(error.status, detail=str(error), code=error.name)
+            told.headers["www-authenticate"] = f'Bearer error="{error.error}"'
+        case IssuerUnavailable():
+            told = problem(error.http_status, detail=str(error), code=error.name)
+            told.headers["retry-after"] = str(RETRY_SECONDS)
         case ElicitError() if type(error) in _STATUS:
             told = problem(_STATUS[type(error)], detail=str(error), code=error.name)
-        case TooManyPending():
+        case Failed() | ProviderFailed() | RefundNotDone():  # the other side's, not ours
             told = problem(error.http_status, detail=str(error), code=error.name)
         case RecursionError():  # in whatever reads JSON
             told = problem(400, detail="The body is nested too deeply.", code="INVALID_INPUT")
@@ -139,11 +195,18 @@ def _problem(error: Exception) -> Response[Any] | None:
             told = problem(error.status_code, detail=_faults_in(error), code="INVALID_INPUT")
         case _:
             return None
-    if isinstance(error, NotConfigured):
-        told.content["missing"] = list(error.missing)
-    if isinstance(error, TooManyPending):
-        told.content["limit"] = error.limit
     return told
+
+
+def _facts(error: Exception) -> Mapping[str, Any]:
+    """What a program would otherwise read out of the sentence."""
+    match error:
+        case NotConfigured():
+            return {"missing": list(error.missing)}
+        case TooManyPending():
+            return {"limit": error.limit}
+        case _:
+            return {}
 
 
 def _faults_in(error: ValidationException) -> str:

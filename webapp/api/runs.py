@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from litestar import delete, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct
 
 from flows.elicitation import run as runs
@@ -24,7 +24,7 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.traits import traits_of
 from flows.errors import AlreadyDone
-from webapp.api.access import holds
+from webapp.api.access import Requester, holds
 from webapp.api.asking import (
     NoSuchQuestion,
     QuestionBusy,
@@ -32,11 +32,10 @@ from webapp.api.asking import (
     call_of,
     caller_of,
     client_of,
-    must_be_for,
     named_by_run,
-    owner_of_user,
+    owner_for,
 )
-from webapp.api.representations import NAME_CHARACTERS, USER_CHARACTERS, RunName, UserName
+from webapp.api.representations import NAME_CHARACTERS, RunName, UserName, Whose
 from webapp.calls.call import Call
 from webapp.calls.once import (
     DOING,
@@ -66,7 +65,7 @@ class RunEnd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     next one is another wish at once; else, after a payment or `once`, two minutes later.
     """
 
-    user: UserName
+    user: UserName | None = None
     run: RunName
     questions: Annotated[list[_Id], Meta(max_length=QUESTIONS_AT_MOST)] = []
     is_error: bool = False
@@ -82,7 +81,7 @@ class RunEnded(Struct, frozen=True, kw_only=True):
 class OnceStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Work that is done once in a run; `by` is your process, in letters that no other one has."""
 
-    user: UserName
+    user: UserName | None = None
     run: RunName
     name: _Text
     key: Annotated[str, Meta(max_length=NAME_CHARACTERS)] | int | None = None
@@ -118,18 +117,18 @@ class OnceState(Struct, frozen=True, kw_only=True):
 class RunSpending(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A payment that the run has in hand, to be spent before something that cannot be undone."""
 
-    user: UserName
+    user: UserName | None = None
     run: RunName
     payment: _Id
 
 
 @post("/api/runs/end", guards=[_ASKERS], status_code=HTTPStatus.OK)
 async def end_run(
-    data: JSONBody[RunEnd], key: NamedDependency[ApiKey], service: NamedDependency[Service]
+    data: JSONBody[RunEnd], requester: NamedDependency[Requester], service: NamedDependency[Service]
 ) -> RunEnded:
     """All that it used is wiped here, or spent, in one write. Say so when you kept what you got."""
     try:
-        async with _at_work(service, key, user=data.user, run=data.run) as call:
+        async with _at_work(service, requester, user=data.user, run=data.run) as call:
             run = await call.the_run()
             for asked in run.asked:
                 if asked.elicitation_id in data.questions:
@@ -145,10 +144,12 @@ async def end_run(
 
 @post("/api/runs/spend", guards=[_ASKERS], status_code=HTTPStatus.NO_CONTENT)
 async def spend_payment(
-    data: JSONBody[RunSpending], key: NamedDependency[ApiKey], service: NamedDependency[Service]
+    data: JSONBody[RunSpending],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
 ) -> None:
     """It is used up, while the run goes on: it is not refunded any more, and the run may see it."""
-    async with _at_work(service, key, user=data.user, run=data.run) as call:
+    async with _at_work(service, requester, user=data.user, run=data.run) as call:
         run = await call.the_run()
         for asked in run.asked:
             current = await service.elicitations.get(asked.elicitation_id)
@@ -165,13 +166,15 @@ async def spend_payment(
 
 @post("/api/runs/once", guards=[_ASKERS], status_code=HTTPStatus.OK)
 async def claim_once(
-    data: JSONBody[OnceClaim], key: NamedDependency[ApiKey], service: NamedDependency[Service]
+    data: JSONBody[OnceClaim],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
 ) -> OnceState:
     """Before the work: whether it is yours to do. Sent again within 30 seconds it stays yours."""
-    async with _at_work(service, key, user=data.user, run=data.run) as call:
+    async with _at_work(service, requester, user=data.user, run=data.run) as call:
         await call.the_run()
         await call.run.change(lambda run: _kept_open(service, run, again=data.again))
-        place = _place(key, call, data)
+        place = _place(requester.program, call, data)
         row = await claim(service.elicitations, place, by=data.by)
     until = row.claimed_until
     is_ours = row.claimed_by == data.by
@@ -190,13 +193,15 @@ async def claim_once(
 
 @post("/api/runs/once/done", guards=[_ASKERS], status_code=HTTPStatus.OK)
 async def keep_once(
-    data: JSONBody[OnceDone], key: NamedDependency[ApiKey], service: NamedDependency[Service]
+    data: JSONBody[OnceDone],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
 ) -> OnceState:
     """After the work: its result is kept under the run. Of two results the first one is."""
     elicitations = service.elicitations
-    async with _at_work(service, key, user=data.user, run=data.run) as call:
+    async with _at_work(service, requester, user=data.user, run=data.run) as call:
         await call.the_run()
-        place = _place(key, call, data)
+        place = _place(requester.program, call, data)
         idempotency_key = place.idempotency_key(elicitations)
         if data.failed:
             await release(elicitations, place, by=data.by)
@@ -209,13 +214,12 @@ async def keep_once(
 @delete("/api/secrets/{name:str}", guards=[_ASKERS], status_code=HTTPStatus.NO_CONTENT)
 async def forget_secret(
     name: FromPath[str],
-    key: NamedDependency[ApiKey],
+    requester: NamedDependency[Requester],
     service: NamedDependency[Service],
-    user: Annotated[str, QueryParameter(min_length=1, max_length=USER_CHARACTERS)],
+    user: Whose = None,
 ) -> None:
     """What a user typed under this name is wiped. 404: there was nothing."""
-    must_be_for(key, user)
-    owner = owner_of_user(service, user)
+    owner = owner_for(service, requester, user)
     forgotten = await service.kinds.secrets.forget(
         owner=owner, server=application_of(service), name=name
     )
@@ -224,10 +228,12 @@ async def forget_secret(
 
 
 @asynccontextmanager
-async def _at_work(service: Service, key: ApiKey, *, user: str, run: str) -> AsyncIterator[Call]:
+async def _at_work(
+    service: Service, requester: Requester, *, user: str | None, run: str
+) -> AsyncIterator[Call]:
     """A leg of the run. Raises AlreadyDone where that is over, NotAllowed for other users."""
-    must_be_for(key, user)
-    call = call_of(service, key, caller_of(service, key, user), arguments=named_by_run(run))
+    caller = caller_of(service, requester, user)
+    call = call_of(service, requester.program, caller, arguments=named_by_run(run))
     with service.bodies.at_work(call):
         call.begin()
         try:
