@@ -99,13 +99,15 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class ToldAccount(Struct, frozen=True, kw_only=True):
     """An account that the user connected, without its token.
 
-    `status` is `connected`, or `lapsed`: then the user is to connect it again.
+    `status` is `connected`, or `lapsed`: then the user is to connect it again. `api` is where the
+    provider's API begins; null where it is declared here no more.
     """
 
     id: str
     provider: str
     label: str
     scopes: tuple[str, ...]
+    api: str | None
     status: str
     connected_at: datetime
 

@@ -4,7 +4,7 @@ What could go wrong: the key of an account in a program that needs none. So an a
 by the server's proxy, which adds the key there; the program has it only where it asked for that.
 """
 
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 import httpx
@@ -15,7 +15,7 @@ from flows.elicitation.traits import traits_of
 from flows.errors import Failed, InvalidAnswer, NotAllowed, NotSupported, Processing
 from flows.oauth.account import Account, Content
 from flows.payments.money import Money
-from flows.payments.receipt import Payment, Receipt, ReceiptStatus
+from flows.payments.receipt import Payment, Receipt, ReceiptStatus, RefundStatus
 from flows.question import Outcome, Question, Request
 from flows.requests import AccountRequest, PaymentRequest
 from flows.schema.schema import Refused
@@ -23,8 +23,8 @@ from webapp.client.requests import Requests
 
 T = TypeVar("T")
 _TOLD_AS: Final = {"account": "account", "receipt": "payment"}
-# Of one connection, or the other one's: who stands between makes their own.
-_NOT_PASSED_ON = frozenset({"authorization", "connection", "cookie", "host", "transfer-encoding"})
+# Of the server's own: the provider gets what the account has there.
+_NOT_PASSED_ON = frozenset({"authorization", "cookie", "host"})
 
 
 async def answer_of(
@@ -37,7 +37,7 @@ async def answer_of(
     if told is None:
         raise Failed("What was answered has been wiped meanwhile.", elicitation_id=id)
     if isinstance(request, AccountRequest):
-        account = _account_of(told, request, reach=reach, with_token=with_token)
+        account = _account_of(told, reach=reach, with_token=with_token)
         return cast("T", await account)
     if isinstance(request, PaymentRequest):
         return cast("T", _receipt_of(told, elicitation_id=id or "", reach=reach))
@@ -115,29 +115,30 @@ class ServersReach:
         return await self.requests.post("/api/runs/spend", body)
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
-        body = {**self.requests.whose, **({} if reason is None else {"reason": reason})}
-        return await self.requests.post(f"/api/payments/{receipt_id}/refund", body)
+        """As `refund_of` reads it."""
+        body = {} if reason is None else {"reason": reason}
+        path = f"/api/payments/{receipt_id}/refund"
+        told = await self.requests.post(path, body, self.requests.whose)
+        is_done = told["status"] == ReceiptStatus.REFUNDED
+        status = RefundStatus.SUCCEEDED if is_done else RefundStatus.PENDING
+        about = {"id": told["id"], "amount": told["amount"], "currency": told["currency"]}
+        return {**about, "status": status.value}
 
 
-async def _account_of(
-    told: Mapping[str, Any], asked: AccountRequest, *, reach: ServersReach, with_token: bool
-) -> Account:
+async def _account_of(told: Mapping[str, Any], *, reach: ServersReach, with_token: bool) -> Account:
     """The account that an answer tells of, and its key if that is wanted."""
-    id, declared = str(told["id"]), asked.provider
-    key: Mapping[str, Any] = {}
+    id, key = str(told["id"]), dict[str, Any]()
     if with_token:
         requests = reach.requests
         key = await requests.read(f"/api/accounts/{id}/token", requests.whose)
-    api = "" if isinstance(declared, str) else declared.api
-    hosts = () if isinstance(declared, str) else declared.api_hosts
     content = Content(
         provider=told["provider"],
         id=id,
         label=told["label"],
         scopes=tuple(told["scopes"]),
         access_token=key.get("access_token", ""),
-        api=key.get("api", api),
-        api_hosts=tuple(key.get("api_hosts", hosts)),
+        api=told["api"] or "",
+        api_hosts=tuple(key.get("api_hosts", ())),
     )
     return AccountThroughServer(content, connection=id, reach=reach)
 
@@ -172,14 +173,16 @@ class _Proxy(httpx.AsyncBaseTransport):
         self._path = f"/api/accounts/{connection}/proxy"
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        headers = [pair for pair in request.headers.multi_items() if pair[0] not in _NOT_PASSED_ON]
         client = self._requests.client
-        passed_on = client.build_request(
+        where = {**self._requests.whose, "url": str(request.url)}
+        url = client.build_request("GET", self._path, params=where).url
+        headers = [pair for pair in request.headers.multi_items() if pair[0] not in _NOT_PASSED_ON]
+        passed_on = httpx.Request(
             request.method,
-            self._path,
-            params={**self._requests.whose, "url": str(request.url)},
-            headers=[*headers, *_own_credentials(client)],
-            content=cast("AsyncIterator[bytes]", request.stream),
+            url,
+            headers=[*headers, *_own_credentials(client), ("host", url.netloc.decode())],
+            stream=request.stream,
+            extensions=request.extensions,
         )
         reply = await client.send(passed_on, stream=True, follow_redirects=False)
         return httpx.Response(

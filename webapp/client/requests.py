@@ -136,8 +136,10 @@ class Requests:
         """What a request says of the user; a token says it by itself."""
         return {} if self._user is None else {"user": self._user}
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return await self._send("POST", path, json=dict(body))
+    async def post(
+        self, path: str, body: Mapping[str, Any], query: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        return await self._send("POST", path, json=dict(body), params=query)
 
     async def read(
         self, path: str, query: Mapping[str, Any], *, until: Deadline | None = None

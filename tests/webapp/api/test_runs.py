@@ -79,7 +79,7 @@ async def test_a_key_that_approves_or_is_for_others_reaches_no_run(
     here: AskingEnv, shop: Program, path: str
 ) -> None:
     bodies: dict[str, dict[str, Any]] = {"end": RUN, "spend": {**RUN, "payment": "x"}}
-    body = bodies.get(path, STEP)
+    body: dict[str, Any] = bodies.get(path) or dict(STEP)
     await asked(shop, CONFIRM)
     async with (
         program_at(here, scope=KeyScope.APPROVE, owners=("ann",)) as desk,

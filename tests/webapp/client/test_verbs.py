@@ -17,6 +17,7 @@ from flows import (
     NotAllowed,
     NotConfigured,
     NotSupported,
+    Refund,
     elicit,
 )
 from flows.payments.receipt import ReceiptStatus
@@ -39,6 +40,7 @@ from tests.support.runs_env import (
 )
 from webapp.calls.shown_link import ShownLink
 from webapp.client import Elicit, ServerRefused
+from webapp.identity.api_keys import KeyScope
 from webapp.settings.identity import IdentitySettings
 
 SITE = "https://rooms.example/7"
@@ -64,6 +66,48 @@ async def test_an_account_is_connected_and_known_from_then_on(shop: Programs) ->
     again = await shop.done(work, run="order 9")
     assert first == again
     assert "octocat" in repr(first)
+
+
+async def test_an_account_is_used_through_the_server_which_keeps_its_key(shop: Programs) -> None:
+    async def work(_: Elicit) -> list[object]:
+        account = await elicit.oauth(github, scopes=["repo"])
+        with pytest.raises(NotAllowed, match="access_tokens=True"):
+            str(account.access_token)
+        with pytest.raises(NotSupported, match="client"):
+            account.sync_client()
+        async with account.client() as api:
+            me, gone = await api.get("/user"), await api.post("/nothing", json={"star": True})
+            elsewhere = await api.get("https://elsewhere.example/user")
+        assert me.json()["login"] == "octocat"
+        return [me.status_code, gone.status_code, elsewhere.json()["code"]]
+
+    assert await shop.done(work, connect) == [200, 404, "NOT_THE_PROVIDER"]
+
+
+async def test_the_key_of_an_account_is_told_where_that_is_wanted(
+    here: AskingEnv, shop: Programs
+) -> None:
+    async def work(_: Elicit) -> str:
+        account = await elicit.oauth(github, scopes=["repo"])
+        return account.access_token
+
+    async with programs_at(here, KeyScope.TOKENS) as trusted:
+        key = await trusted.done(work, connect, access_tokens=True)
+    assert [kept.access_token for kept in await here.connections()] == [key]
+    with pytest.raises(NotAllowed, match="tokens"):
+        await shop.done(work, access_tokens=True)
+
+
+async def test_a_payment_is_refunded(here: AskingEnv) -> None:
+    async def work(_: Elicit) -> Refund:
+        receipt = await elicit.payment(NINE, "Premium report")
+        return await receipt.refund(reason="sold out")
+
+    async with programs_at(here, KeyScope.REFUND) as shop:
+        refund = await shop.done(work, pay)
+    assert (refund.price, refund.status.value) == (NINE, "succeeded")
+    (payment,) = await here.service.kinds.payments.ledger.all()
+    assert (payment.status, payment.reason) == (ReceiptStatus.REFUNDED, "sold out")
 
 
 async def test_a_payment_is_spent_when_its_block_ends(shop: Programs, here: AskingEnv) -> None:
