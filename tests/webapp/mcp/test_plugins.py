@@ -310,12 +310,14 @@ async def test_what_is_left_out_reaches_neither_store_nor_tool(server, revision)
 async def test_a_secret_an_address_and_a_link_reach_no_hook(server, revision):
     seen = list[HookFacts]()
 
-    def note(self: object, value: HookFacts, *_: Any) -> None:
-        seen.append(value)
+    def hook_at(stage: str, mark: Any) -> Any:
+        def note(self: object, value: HookFacts) -> None:
+            seen.append(value)
 
-    places: dict[str, Any] = {"before": before, "after": after}
+        return mark(stage)(note)
+
     hooks = {
-        f"{moment}_{stage}": places[moment](stage)(note) for moment in places for stage in STAGES
+        f"{mark.__name__}_{at}": hook_at(at, mark) for mark in (before, after) for at in STAGES
     }
     plugin = type("Seeing", (), hooks)()
     async with caller_of(server, revision, plugins=[plugin], declares=URL) as (env, caller):
