@@ -199,8 +199,7 @@ def _type(schema: _Json) -> str:
             return _link(_last(str(reference)))
         if one.get("type") == "array":
             return f"list of {_type(one.get('items', {}))}"
-        named = one.get("format") or one.get("type") or "any JSON"
-        return escape(" or ".join(named) if isinstance(named, list) else str(named))
+        return escape(str(one.get("format") or one.get("type") or "any JSON"))
     return "null"
 
 
