@@ -171,6 +171,9 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     is_by_code: bool = False  # whoever asked gives letters from the page to the chat
     binding: BrowserBinding | None = None  # which browser was shown letters, and whether they came
     is_for_user: bool = False  # one of the application's own users, whom its `who` knows
+    # A task asked it, whose client looks in now and then: its answer is there as long as it might
+    # have taken.
+    is_of_task: bool = False
     trace: str | None = None  # the call that asked, where traces are collected: W3C's traceparent
     version: int = 0
 
@@ -189,7 +192,9 @@ class Elicitation(Struct, frozen=True, kw_only=True):
             return self.expires_at
         traits = traits_of(self.kind)
         if traits.kept_from_answer is not None and self.settled_at is not None:
-            return self.settled_at + traits.kept_from_answer
+            kept_until = self.settled_at + traits.kept_from_answer
+            is_for_task = self.is_of_task and not traits.is_secret
+            return max(kept_until, self.expires_at) if is_for_task else kept_until
         return self.expires_at + traits.kept
 
     @property
@@ -240,10 +245,11 @@ def checked_content(content: Json) -> Json:
     return kept
 
 
-def join(elicitation: Elicitation, *, leg: str, run: str) -> Elicitation:
+def join(elicitation: Elicitation, *, leg: str, run: str, is_of_task: bool = False) -> Elicitation:
     """The leg waits from now on; the one that waited before is told so."""
     _require_open(elicitation, wanted="waited for")
-    return replace(elicitation, waiter=leg, run=run)
+    is_of_task = is_of_task or elicitation.is_of_task
+    return replace(elicitation, waiter=leg, run=run, is_of_task=is_of_task)
 
 
 def settle(

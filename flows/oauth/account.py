@@ -43,9 +43,13 @@ class BearerAuth(httpx.Auth):
         self._renew = renew
         self._wait = wait
 
+    def is_for(self, url: httpx.URL) -> bool:
+        """Whether what goes there gets the key."""
+        return f"{url.scheme}://{url.netloc.decode('ascii')}" in self._origins
+
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         # httpx follows redirects below this and takes the header off where the origin changes.
-        if self._is_home(request):
+        if self.is_for(request.url):
             request.headers["Authorization"] = f"Bearer {self._token}"
         yield request
 
@@ -79,15 +83,12 @@ class BearerAuth(httpx.Auth):
         return reply.status_code == 401 and self._has_carried(reply.request, sent)
 
     def _is_other(self, request: httpx.Request, sent: str) -> bool:
-        return self._token != sent and self._is_home(request)
-
-    def _is_home(self, request: httpx.Request) -> bool:
-        return f"{request.url.scheme}://{request.url.netloc.decode('ascii')}" in self._origins
+        return self._token != sent and self.is_for(request.url)
 
     def _has_carried(self, request: httpx.Request, token: str) -> bool:
         """It was answered at home, with the key: not where a redirect led to."""
         is_ours = request.headers.get("Authorization") == f"Bearer {token}"
-        return is_ours and self._is_home(request)
+        return is_ours and self.is_for(request.url)
 
     def __repr__(self) -> str:
         return f"BearerAuth('***', origins={tuple(sorted(self._origins))!r})"

@@ -342,7 +342,7 @@ async def test_a_who_sees_the_request_as_it_came_and_not_its_body() -> None:
         seen.append(request)
         with pytest.raises(RuntimeError):
             await request.body()
-        return by_cookie(request)
+        return await by_cookie(request)
 
     async with asking_env(who=who) as here:
         block, guest = here.begin(ask), await here.guest()

@@ -65,6 +65,24 @@ class Program:
         told: dict[str, Any] = answer.json()
         return told
 
+    async def at(self, path: str, *, method: str = "GET", **more: Any) -> httpx.Response:
+        """A request to another resource than questions, such as `accounts/ID`."""
+        return await self.send(method, f"/api/{path}", **more)
+
+    async def connected(self, here: AskingEnv, *, user: str = "ann") -> str:
+        """The id of an account that the user has connected for it."""
+        asked = await self.asked(ACCOUNT, user=user)
+        await (await here.guest(user)).connect(asked["url"])
+        told = await self.read(asked["id"], wait=50)
+        id: str = told["account"]["id"]
+        return id
+
+    async def paid(self, here: AskingEnv, *, user: str = "ann") -> dict[str, Any]:
+        """The question that the user has paid for."""
+        asked = await self.asked(PAYMENT, user=user)
+        await (await here.guest(user)).pay(asked["url"])
+        return await self.read(asked["id"], wait=50)
+
     async def post(self, id: str, verb: str, body: dict[str, Any] | None = None) -> httpx.Response:
         more = {} if body is None else {"json": body}
         return await self.call("POST", f"/{id}/{verb}", **more)
@@ -76,13 +94,14 @@ async def program_at(
     *,
     program: str = "shop",
     scope: KeyScope = KeyScope.ASK,
+    also: tuple[KeyScope, ...] = (),
     owners: tuple[str, ...] = (),
     lasts: timedelta = timedelta(days=90),
 ) -> AsyncIterator[Program]:
     """With a fresh key."""
     key, _ = await here.service.api_keys.new(
         program=program,
-        scopes=[scope],
+        scopes=[scope, *also],
         owners=owners,
         expires_at=here.clock() + lasts,
     )

@@ -21,6 +21,7 @@ from tests.support.serving import serving
 from webapp.app import open_app
 from webapp.coroutines import ShownLink, asking
 from webapp.identity.users import Users, Who
+from webapp.sandbox import Sandbox
 from webapp.service import Service
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
@@ -34,7 +35,7 @@ APPLICATION = "corner shop"
 COOKIE = "user"
 
 
-def by_cookie(request: Request) -> str | None:
+async def by_cookie(request: Request) -> str | None:
     return request.cookies.get(COOKIE)
 
 
@@ -65,6 +66,7 @@ class AskingEnv:
     url: str
     service: Service
     settings: Settings
+    sandbox: Sandbox
     clock: Clock
     app: object
     rooms: AsyncExitStack
@@ -150,6 +152,7 @@ async def asking_env(
             url=settings.url,
             service=service_in(app),
             settings=settings,
+            sandbox=on.sandbox,
             clock=clock,
             app=key,
             rooms=rooms,

@@ -17,21 +17,19 @@ from litestar.response import Stream
 from msgspec.json import encode
 
 from flows.elicitation.states import Elicitation, Status
-from flows.errors import ElicitError, InvalidQuestion, Unreadable
+from flows.errors import ElicitError, InvalidQuestion
 from webapp.api.access import Requester, holds, must_still_count, requester_of
 from webapp.api.asking import NAME_CHARACTERS, Known, ask, is_seen_by, owner_for, question_of
-from webapp.api.representations import USER_CHARACTERS, NewQuestion, QuestionPage, QuestionState
+from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
+from webapp.api.representations import NewQuestion, QuestionPage, QuestionState, Whose
 from webapp.api.states import told, told_known
 from webapp.deadline import Deadline
 from webapp.http.parts import AnyRequest
 from webapp.identity.api_keys import KeyScope
 from webapp.records.ids import tail_of
-from webapp.records.values import KINDS
 from webapp.service import Service
 
 WAIT_SECONDS_AT_MOST: Final = 50
-LISTED_AT_MOST: Final = 100
-PAGES_READ_AT_MOST: Final = 5  # of rows, for one page of a list
 _PING_EVERY: Final = timedelta(seconds=15)
 _READERS = holds(KeyScope.ASK, KeyScope.APPROVE, or_person=True)
 
@@ -62,11 +60,11 @@ async def list_questions(
     *,
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
-    user: Annotated[str | None, QueryParameter(min_length=1, max_length=USER_CHARACTERS)] = None,
+    user: Whose = None,
     status: FromQuery[Status | None] = None,
     waiting: FromQuery[bool] = False,
-    after: Annotated[str | None, QueryParameter(pattern="^[A-Za-z0-9_-]{1,64}$")] = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=LISTED_AT_MOST)] = LISTED_AT_MOST,
+    after: After = None,
+    limit: Limit = LISTED_AT_MOST,
 ) -> QuestionPage:
     """Questions of one user, without what was answered; `after` of a page goes on behind it.
 
@@ -78,8 +76,18 @@ async def list_questions(
     owner = owner_for(service, requester, user)
     if waiting and status is not None:
         raise InvalidQuestion("Say `status` or `waiting`, and leave the other out.")
-    listed = _waiting if waiting else partial(_listed, status=status)
-    found, last = await listed(service, requester, owner=owner, after=after, at_most=limit)
+    if waiting:
+        found, last = await _waiting(service, requester, owner=owner, after=after, limit=limit)
+    else:
+        found, last = await page_of(
+            service,
+            Elicitation,
+            owner=owner,
+            sees=partial(is_seen_by, service, requester),
+            status=status,
+            after=after,
+            limit=limit,
+        )
     states = [await told(service, requester, each, with_answer=False) for each in found]
     return QuestionPage(questions=states, after=last)
 
@@ -165,42 +173,11 @@ async def _still_counts(request: AnyRequest) -> bool:
 
 
 async def _waiting(
-    service: Service, requester: Requester, *, owner: str, after: str | None, at_most: int
+    service: Service, requester: Requester, *, owner: str, after: str | None, limit: int
 ) -> tuple[list[Elicitation], str | None]:
-    """The same of `_listed`, of what nobody has answered: an owner has few of them."""
+    """The page of what nobody has answered: an owner has few of them."""
     rows = await service.elicitations.open_of(owner)
     behind = owner + (after or "")
     seen = [row for row in rows if row.id > behind and is_seen_by(service, requester, row)]
-    found = sorted(seen, key=lambda row: row.id)[:at_most]
+    found = sorted(seen, key=lambda row: row.id)[:limit]
     return found, tail_of(found[-1]) if len(found) < len(seen) else None
-
-
-async def _listed(
-    service: Service,
-    requester: Requester,
-    *,
-    owner: str,
-    status: Status | None,
-    after: str | None,
-    at_most: int,
-) -> tuple[list[Elicitation], str | None]:
-    """The questions, and behind what to go on; None at the end."""
-    elicitations = service.elicitations
-    found, last = list[Elicitation](), None if after is None else owner + after
-    for _ in range(PAGES_READ_AT_MOST):
-        page = await elicitations.store.list(
-            KINDS[Elicitation], owner=owner, status=status, after=last, limit=LISTED_AT_MOST
-        )
-        for record in page:
-            last = record.id
-            try:
-                current = await elicitations.rows.open(record, Elicitation)
-            except Unreadable:
-                continue
-            if is_seen_by(service, requester, current):
-                found.append(current)
-            if len(found) == at_most:
-                return found, last.removeprefix(owner)
-        if len(page) < LISTED_AT_MOST:
-            return found, None
-    return found, None if last is None else last.removeprefix(owner)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
+from litestar.params import QueryParameter
 from msgspec import Meta, Struct
 
 from flows import elicit
@@ -20,6 +21,11 @@ from flows.payments.money import Money
 from flows.question import DEFAULT_TIMEOUT, TIMEOUT_AT_MOST, Question
 
 USER_CHARACTERS: Final = 256
+Whose: TypeAlias = Annotated[
+    str | None, QueryParameter(min_length=1, max_length=USER_CHARACTERS)
+]  # a user of the program's
+_AMOUNT_CHARACTERS: Final = 32
+_REASON_CHARACTERS: Final = 500
 _SECONDS_AT_MOST: Final = int(TIMEOUT_AT_MOST.total_seconds())
 
 
@@ -79,18 +85,60 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ToldAccount(Struct, frozen=True, kw_only=True):
-    """An account that the user connected, without its key."""
+    """An account that the user connected, without its token.
+
+    `status` is `connected`, or `lapsed`: then the user is to connect it again.
+    """
 
     id: str
     provider: str
     label: str
     scopes: tuple[str, ...]
+    status: str
+    connected_at: datetime
+
+
+class AccountList(Struct, frozen=True, kw_only=True):
+    """What the user has connected and lets this program use."""
+
+    accounts: list[ToldAccount]
+
+
+class AccessToken(Struct, frozen=True, kw_only=True):
+    """The token of an account, which works now; `api` is where, and `api_hosts` are its hosts.
+
+    Without `expires_at` the provider has not said how long it works.
+    """
+
+    access_token: str
+    expires_at: datetime | None
+    scopes: tuple[str, ...]
+    api: str
+    api_hosts: tuple[str, ...]
+
+
+class ToldDisconnection(Struct, frozen=True, kw_only=True):
+    """What became of an account.
+
+    Not `ended`: others of your server use it too, so this program alone has lost it. `revoked` is
+    what the provider said; `null` where it takes nothing back. `manage` is where the user can
+    remove it by hand.
+    """
+
+    ended: bool
+    revoked: bool | None = None
+    manage: str | None = None
 
 
 class ToldPayment(Struct, frozen=True, kw_only=True):
-    """A payment; `amount` is in minor units of ISO 4217."""
+    """A payment; `amount` is in minor units of ISO 4217, and so is `refunded`, of it in all.
+
+    `status` is `open`, `spent` once the answer is taken, `refunding`, `refunded`, or `disputed`
+    where a bank has claimed it back.
+    """
 
     id: str
+    question_id: str
     provider: str
     status: str
     amount: int
@@ -98,6 +146,62 @@ class ToldPayment(Struct, frozen=True, kw_only=True):
     what: str
     is_live: bool
     paid_at: datetime
+    refunded: int
+    refunded_at: datetime | None
+
+
+class PaymentPage(Struct, frozen=True, kw_only=True):
+    """Some of the payments, the oldest first; `after` goes on with more."""
+
+    payments: list[ToldPayment]
+    after: str | None = None
+
+
+class WantedRefund(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A refund of all, or of so much in all (`amount`, as text, "3.00").
+
+    `also_spent`: also of a payment whose answer was taken. `reason` is kept, and the provider is
+    told it.
+    """
+
+    amount: Annotated[str, Meta(max_length=_AMOUNT_CHARACTERS)] | None = None
+    reason: Annotated[str, Meta(max_length=_REASON_CHARACTERS)] | None = None
+    also_spent: bool = False
+
+
+class WebhookState(StrEnum):
+    """What became of a delivery."""
+
+    APPLIED = "applied"
+    WAITING = "waiting"  # about what is not known here yet: the provider is asked
+    REPEATED = "repeated"
+    REFUSED = "refused"  # its `why` says which fact was another than asked
+    UNKNOWN = "unknown"
+    IGNORED = "ignored"  # of a kind that nothing follows from
+
+
+class ToldWebhook(Struct, frozen=True, kw_only=True):
+    """A delivery of a payment provider's; its `body` is told by its id alone."""
+
+    id: str
+    provider: str
+    event: str | None
+    event_id: str
+    question_id: str | None
+    status: WebhookState
+    why: str | None
+    received_at: datetime
+    replayed_at: datetime | None
+    erased_at: datetime
+    is_whole: bool
+    body: str | None = None
+
+
+class WebhookPage(Struct, frozen=True, kw_only=True):
+    """Some of the deliveries; `after` goes on with more."""
+
+    webhooks: list[ToldWebhook]
+    after: str | None = None
 
 
 class QuestionState(Struct, frozen=True, kw_only=True):

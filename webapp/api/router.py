@@ -14,15 +14,18 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 
-from flows.errors import ElicitError, InvalidSchema, NotConfigured
+from flows.errors import ElicitError, Failed, InvalidSchema, NotConfigured
 from webapp.api.access import (
     PERSON_HEADER,
     AccessTokenRefused,
     IssuerUnavailable,
     Paces,
-    requester_of,
+    requester,
 )
+from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
 from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
+from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
+from webapp.api.proxy import ProviderFailed, proxied
 from webapp.api.questions import list_questions, new_question, question_events, read_question
 from webapp.api.reference import ReferencePage
 from webapp.api.resolving import (
@@ -32,6 +35,7 @@ from webapp.api.resolving import (
     confirm_user_code,
     take_answer,
 )
+from webapp.api.webhooks import list_webhooks, read_webhook, replay_webhook
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.parts import AnyRequest, bring, part, provided
 from webapp.http.rate_limit import TooOften
@@ -53,7 +57,10 @@ _HEADERS: Final = {
 }
 # What is the tool author's or the operator's fault elsewhere is the program's here.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
-PATHS: Final = ("/api/questions", "/api/approvals", "/api/reference")
+PATHS: Final = tuple(
+    f"/api/{resource}"
+    for resource in ("questions", "approvals", "accounts", "payments", "webhooks", "reference")
+)
 
 
 class ApiRoutes:
@@ -106,10 +113,21 @@ def api() -> Litestar:
             list_approvals,
             clear_approvals,
             revoke_approval,
+            list_accounts,
+            read_account,
+            disconnect_account,
+            read_token,
+            proxied,
+            list_payments,
+            read_payment,
+            refund_payment,
+            list_webhooks,
+            read_webhook,
+            replay_webhook,
         ],
         dependencies={
             **provided(service="service"),
-            "requester": Provide(requester_of, sync_to_thread=False),
+            "requester": Provide(requester, sync_to_thread=False),
         },
         exception_handlers={Exception: details, HTTPException: details},
         response_headers=_HEADERS,
@@ -162,6 +180,8 @@ def _problem(error: Exception) -> Response[Any] | None:
             told.headers["retry-after"] = str(RETRY_SECONDS)
         case ElicitError() if type(error) in _STATUS:
             told = problem(_STATUS[type(error)], detail=str(error), code=error.name)
+        case Failed() | ProviderFailed() | RefundNotDone():  # the other side's, not ours
+            told = problem(error.http_status, detail=str(error), code=error.name)
         case RecursionError():  # in whatever reads JSON
             told = problem(400, detail="The body is nested too deeply.", code="INVALID_INPUT")
         case ValidationException():

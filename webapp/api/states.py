@@ -58,7 +58,7 @@ async def told(
             return replace(state, account=await _account(service, id))
         case "receipt":
             paid = await service.kinds.payments.paid(current)
-            return replace(state, payment=None if paid is None else _payment(paid))
+            return replace(state, payment=None if paid is None else told_payment(paid))
         case None:
             return replace(state, content=current.content)
 
@@ -73,7 +73,7 @@ async def told_known(service: Service, known: Known) -> QuestionState:
             id = str(_facts(content).get("connection"))
             return replace(state, account=await _account(service, id))
         case "receipt":
-            return replace(state, payment=_payment(msgspec.convert(content, Payment)))
+            return replace(state, payment=told_payment(msgspec.convert(content, Payment)))
         case None:
             return replace(state, content=content)
 
@@ -83,12 +83,24 @@ async def _account(service: Service, id: str) -> ToldAccount | None:
     found = await service.elicitations.read(Connection, owner=owner_of(id), id=id)
     if found is None or not found.is_connected:
         return None
-    return ToldAccount(id=found.id, provider=found.provider, label=found.label, scopes=found.scopes)
+    return told_account(found)
 
 
-def _payment(paid: Payment) -> ToldPayment:
+def told_account(found: Connection) -> ToldAccount:
+    return ToldAccount(
+        id=found.id,
+        provider=found.provider,
+        label=found.label,
+        scopes=found.scopes,
+        status=found.status,
+        connected_at=found.connected_at,
+    )
+
+
+def told_payment(paid: Payment) -> ToldPayment:
     return ToldPayment(
         id=paid.id,
+        question_id=paid.elicitation_id,
         provider=paid.seller,
         status=paid.status.value,
         amount=paid.amount,
@@ -96,6 +108,8 @@ def _payment(paid: Payment) -> ToldPayment:
         what=paid.what,
         is_live=paid.is_live,
         paid_at=paid.paid_at,
+        refunded=paid.refunded,
+        refunded_at=paid.refunded_at,
     )
 
 

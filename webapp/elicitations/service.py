@@ -328,6 +328,7 @@ class Elicitations:
         """Finish what was begun and whose caller has left."""
         if self._works:
             await asyncio.wait(tuple(self._works))
+        await self.plugins.aclose()
 
     async def whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it to its end, also when the caller is cancelled meanwhile."""
@@ -360,6 +361,8 @@ class Elicitations:
         if changed.status.is_final:
             _log.info("elicitation.settled", extra={**_told(changed), "status": status})
             self.observer.settled(changed.kind, status)
+            if self.plugins.hear_ends:
+                self.plugins.settled(changed)
         else:
             _log.info("elicitation.moved", extra={**_told(changed), "status": status})
 

@@ -190,6 +190,7 @@ class Outbound:
         request: httpx.Request,
         *,
         bytes_at_most: int = REPLY_BYTES_AT_MOST,
+        seconds_at_most: float = SECONDS_A_REQUEST,
         is_operators: bool = True,
         is_authors: bool = False,
         operation: str = _FETCH,
@@ -209,6 +210,7 @@ class Outbound:
             reply = await self._send(
                 request,
                 bytes_at_most=bytes_at_most,
+                seconds_at_most=seconds_at_most,
                 is_operators=is_operators,
                 is_authors=is_authors,
             )
@@ -221,12 +223,18 @@ class Outbound:
         return next((n for begins, n in self._names.items() if address.startswith(begins)), OTHER)
 
     async def _send(
-        self, request: httpx.Request, *, bytes_at_most: int, is_operators: bool, is_authors: bool
+        self,
+        request: httpx.Request,
+        *,
+        bytes_at_most: int,
+        seconds_at_most: float,
+        is_operators: bool,
+        is_authors: bool,
     ) -> httpx.Response:
         assert self._client is not None
         request.headers.update(UNPACKED)
         try:
-            async with asyncio.timeout(SECONDS_A_REQUEST):
+            async with asyncio.timeout(seconds_at_most):
                 trusted = self._trusted if is_operators and not is_authors else ()
                 await self._check_address(request.url, trusted=trusted, is_operators=is_operators)
                 reply = await self._client.send(request, stream=True, follow_redirects=False)

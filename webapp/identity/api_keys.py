@@ -4,7 +4,7 @@ What could go wrong: a key that leaks. So a store holds a keyed hash of it and n
 is shown once; it has an end, and is over at once when it is revoked, as the store is asked at each
 request. Scanners of repositories find it by its prefix, and its checksum tells them, and us without
 asking the store, that it is one. And a key that asks and answers itself: its scopes let it do one
-of the two.
+of the two. What moves money or shows the token of an account is a scope of its own.
 """
 
 import re
@@ -39,8 +39,18 @@ _PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 class KeyScope(StrEnum):
     """What a key may do; each word is one of `--scopes`."""
 
-    ASK = "ask"  # put questions, and read and cancel its own
+    ASK = "ask"  # put questions, read and cancel its own, and use what came of them
+    TOKENS = "tokens"  # be told the token of an account, beside asking
+    REFUND = "refund"  # give back what was paid, beside asking
     APPROVE = "approve"  # answer forms and confirmations of the owners that it names
+    OPERATE = "operate"  # read what providers sent, and take it once more
+
+
+_ALONE: Final = {
+    KeyScope.APPROVE: "a key that approves may do nothing else, or it could answer what it asks",
+    KeyScope.OPERATE: "a key that operates may do nothing else: it is nobody's program",
+}
+_BESIDE_ASKING: Final = frozenset({KeyScope.TOKENS, KeyScope.REFUND})
 
 
 class ApiKeyRefused(ElicitError):
@@ -154,11 +164,14 @@ def _must_make_a_key(
         )
     if not scopes:
         raise ValueError("a key needs a scope, such as --scopes ask")
-    if KeyScope.APPROVE in scopes and len(set(scopes)) > 1:
-        raise ValueError(
-            "a key that approves may do nothing else, or it could answer what it asks: make two"
-        )
+    for scope, why in _ALONE.items():
+        if scope in scopes and len(set(scopes)) > 1:
+            raise ValueError(f"{why}: make two")
+    if _BESIDE_ASKING & set(scopes) and KeyScope.ASK not in scopes:
+        raise ValueError("tokens and refund stand beside ask: --scopes ask,tokens")
     if KeyScope.APPROVE in scopes and not owners:
         raise ValueError("a key that approves names whose questions those are: --owner USER")
+    if KeyScope.OPERATE in scopes and owners:
+        raise ValueError("a key that operates is for no user: leave --owner out")
     if not all(map(is_user_id, owners)):
         raise ValueError("an owner is the id of one of your users, of 1 to 256 characters")

@@ -84,16 +84,19 @@ class Words(Generic[AuditedT]):
         """An entry for each that comes to another word by being written."""
         found = list[Entry]()
         for value in values:
-            kind = self._kind(value)
-            word = word_of(kind, value)
-            if word is None or value.owner == SERVICE or word == await self._former(value, kind):
+            kind = self._kinds[cast("type[Struct]", type(value))]
+            if kind not in _AUDITED or value.owner == SERVICE:
                 continue
-            about = value.id.removeprefix(value.owner)
-            found.append(_entry(value, Entry(kind=kind, what=word, about=about)))
+            word = word_of(kind, value)
+            if word is not None and word != await self._former(value, kind):
+                about = value.id.removeprefix(value.owner)
+                found.append(_entry(value, Entry(kind=kind, what=word, about=about)))
         return found
 
     def remember(self, value: AuditedT, *, version: int) -> None:
-        kind = self._kind(value)
+        kind = self._kinds[cast("type[Struct]", type(value))]
+        if kind not in _AUDITED:
+            return
         word = word_of(kind, value)
         if word is None:
             return
@@ -111,14 +114,9 @@ class Words(Generic[AuditedT]):
         found = await self._stored(value)
         return None if found is None else word_of(kind, found)
 
-    def _kind(self, value: AuditedT) -> str:
-        return self._kinds[cast("type[Struct]", type(value))]
-
 
 def word_of(kind: str, value: object) -> str | None:
-    """At which word a row stands; None for a kind that nothing is told of."""
-    if kind not in _AUDITED:
-        return None
+    """At which word a row of such a kind stands."""
     if isinstance(value, Elicitation):
         if value.delivered_at is not None:
             return "delivered"

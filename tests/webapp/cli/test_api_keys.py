@@ -44,7 +44,10 @@ def test_a_revoked_key_is_listed_as_such(home: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("new", "shop", "--scopes", "read", "--expires", "90d"), "the scopes are ask, approve"),
+        (
+            ("new", "shop", "--scopes", "read", "--expires", "90d"),
+            "scopes are ask, tokens, refund, approve, operate",
+        ),
         (("new", "x", "--scopes", "ask,approve", "--expires", "9d", "--owner", "a"), "make two"),
         (("new", "x", "--scopes", "approve", "--expires", "9d"), "--owner USER"),
     ],

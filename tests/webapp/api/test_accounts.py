@@ -1,0 +1,154 @@
+"""What a program does with the accounts that its users have connected."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from flows.oauth.connection import Connection, lapse
+from flows.providers import github
+from tests.support.api_program import ACCOUNT, Program, program_at
+from tests.support.asking_env import AskingEnv
+from webapp.identity.api_keys import KeyScope
+
+ANN = {"user": "ann"}
+
+
+@pytest.fixture
+async def teller(here: AskingEnv) -> AsyncIterator[Program]:
+    """The shop with a key that may be told tokens."""
+    async with program_at(here, also=(KeyScope.TOKENS,)) as program:
+        yield program
+
+
+async def listed(program: Program, user: str = "ann") -> list[dict[str, Any]]:
+    answer = await program.at("accounts", params={"user": user})
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["accounts"]
+    return found
+
+
+async def kept(here: AskingEnv) -> Connection:
+    (found,) = await here.connections()
+    return found
+
+
+async def test_what_a_user_has_connected_is_listed_and_read_without_its_key(
+    here: AskingEnv, shop: Program
+) -> None:
+    id = await shop.connected(here)
+    (told,) = await listed(shop)
+    assert (told["id"], told["provider"], told["status"]) == (id, "github", "connected")
+    read = await shop.at(f"accounts/{id}", params=ANN)
+    assert read.json() == told
+    assert (await kept(here)).access_token not in read.text
+    assert await listed(shop, "bob") == []
+
+
+async def test_an_account_is_seen_by_the_program_that_asked_and_by_no_other(
+    here: AskingEnv, shop: Program
+) -> None:
+    id = await shop.connected(here)
+    async with program_at(here, program="other") as other:
+        assert await listed(other) == []
+        for verb in ("", "/proxy"):
+            refused = await other.at(f"accounts/{id}{verb}", params={**ANN, "url": "https://a.io/"})
+            assert (refused.status_code, refused.json()["code"]) == (404, "NO_SUCH_ACCOUNT")
+
+
+async def test_what_a_user_lets_a_tool_use_a_program_does_not_get(
+    here: AskingEnv, shop: Program
+) -> None:
+    async def look() -> str:
+        return (await elicit.oauth(github, scopes=["repo"])).label
+
+    block = here.begin(look)
+    await (await here.guest()).connect((await block.link()).url)
+    await block
+    assert await listed(shop) == []
+    assert (await shop.at(f"accounts/{(await kept(here)).id}", params=ANN)).status_code == 404
+
+
+async def test_who_stops_sharing_it_with_the_program_has_taken_it_away(
+    here: AskingEnv, teller: Program
+) -> None:
+    id = await teller.connected(here)
+    found = await kept(here)
+    await here.service.kinds.accounts.connections.unshare(found.owner, id, found.tools[0])
+    assert await listed(teller) == []
+    assert (await teller.at(f"accounts/{id}/token", params=ANN)).status_code == 404
+
+
+async def test_a_token_is_told_to_a_key_with_that_scope_alone(
+    here: AskingEnv, shop: Program, teller: Program
+) -> None:
+    id = await shop.connected(here)
+    refused = await shop.at(f"accounts/{id}/token", params=ANN)
+    assert (refused.status_code, "tokens" in refused.json()["detail"]) == (403, True)
+    told = (await teller.at(f"accounts/{id}/token", params=ANN)).json()
+    assert told["access_token"] == (await kept(here)).access_token
+    assert told["api_hosts"] == [told["api"].removesuffix("/github/api")]
+    assert "refresh_token" not in told
+
+
+async def test_a_token_that_is_over_is_renewed_before_it_is_told(
+    here: AskingEnv, teller: Program
+) -> None:
+    id = await teller.connected(here)
+    before = (await kept(here)).access_token
+    here.clock.tick(hours=2)
+    told = (await teller.at(f"accounts/{id}/token", params=ANN)).json()
+    assert before != told["access_token"] == (await kept(here)).access_token
+
+
+async def test_of_an_account_that_works_no_more_the_program_is_told_to_ask_again(
+    here: AskingEnv, teller: Program
+) -> None:
+    id = await teller.connected(here)
+    await here.service.elicitations.write(lapse(await kept(here), now=here.clock()))
+    assert [one["status"] for one in await listed(teller)] == ["lapsed"]
+    for verb in ("token", "proxy"):
+        told = await teller.at(f"accounts/{id}/{verb}", params={**ANN, "url": "https://a.io/"})
+        assert (told.status_code, told.json()["code"]) == (409, "ACCOUNT_LAPSED")
+        assert "kind oauth" in told.json()["detail"]
+
+
+async def test_a_disconnected_account_is_given_back_and_gone(
+    here: AskingEnv, teller: Program
+) -> None:
+    id = await teller.connected(here)
+    gone = await teller.at(f"accounts/{id}", method="DELETE", params=ANN)
+    assert (gone.status_code, gone.json()["ended"], gone.json()["revoked"]) == (200, True, True)
+    assert await listed(teller) == []
+    for method, verb in (("DELETE", ""), ("GET", "/token"), ("POST", "/proxy")):
+        params = {**ANN, "url": "https://a.io/"}
+        told = await teller.at(f"accounts/{id}{verb}", method=method, params=params)
+        assert told.status_code == 404
+    assert (await kept(here)).access_token == ""
+
+
+async def test_what_others_use_too_is_lost_to_the_program_alone(
+    here: AskingEnv, shop: Program
+) -> None:
+    id = await shop.connected(here)
+    async with program_at(here, program="other") as other:
+        asked = await other.asked(ACCOUNT)
+        await (await here.guest()).allow(asked["url"])
+        assert len(await listed(other)) == 1
+        gone = await other.at(f"accounts/{id}", method="DELETE", params=ANN)
+        assert gone.json() == {"ended": False, "revoked": None, "manage": None}
+        assert await listed(other) == []
+    assert [one["id"] for one in await listed(shop)] == [id]
+
+
+async def test_a_key_for_one_user_needs_no_user_and_reaches_no_other(
+    here: AskingEnv, shop: Program
+) -> None:
+    ann, bob = await shop.connected(here), await shop.connected(here, user="bob")
+    assert (await shop.at("accounts")).status_code == 400
+    async with program_at(here, owners=("ann",)) as anns:
+        assert [one["id"] for one in (await anns.at("accounts")).json()["accounts"]] == [ann]
+        assert (await anns.at(f"accounts/{ann}")).status_code == 200
+        assert (await anns.at(f"accounts/{bob}")).status_code == 404
+        assert (await anns.at(f"accounts/{bob}", params={"user": "bob"})).status_code == 403

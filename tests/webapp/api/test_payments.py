@@ -1,0 +1,144 @@
+"""What a program reads of its users' payments, and refunds."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from flows import elicit
+from flows.payments.money import Money
+from tests.support.api_program import Program, program_at
+from tests.support.asking_env import AskingEnv
+from tests.support.mcp_server import TLS
+from webapp.identity.api_keys import KeyScope
+
+ANN = {"user": "ann"}
+
+
+@pytest.fixture
+async def till(here: AskingEnv) -> AsyncIterator[Program]:
+    """The shop with a key that may refund."""
+    async with program_at(here, also=(KeyScope.REFUND,)) as program:
+        yield program
+
+
+async def listed(program: Program, **query: Any) -> list[dict[str, Any]]:
+    answer = await program.at("payments", params={**ANN, **query})
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["payments"]
+    return found
+
+
+async def refunded(program: Program, id: str, **body: Any) -> httpx.Response:
+    return await program.at(f"payments/{id}/refund", method="POST", params=ANN, json=body)
+
+
+async def given_at_the_provider(here: AskingEnv) -> list[int]:
+    """The amounts that the provider has refunded."""
+    about = {"authorization": f"Bearer {here.sandbox.stripe_key}"}
+    async with httpx.AsyncClient(verify=TLS) as client:
+        told = (await client.get(f"{here.sandbox.url}/stripe/v1/refunds", headers=about)).json()
+    return [one["amount"] for one in told["data"]]
+
+
+async def test_what_a_user_paid_is_listed_and_read(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.paid(here)
+    (told,) = await listed(shop)
+    assert told == asked["payment"]
+    assert (told["question_id"], told["status"], told["refunded"]) == (asked["id"], "open", 0)
+    assert (await shop.at(f"payments/{told['id']}", params=ANN)).json() == told
+    assert await listed(shop, status="spent") == []
+    await shop.post(asked["id"], "taken")
+    assert [one["id"] for one in await listed(shop, status="spent")] == [told["id"]]
+
+
+async def test_a_list_goes_on_behind_its_page(here: AskingEnv, shop: Program) -> None:
+    ids = [(await shop.paid(here))["payment"]["id"] for _ in range(3)]
+    page = (await shop.at("payments", params={**ANN, "limit": 2})).json()
+    rest = (await shop.at("payments", params={**ANN, "after": page["after"]})).json()
+    assert (len(page["payments"]), len(rest["payments"])) == (2, 1)
+    assert {one["id"] for one in page["payments"] + rest["payments"]} == set(ids)
+    assert rest["after"] is None
+
+
+async def test_what_a_tool_or_another_program_was_paid_is_not_seen(
+    here: AskingEnv, shop: Program, till: Program
+) -> None:
+    async def buy() -> str:
+        return (await elicit.payment(Money("9.00", "EUR"), "Premium report")).id
+
+    block = here.begin(buy)
+    await (await here.guest()).pay((await block.link()).url)
+    paid = await block
+    async with program_at(here, program="other") as other:
+        others = (await other.paid(here))["payment"]["id"]
+    assert await listed(shop) == []
+    for id in (paid, others):
+        assert (await shop.at(f"payments/{id}", params=ANN)).status_code == 404
+        refused = await refunded(till, id, also_spent=True)
+        assert (refused.status_code, refused.json()["code"]) == (404, "NO_SUCH_PAYMENT")
+    assert await given_at_the_provider(here) == []
+
+
+async def test_a_refund_needs_a_key_with_that_scope(here: AskingEnv, shop: Program) -> None:
+    asked = await shop.paid(here)
+    refused = await refunded(shop, asked["payment"]["id"])
+    assert (refused.status_code, "refund" in refused.json()["detail"]) == (403, True)
+    assert await given_at_the_provider(here) == []
+
+
+async def test_a_refund_asked_for_again_is_the_same_refund(here: AskingEnv, till: Program) -> None:
+    id = (await till.paid(here))["payment"]["id"]
+    answers = await asyncio.gather(*(refunded(till, id, reason="Broken.") for _ in range(4)))
+    answers.append(await refunded(till, id))
+    assert {answer.status_code for answer in answers} == {200}
+    told = answers[-1].json()
+    assert (told["status"], told["refunded"]) == ("refunded", 900)
+    assert all(answer.json() == told for answer in answers)
+    assert await given_at_the_provider(here) == [900]
+    assert await listed(till) == [told]
+
+
+async def test_a_part_is_refunded_once_however_often_it_is_asked_for(
+    here: AskingEnv, till: Program
+) -> None:
+    id = (await till.paid(here))["payment"]["id"]
+    for _ in range(2):
+        told = (await refunded(till, id, amount="3.00")).json()
+        assert (told["status"], told["refunded"]) == ("open", 300)
+    assert (await refunded(till, id, amount="5.00")).json()["refunded"] == 500
+    assert sorted(await given_at_the_provider(here)) == [200, 300]
+    assert (await refunded(till, id)).json()["status"] == "refunded"
+    assert sum(await given_at_the_provider(here)) == 900
+
+
+@pytest.mark.parametrize("amount", ["0", "-1.00", "9.01", "1.005", "many", "", "1e9"])
+async def test_what_is_no_part_of_it_is_refused(
+    here: AskingEnv, till: Program, amount: str
+) -> None:
+    id = (await till.paid(here))["payment"]["id"]
+    refused = await refunded(till, id, amount=amount)
+    assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_INPUT")
+    assert await given_at_the_provider(here) == []
+
+
+async def test_what_was_taken_is_refunded_only_if_that_is_meant(
+    here: AskingEnv, till: Program
+) -> None:
+    asked = await till.paid(here)
+    await till.post(asked["id"], "taken")
+    refused = await refunded(till, asked["payment"]["id"])
+    assert (refused.status_code, refused.json()["code"]) == (409, "NOT_REFUNDABLE")
+    assert "also_spent" in refused.json()["detail"]
+    told = await refunded(till, asked["payment"]["id"], also_spent=True)
+    assert (told.status_code, told.json()["status"]) == (200, "refunded")
+
+
+async def test_what_is_refunded_is_not_taken_any_more(here: AskingEnv, till: Program) -> None:
+    asked = await till.paid(here)
+    await refunded(till, asked["payment"]["id"])
+    await till.post(asked["id"], "taken")
+    (told,) = await listed(till)
+    assert told["status"] == "refunded"

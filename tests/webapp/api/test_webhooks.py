@@ -1,0 +1,95 @@
+"""The webhook log, as a program of the operator's reads it."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.api_program import Program, program_at
+from tests.support.asking_env import AskingEnv
+from webapp.identity.api_keys import KeyScope
+from webapp.records.values import StoredWebhook
+
+
+@pytest.fixture
+async def desk(here: AskingEnv) -> AsyncIterator[Program]:
+    async with program_at(here, program="desk", scope=KeyScope.OPERATE) as program:
+        yield program
+
+
+async def listed(desk: Program, **query: Any) -> list[dict[str, Any]]:
+    answer = await desk.at("webhooks", params=query)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["webhooks"]
+    return found
+
+
+async def kept(here: AskingEnv) -> dict[str, StoredWebhook]:
+    return {hook.id: hook for hook in await here.service.inbox.hooks()}
+
+
+async def test_what_came_is_listed_without_its_body_and_read_with_it(
+    here: AskingEnv, shop: Program, desk: Program
+) -> None:
+    asked = await shop.paid(here)
+    told = {one["id"]: one for one in await listed(desk)}
+    there = await kept(here)
+    assert told.keys() == there.keys()
+    (paid,) = [one for one in told.values() if one["question_id"] == asked["id"]]
+    assert (paid["provider"], paid["status"], paid["body"]) == ("stripe", "applied", None)
+    read = (await desk.at(f"webhooks/{paid['id']}")).json()
+    assert read == {**paid, "body": there[paid["id"]].body}
+    assert asked["id"] in read["body"]
+
+
+async def test_the_log_is_read_by_provider_by_status_and_page_by_page(
+    here: AskingEnv, shop: Program, desk: Program
+) -> None:
+    for user in ("ann", "bob", "eve"):
+        await shop.paid(here, user=user)
+    ids = set(await kept(here))
+    assert {one["id"] for one in await listed(desk, provider="stripe")} == ids
+    assert await listed(desk, provider="paypal") == []
+    assert await listed(desk, status="refused") == []
+    seen, about = list[str](), {"limit": "1"}
+    for _ in ids:
+        page = (await desk.at("webhooks", params=about)).json()
+        seen += [one["id"] for one in page["webhooks"]]
+        about["after"] = page["after"]
+    assert sorted(seen) == sorted(ids)
+
+
+async def test_a_replay_settles_and_pays_nothing_twice(
+    here: AskingEnv, shop: Program, desk: Program
+) -> None:
+    asked = await shop.paid(here)
+    before = await shop.read(asked["id"])
+    for one in await listed(desk):
+        again = await desk.at(f"webhooks/{one['id']}/replay", method="POST")
+        assert (again.status_code, again.json()["status"]) == (200, one["status"])
+        assert again.json()["replayed_at"] is not None
+    assert await shop.read(asked["id"]) == before
+    assert len((await shop.at("payments", params={"user": "ann"})).json()["payments"]) == 1
+
+
+async def test_it_is_for_a_key_that_operates_and_that_key_asks_nothing(
+    here: AskingEnv, shop: Program, desk: Program
+) -> None:
+    await shop.paid(here)
+    (one, *_) = await listed(desk)
+    for method, path in (
+        ("GET", "webhooks"),
+        ("GET", f"webhooks/{one['id']}"),
+        ("POST", f"webhooks/{one['id']}/replay"),
+    ):
+        assert (await shop.at(path, method=method)).status_code == 403
+    for path in ("questions", "accounts", "payments"):
+        assert (await desk.at(path, params={"user": "ann"})).status_code == 403
+    assert (await kept(here))[one["id"]].replayed_at is None
+
+
+@pytest.mark.parametrize("id", ["~", "~nothing", "nothing", "A" * 44])
+async def test_an_id_of_nothing_is_404(desk: Program, id: str) -> None:
+    for method, verb in (("GET", ""), ("POST", "/replay")):
+        refused = await desk.at(f"webhooks/{id}{verb}", method=method)
+        assert (refused.status_code, refused.json()["code"]) == (404, "NO_SUCH_WEBHOOK")

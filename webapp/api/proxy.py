@@ -1,0 +1,238 @@
+"""The proxy: a program's request to an account's provider, which gets the account's token here.
+
+What could go wrong: the token leaves. By the address: only what the account itself adds it to is
+gone to, by no other spelling of it, and a redirect is told and not followed. By an answer that
+repeats it: it stands there as stars. And a provider that ties us up: an answer has a size and a
+time, and each program so many requests at once.
+
+Another one: an answer that a browser would take for ours. What it says of a connection, a cookie or
+an origin is left out, and our own headers stand over it.
+"""
+
+from collections.abc import AsyncGenerator, Iterable
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any, Final, cast
+
+import httpx
+from litestar import HttpMethod, Response, route
+from litestar.di import NamedDependency
+from litestar.params import FromPath, QueryParameter
+
+from flows.errors import ElicitError, Failed, InvalidQuestion
+from flows.oauth.account import BearerAuth
+from flows.oauth.connection import Connection
+from flows.origin import URL_AT_MOST, origin_of
+from webapp.api.access import Paces, Requester, holds
+from webapp.api.accounts import user_of_accounts, working_account_of
+from webapp.api.representations import Whose
+from webapp.http.parts import AnyRequest, part
+from webapp.identity.api_keys import KeyScope
+from webapp.service import Service
+
+REQUEST_BYTES_AT_MOST: Final = 1024 * 1024
+ANSWER_BYTES_AT_MOST: Final = 4 * 1024 * 1024
+SECONDS_AT_MOST: Final = 30.0
+_STARS: Final = b"***"
+_OF_THE_CONNECTION: Final = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
+        *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length"),
+    }
+)
+# What says who the program is to us, or what a proxy on the way to us has added.
+_OURS: Final = frozenset(
+    {
+        *("authorization", "user-access-token", "cookie", "host", "expect", "accept-encoding"),
+        *("origin", "referer", "forwarded", "via", "x-real-ip"),
+    }
+)
+_FORWARDED: Final = ("x-forwarded-", "sec-", "x-elicit-")
+# What a browser would take for a word of this origin.
+_OF_AN_ORIGIN: Final = frozenset(
+    {
+        *("set-cookie", "set-cookie2", "clear-site-data", "strict-transport-security", "alt-svc"),
+        *("content-security-policy", "content-security-policy-report-only", "refresh"),
+        *("referrer-policy", "x-content-type-options", "cache-control", "service-worker-allowed"),
+        *("content-encoding", "server", "date", "nel", "report-to", "reporting-endpoints"),
+    }
+)
+_ALLOWED_ELSEWHERE: Final = "access-control-"
+_METHODS: Final = (
+    *(HttpMethod.GET, HttpMethod.HEAD, HttpMethod.POST, HttpMethod.PUT),
+    *(HttpMethod.PATCH, HttpMethod.DELETE),
+)
+
+
+class NotTheProvider(InvalidQuestion):
+    """An address that the account's token does not go to."""
+
+    name = "NOT_THE_PROVIDER"
+
+
+class ProviderFailed(ElicitError):
+    """The account's provider was asked and gave no answer that could be passed on."""
+
+    name = "PROVIDER_FAILED"
+    http_status = 502
+
+
+class ProviderTooSlow(ProviderFailed):
+    """It took too long; what it was asked for may have happened."""
+
+    name = "PROVIDER_TOO_SLOW"
+    http_status = 504
+
+
+_paces: Any = part("paces")
+
+
+@route(
+    "/api/accounts/{account_id:str}/proxy",
+    http_method=list(_METHODS),
+    guards=[holds(KeyScope.ASK)],
+    request_max_body_size=REQUEST_BYTES_AT_MOST,
+    status_code=HTTPStatus.OK,
+)
+async def proxied(
+    request: AnyRequest,
+    *,
+    account_id: FromPath[str],
+    url: Annotated[str, QueryParameter(min_length=1, max_length=URL_AT_MOST)],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
+    user: Whose = None,
+) -> Response[bytes]:
+    """Send this request on to `url` at the account's provider, with the account's token.
+
+    Its method, body and headers go there, and the provider's status, headers and body come back.
+    A redirect is not followed.
+    """
+    paces = cast("Paces", _paces(request))
+    with paces.proxied.one(requester.program.id):
+        body = await request.body()
+        found = await working_account_of(service, requester, account_id, user=user)
+        auth = _auth(service, requester, found)
+        asked = httpx.Request(
+            request.method,
+            _checked(url, auth),
+            headers=_sent_on(request.headers.multi_items()),
+            content=body or None,
+            extensions={"timeout": httpx.Timeout(SECONDS_AT_MOST).as_dict()},
+        )
+        reply, tokens = await _answer(service, found, asked, auth=auth)
+    return _told(reply, tokens=tokens, is_head=request.method == HttpMethod.HEAD)
+
+
+def _auth(service: Service, requester: Requester, found: Connection) -> BearerAuth:
+    accounts = service.kinds.accounts
+    provider = accounts.connections.provider(found)
+    assert provider is not None  # of an account that works
+    tool, client = user_of_accounts(requester)
+    return BearerAuth(
+        found.access_token,
+        origins=provider.api_hosts,
+        renew=partial(_newer, service, found, tool=tool, client=client),
+    )
+
+
+async def _newer(service: Service, found: Connection, refused: str, **whose: Any) -> str | None:
+    keys = service.kinds.accounts.keys
+    return await keys.instead_of(found.owner, found.id, refused=refused, **whose)
+
+
+def _checked(url: str, auth: BearerAuth) -> httpx.URL:
+    """Raises NotTheProvider, which says what an address has to be."""
+    try:
+        origin_of(url)
+        found = httpx.URL(url)
+    except (InvalidQuestion, httpx.InvalidURL) as error:
+        raise NotTheProvider(f"url: {error}") from None
+    if found.fragment or not auth.is_for(found):
+        raise NotTheProvider(
+            "url is not at one of the hosts of this account's provider, to which alone its "
+            "token goes: write the whole https address, without a fragment."
+        )
+    return found
+
+
+def _sent_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    pairs = [(name.lower(), value) for name, value in headers]
+    kept = _without_the_connections(pairs)
+    return [pair for pair in kept if pair[0] not in _OURS and not pair[0].startswith(_FORWARDED)]
+
+
+def _without_the_connections(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What concerns one connection alone (RFC 9110, 7.6.1) goes no further."""
+    named = {
+        word.strip().lower()
+        for name, value in pairs
+        if name == "connection"
+        for word in value.split(",")
+    }
+    return [pair for pair in pairs if pair[0] not in _OF_THE_CONNECTION | named]
+
+
+async def _answer(
+    service: Service, found: Connection, asked: httpx.Request, *, auth: BearerAuth
+) -> tuple[httpx.Response, set[str]]:
+    """What the provider says, and every token that it was sent. Raises ProviderFailed."""
+    client = service.kinds.accounts.connections.client(found)
+    is_authors = client is None or not client.is_operators
+    flow: AsyncGenerator[httpx.Request, httpx.Response] = auth.async_auth_flow(asked)
+    tokens = set[str]()
+    try:
+        request = await anext(flow)
+        while True:
+            tokens.add(request.headers["authorization"].removeprefix("Bearer "))
+            reply = await service.outbound.send(
+                request,
+                bytes_at_most=ANSWER_BYTES_AT_MOST,
+                seconds_at_most=SECONDS_AT_MOST,
+                is_authors=is_authors,
+                operation="proxy",
+                provider="other" if is_authors else found.provider,
+            )
+            try:
+                request = await flow.asend(reply)
+            except StopAsyncIteration:
+                return reply, tokens
+    except httpx.TimeoutException:
+        raise ProviderTooSlow(
+            f"The provider gave no whole answer in {SECONDS_AT_MOST:.0f} seconds; what it was "
+            "asked for may have happened all the same: look before you send it again."
+        ) from None
+    except httpx.HTTPError as error:
+        raise ProviderFailed(
+            f"The provider could not be talked to ({type(error).__name__}): try again later."
+        ) from None
+    except Failed as error:
+        raise ProviderFailed(str(error)) from None
+    finally:
+        await flow.aclose()
+
+
+def _told(reply: httpx.Response, *, tokens: set[str], is_head: bool) -> Response[bytes]:
+    if not HTTPStatus.OK <= reply.status_code < 600:
+        raise ProviderFailed("The provider's answer has a status that is none.")
+    pairs = [
+        (name.decode("latin-1").lower(), _starred(value, tokens).decode("latin-1"))
+        for name, value in reply.headers.raw
+    ]
+    headers: dict[str, str] = {}
+    for name, value in _without_the_connections(pairs):
+        if name not in _OF_AN_ORIGIN and not name.startswith(_ALLOWED_ELSEWHERE):
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    has_none = is_head or reply.status_code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+    return Response(
+        b"" if has_none else _starred(reply.content, tokens),
+        status_code=reply.status_code,
+        media_type=headers.get("content-type", "application/octet-stream"),
+        headers=headers,
+    )
+
+
+def _starred(text: bytes, tokens: set[str]) -> bytes:
+    for token in tokens:
+        text = text.replace(token.encode(), _STARS)
+    return text

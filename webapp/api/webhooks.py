@@ -1,0 +1,104 @@
+"""The routes of the webhook log: what payment providers sent, and taking it once more.
+
+What could go wrong: somebody's address in a list. So a list says what came and what became of it;
+the body, which may name who paid, stands in what is asked for by its id alone. And a replay that
+pays twice: it goes the way of the delivery itself, which does nothing that was done.
+"""
+
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from litestar import get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, QueryParameter
+
+from flows.errors import ElicitError
+from webapp.api.access import holds
+from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
+from webapp.api.representations import ToldWebhook, WebhookPage, WebhookState
+from webapp.identity.api_keys import KeyScope
+from webapp.records.ids import owner_of
+from webapp.records.owners import SERVICE
+from webapp.records.values import StoredWebhook
+from webapp.service import Service
+
+_OPERATORS = [holds(KeyScope.OPERATE)]
+_WORD_CHARACTERS: Final = 64
+
+
+class NoSuchWebhook(ElicitError):
+    """An id that is none of a delivery which is kept."""
+
+    name = "NO_SUCH_WEBHOOK"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There is no delivery with this id, or it is kept no more: GET /api/webhooks lists "
+            "those of the last 30 days."
+        )
+
+
+@get("/api/webhooks", guards=_OPERATORS)
+async def list_webhooks(
+    *,
+    service: NamedDependency[Service],
+    provider: Annotated[str | None, QueryParameter(max_length=_WORD_CHARACTERS)] = None,
+    status: FromQuery[WebhookState | None] = None,
+    after: After = None,
+    limit: Limit = LISTED_AT_MOST,
+) -> WebhookPage:
+    """What was verified in the last 30 days, without its bodies; `after` goes on behind a page.
+
+    In the order of the store: each payer's by time. For a key with the scope `operate`.
+    """
+    found, last = await page_of(
+        service,
+        StoredWebhook,
+        owner=None,
+        sees=lambda hook: provider in (None, hook.seller),
+        status=status,
+        after=after,
+        limit=limit,
+    )
+    return WebhookPage(webhooks=[_told(hook) for hook in found], after=last)
+
+
+@get("/api/webhooks/{webhook_id:str}", guards=_OPERATORS)
+async def read_webhook(webhook_id: FromPath[str], service: NamedDependency[Service]) -> ToldWebhook:
+    """One delivery, with its body as it came, until that is erased."""
+    hook = await _hook(service, webhook_id)
+    return _told(hook, body=hook.body)
+
+
+@post("/api/webhooks/{webhook_id:str}/replay", guards=_OPERATORS, status_code=HTTPStatus.OK)
+async def replay_webhook(
+    webhook_id: FromPath[str], service: NamedDependency[Service]
+) -> ToldWebhook:
+    """Take it as if it came now; what it did, it does not do again."""
+    return _told(await service.hooks.replay(await _hook(service, webhook_id)))
+
+
+async def _hook(service: Service, id: str) -> StoredWebhook:
+    owner = SERVICE if id.startswith(SERVICE) else owner_of(id)
+    found = await service.elicitations.read(StoredWebhook, owner=owner, id=id)
+    if found is None:
+        raise NoSuchWebhook
+    return found
+
+
+def _told(hook: StoredWebhook, *, body: str | None = None) -> ToldWebhook:
+    return ToldWebhook(
+        id=hook.id,
+        provider=hook.seller,
+        event=hook.type or None,
+        event_id=hook.event,
+        question_id=hook.elicitation_id or None,
+        status=WebhookState(hook.status),
+        why=hook.why,
+        received_at=hook.received_at,
+        replayed_at=hook.replayed_at,
+        erased_at=hook.erase_at,
+        is_whole=hook.is_whole,
+        body=body,
+    )
