@@ -53,21 +53,6 @@ async def at_every_route(program: Program, id: str) -> dict[str, int]:
     return found
 
 
-async def test_another_programs_question_is_one_that_never_was(
-    here: AskingEnv, shop: Program
-) -> None:
-    asked = await shop.asked(CONFIRM)
-    never = asked["id"][:-4] + "AAAA"
-    async with program_at(here, program="other") as other:
-        assert await at_every_route(other, asked["id"]) == await at_every_route(other, never)
-        statuses = await at_every_route(other, asked["id"])
-        assert {statuses.pop("/answer")} == {403}
-        assert set(statuses.values()) == {404}
-        listed = await other.call("GET", params={"user": "ann"})
-        assert listed.json()["questions"] == []
-    assert (await shop.read(asked["id"]))["status"] == "pending"
-
-
 async def test_a_key_for_one_user_reaches_no_other(here: AskingEnv, shop: Program) -> None:
     asked = await shop.asked(CONFIRM, user="bob")
     async with program_at(here, owners=("ann",)) as anns:

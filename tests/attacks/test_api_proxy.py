@@ -1,0 +1,259 @@
+"""The proxy of the HTTP API, as a program tries to get out of it, and a provider into it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import repeat
+from typing import Any
+
+import httpx
+import pytest
+from pytest_httpx import HTTPXMock, IteratorStream
+
+from tests.support.api_program import Program, program_at
+from tests.support.asking_env import AskingEnv, asking_env
+from tests.support.living import living
+from tests.support.mcp_server import eventually
+from webapp.api.access import PERSON_HEADER, PROXIED_AT_ONCE
+from webapp.api.proxy import ANSWER_BYTES_AT_MOST, REQUEST_BYTES_AT_MOST
+
+PLAYED = "/github/api/played"  # at the provider's host, where a test answers in its place
+ADDRESSES = (
+    "https://evil.example/",
+    "http://{host}.evil.example/",
+    "http://evil.example/{host}",
+    "http://{host}@evil.example/",
+    "http://ann:secret@{host}/",
+    "http://@{host}/",
+    "http://{host}\\@evil.example/",
+    "http:\\\\{host}\\",
+    "http://evil.example\\{host}",
+    "http://{host}%2f@evil.example/",
+    "//{host}/github/api/user",
+    "///{host}/github/api/user",
+    "http:/{host}/github/api/user",
+    "/github/api/user",
+    "{host}/github/api/user",
+    "",
+    "https://{host}/github/api/user",  # the same host by another scheme
+    "http://{name}/github/api/user",  # by its default port
+    "http://{name}:1/github/api/user",
+    "http://{name}:99999/",
+    "http://{name}:{port}0/",
+    "http://localhost:{port}/",
+    "http://127.1:{port}/",
+    "http://2130706433:{port}/",
+    "http://0x7f.0.0.1:{port}/",
+    "http://[::1]:{port}/",
+    "http://[::ffff:127.0.0.1]:{port}/",
+    "http://[fe80::1%25eth0]/",
+    "http://[::1/",
+    "http://①②⑦.⓪.⓪.①:{port}/",
+    "http://xn--pi-jia.github.com/",
+    "http://аpi.github.com/",  # noqa: RUF001 - a Cyrillic letter is the attack
+    "http://169.254.169.254/latest/meta-data/",
+    "http://{host}/\r\nHost: evil.example",
+    "http://{host}/\nX-Evil: 1",
+    "http://{host}/ HTTP/1.1",
+    "http://{host}/\x00",
+    "http://{host}/\x7f",
+    "http://{host}/#fragment",
+    "file:///etc/passwd",
+    "data:text/plain,x",
+    "javascript:alert(1)",
+    "unix:///run/docker.sock",
+    "http://{host}/" + "x" * 8200,
+)
+pytestmark = pytest.mark.httpx_mock(
+    should_mock=lambda request: request.url.path == PLAYED or request.url.host != "127.0.0.1"
+)
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[AskingEnv]:
+    async with living(asking_env()) as here:
+        yield here
+
+
+@pytest.fixture
+async def shop(here: AskingEnv) -> AsyncIterator[Program]:
+    async with program_at(here) as program:
+        yield program
+
+
+@pytest.fixture
+async def account(here: AskingEnv, shop: Program) -> str:
+    return await shop.connected(here)
+
+
+async def called(
+    here: AskingEnv, program: Program, account: str, *, url: str | None = None, **more: Any
+) -> httpx.Response:
+    query = {"user": "ann", "url": f"{here.sandbox.url}{PLAYED}" if url is None else url}
+    method = more.pop("method", "GET")
+    return await program.at(f"accounts/{account}/proxy", method=method, params=query, **more)
+
+
+async def token_of(here: AskingEnv) -> str:
+    (kept,) = await here.connections()
+    return kept.access_token
+
+
+async def test_an_address_leads_to_the_provider_or_nowhere(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
+) -> None:
+    host = here.sandbox.url.removeprefix("http://")
+    name, _, port = host.partition(":")
+    for url in ADDRESSES:
+        meant = url.replace("{host}", host).replace("{name}", name).replace("{port}", port)
+        refused = await called(here, shop, account, url=meant)
+        assert refused.status_code in (400, 414), (url, refused.text)
+    assert not httpx_mock.get_requests()
+
+
+async def test_two_addresses_are_not_one(here: AskingEnv, shop: Program, account: str) -> None:
+    good, bad = f"{here.sandbox.url}/github/api/user", "https://evil.example/"
+    for pair in ((good, bad), (bad, good)):
+        answer = await shop.at(f"accounts/{account}/proxy", params={"user": "ann", "url": [*pair]})
+        assert answer.status_code == 400 or answer.json()["login"] == "octocat"
+
+
+async def test_who_the_program_is_to_us_no_provider_is_told(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
+) -> None:
+    httpx_mock.add_response()
+    about = {
+        "cookie": "user=ann",
+        "x-forwarded-for": "10.0.0.1",
+        "x-forwarded-host": "evil.example",
+        "forwarded": "for=10.0.0.1",
+        "connection": "keep-alive, x-hop",
+        "x-hop": "1",
+        "te": "trailers",
+        "proxy-authorization": "Basic x",
+        "x-mine": "kept",
+    }
+    assert (await called(here, shop, account, headers=about)).status_code == 200
+    (request,) = httpx_mock.get_requests()
+    assert request.headers["authorization"] == f"Bearer {await token_of(here)}"
+    assert request.headers["host"] == here.sandbox.url.removeprefix("http://")
+    assert set(request.headers) <= {
+        *("host", "authorization", "accept", "accept-encoding", "user-agent", "x-mine"),
+        "content-length",
+    }
+    assert shop.key not in str(request.headers.raw)
+
+
+async def test_a_second_length_or_encoding_smuggles_no_request(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
+) -> None:
+    httpx_mock.add_response()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"GET /user HTTP/1.1\r\nHost: x\r\n\r\n"
+
+    answer = await called(here, shop, account, method="POST", content=pieces())
+    assert answer.status_code == 200
+    (request,) = httpx_mock.get_requests()
+    assert request.headers["content-length"] == "31"
+    assert "transfer-encoding" not in request.headers
+
+
+async def test_what_a_provider_says_of_our_origin_is_left_out(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
+) -> None:
+    hostile = {
+        "set-cookie": "user=evil",
+        "clear-site-data": '"*"',
+        "content-security-policy": "default-src *",
+        "x-content-type-options": "off",
+        "cache-control": "public, max-age=31536000",
+        "access-control-allow-origin": "*",
+        "strict-transport-security": "max-age=0",
+        "refresh": "0; url=https://evil.example/",
+        "connection": "x-inside",
+        "x-inside": "1",
+        "content-type": "text/html",
+        "x-theirs": "k\xe9pt",
+    }
+    httpx_mock.add_response(
+        headers=[(name.encode(), value.encode("latin-1")) for name, value in hostile.items()],
+        content=b"<script>alert(1)</script>",
+    )
+    answer = await called(here, shop, account)
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+    assert (answer.headers["content-type"], answer.headers["x-theirs"]) == ("text/html", "képt")
+    kept = {"content-security-policy", "x-content-type-options", "cache-control"}
+    assert not (hostile.keys() - kept - {"content-type", "x-theirs"}) & set(answer.headers)
+
+
+@pytest.mark.parametrize("status", [200, 401, 500])
+async def test_a_token_that_the_provider_repeats_is_not_told(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock, status: int
+) -> None:
+    token = await token_of(here)
+
+    def repeats(request: httpx.Request) -> httpx.Response:
+        said = request.headers["authorization"]
+        return httpx.Response(status, headers={"x-said": said}, json={"you said": said})
+
+    httpx_mock.add_callback(repeats)
+    answer = await called(here, shop, account)
+    assert (answer.status_code, answer.json()) == (status, {"you said": "Bearer ***"})
+    assert token not in answer.text + str(answer.headers)
+
+
+async def test_an_answer_that_is_too_large_endless_or_packed_is_none(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
+) -> None:
+    httpx_mock.add_response(content=b"x" * ANSWER_BYTES_AT_MOST)
+    assert len((await called(here, shop, account)).content) == ANSWER_BYTES_AT_MOST
+    httpx_mock.add_response(content=b"x" * (ANSWER_BYTES_AT_MOST + 1))
+    httpx_mock.add_response(stream=IteratorStream(repeat(b"x" * 65536)))
+    httpx_mock.add_response(headers={"content-encoding": "gzip"}, stream=IteratorStream([b"x"]))
+    for words in ("too large", "too large", "packed"):
+        refused = await called(here, shop, account)
+        assert (refused.status_code, refused.json()["code"]) == (502, "PROVIDER_FAILED")
+        assert words in refused.json()["detail"]
+
+
+async def test_a_body_that_is_too_large_goes_nowhere(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
+) -> None:
+    httpx_mock.add_response()
+    for size, status in ((REQUEST_BYTES_AT_MOST, 200), (REQUEST_BYTES_AT_MOST + 1, 413)):
+        answer = await called(here, shop, account, method="PUT", content=b"x" * size)
+        assert answer.status_code == status
+    assert len(httpx_mock.get_requests()) == 1
+
+
+async def test_a_provider_that_does_not_answer_holds_up_one_program_and_not_the_others(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
+) -> None:
+    may_answer, held = asyncio.Event(), list[httpx.Request]()
+
+    async def waits(request: httpx.Request) -> httpx.Response:
+        held.append(request)
+        await may_answer.wait()
+        return httpx.Response(200)
+
+    httpx_mock.add_callback(waits, is_reusable=True)
+    waiting = [asyncio.create_task(called(here, shop, account)) for _ in range(PROXIED_AT_ONCE)]
+    await eventually(lambda: len(held) == PROXIED_AT_ONCE)
+    refused = await called(here, shop, account)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    async with program_at(here) as calm:
+        answer = await called(here, calm, account, url=f"{here.sandbox.url}/github/api/user")
+        assert answer.json()["login"] == "octocat"
+    may_answer.set()
+    assert {answer.status_code for answer in await asyncio.gather(*waiting)} == {200}
+    assert (await called(here, shop, account)).status_code == 200
+
+
+async def test_a_persons_access_token_reaches_no_provider(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
+) -> None:
+    httpx_mock.add_response(is_optional=True)
+    await called(here, shop, account, headers={PERSON_HEADER: "a-token-of-a-person"})
+    assert not httpx_mock.get_requests()
