@@ -32,14 +32,23 @@ ROOMS = (
         f"flows.{room}"
         for room in (
             *("errors", "origin", "elicitation", "question", "oauth", "webhooks", "providers"),
-            *("payments", "requests", "schema", "kinds", "elicit", "crypto"),
+            *("payments", "requests", "schema", "kinds", "hooks", "elicit", "crypto"),
         )
     ),
     "flows",
     *(
         f"webapp.{room}"
         for room in (
-            *("limits", "printing", "telemetry", "stores", "deadline", "http", "records"),
+            *(
+                "limits",
+                "printing",
+                "importing",
+                "telemetry",
+                "stores",
+                "deadline",
+                "http",
+                "records",
+            ),
             *("elicitations", "oauth", "payments", "logs", "identity", "sandbox", "settings"),
             *("kinds", "completion", "calls", "service", "collector", "coroutines", "sweeper"),
             *("connecting", "command"),

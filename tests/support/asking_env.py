@@ -24,6 +24,7 @@ from webapp.identity.users import Users, Who
 from webapp.sandbox import Sandbox
 from webapp.service import Service
 from webapp.settings.identity import IdentitySettings
+from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import Store
 from webapp.stores.memory import MemoryStore
@@ -115,6 +116,7 @@ async def asking_env(
     server: Any = None,
     store: Store | None = None,
     identity: IdentitySettings | None = None,
+    policies: PolicySettings | None = None,
     sign_in_url: str | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[AskingEnv]:
@@ -122,7 +124,11 @@ async def asking_env(
     async with AsyncExitStack() as stack:
         post = await stack.enter_async_context(httpx.AsyncClient(verify=TLS))
         on = await stack.enter_async_context(ground(clock, deliver=post.send))
-        settings = replace(on.settings, identity=identity or IdentitySettings())
+        settings = replace(
+            on.settings,
+            identity=identity or IdentitySettings(),
+            policies=policies or on.settings.policies,
+        )
         key = object()
         users = Users(
             application=APPLICATION if server is None else server.name,

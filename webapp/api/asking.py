@@ -266,15 +266,9 @@ def _call(
     run_id: str | None = None,
 ) -> Call:
     named = {"key": name} if name is not None else {"request": secrets.token_urlsafe(18)}
-    return Call(
-        elicitations=service.elicitations,
-        links=service.links,
-        completing=service.completing,
-        kinds=service.kinds,
-        outbound=service.outbound,
-        landed=service.bodies.landed,
-        caller=caller,
-        tool=ToolCall(
+    return service.call(
+        caller,
+        ToolCall(
             server=application_of(service),
             tool=client_of(key.program),
             client=key.program,

@@ -22,9 +22,10 @@ from webapp.api.access import (
     AccessTokenRefused,
     IssuerUnavailable,
     Paces,
-    requester_of,
+    requester,
 )
 from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
+from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
 from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
 from webapp.api.proxy import ProviderFailed, proxied
 from webapp.api.questions import list_questions, new_question, question_events, read_question
@@ -60,7 +61,7 @@ _HEADERS: Final = {
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
 PATHS: Final = tuple(
     f"/api/{resource}"
-    for resource in ("questions", "accounts", "payments", "webhooks", "reference")
+    for resource in ("questions", "approvals", "accounts", "payments", "webhooks", "reference")
 )
 
 
@@ -111,6 +112,9 @@ def api() -> Litestar:
             take_answer,
             confirm_user_code,
             answer_question,
+            list_approvals,
+            clear_approvals,
+            revoke_approval,
             list_accounts,
             read_account,
             disconnect_account,
@@ -125,7 +129,7 @@ def api() -> Litestar:
         ],
         dependencies={
             **provided(service="service"),
-            "requester": Provide(requester_of, sync_to_thread=False),
+            "requester": Provide(requester, sync_to_thread=False),
         },
         exception_handlers={Exception: details, HTTPException: details},
         response_headers=_HEADERS,

@@ -1,15 +1,20 @@
 """The kinds of question that this server can carry out, each built once, in sight."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from flows.elicitation.states import Elicitation
+from flows.elicitation.proof import Proof
+from flows.elicitation.states import Completion, Elicitation, Json
 from flows.elicitation.traits import Traits, traits_of
+from flows.errors import InvalidAnswer
+from flows.hooks import HookRefused
 from flows.oauth.provider import Client
+from flows.schema.schema import Fault, Schema, check
+from webapp.elicitations.plugins import Plugins, is_heard
 from webapp.elicitations.question_kind import QuestionKind
 from webapp.kinds.gate import Gates
-from webapp.kinds.page_kind import PageKind
+from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.kinds.quotas import Quotas
 from webapp.kinds.rules import Rules
 from webapp.kinds.secret import SecretPage
@@ -27,6 +32,7 @@ class Kinds:
     forms: PageKind
     gates: Gates
     policies: Quotas
+    plugins: Plugins
     rules: Rules
     others: Mapping[str, QuestionKind] = field(default_factory=dict[str, QuestionKind])
 
@@ -40,6 +46,35 @@ class Kinds:
         """The kind, if our own page takes the answer."""
         kind = self._by_name()[name]
         return kind if isinstance(kind, PageKind) else None
+
+    async def complete(
+        self, asked: Elicitation, answer: Json, proof: Proof, *, ticks: Collection[str] = ()
+    ) -> Completion:
+        """What our page takes the answer of was answered, and the answer fits its schema and rules.
+
+        Raises InvalidAnswer where a plugin refuses it: nothing is settled then.
+        """
+        kind = self.on_page(asked.kind)
+        assert kind is not None, asked.kind
+        if self.plugins.hear_answers and is_heard(asked.kind) and not asked.status.is_final:
+            answer = await self._heard(asked, answer, proof, kind.schema(asked))
+        return await kind.complete(asked, answer, proof, ticks=ticks)
+
+    async def _heard(
+        self, asked: Elicitation, answer: Json, proof: Proof, schema: Schema[Any]
+    ) -> Json:
+        async def verify(content: Json) -> None:
+            faults: Sequence[Fault] = check(schema, content)
+            if not faults and content != answer and has_rules(asked):
+                faults = await self.rules.faults(asked, content)
+            if faults:
+                raise InvalidAnswer([(fault.path, fault.message) for fault in faults])
+
+        try:
+            return await self.plugins.answering(asked, answer, proof, schema=schema, verify=verify)
+        except HookRefused as refused:
+            details = [(refused.field or "", str(refused))]
+            raise InvalidAnswer(details, elicitation_id=asked.id) from refused
 
     def client(self, elicitation: Elicitation) -> Client | None:
         """Ours at the provider of an account that it is about."""

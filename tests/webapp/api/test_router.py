@@ -24,6 +24,7 @@ ROUTES = {
     *("get questions", "post questions", f"get {QUESTION}", f"get {QUESTION}/events"),
     *(f"post {QUESTION}/{verb}" for verb in ("cancel", "complete", "taken", "user-code", "answer")),
     *("get payments", f"get {PAYMENT}", f"post {PAYMENT}/refund"),
+    *("get approvals", "delete approvals", "delete approvals/{approval_id}"),
     *("get webhooks", f"get {WEBHOOK}", f"post {WEBHOOK}/replay"),
     *("get accounts", f"get {ACCOUNT}", f"delete {ACCOUNT}", f"get {ACCOUNT}/token"),
     *(f"{method} {ACCOUNT}/proxy" for method in ("get", "head", "post", "put", "patch", "delete")),

@@ -1,29 +1,27 @@
-"""Plugins: told of each question once, before anybody sees its link, and never in its way."""
+"""Plugins beside a served server: told of each question once, before anybody sees its link."""
 
 from typing import Any
 
 import pytest
 
 from flows import elicit
+from flows.hooks import StartedQuestion, after
 from tests.support.mcp_server import caller_of
-from webapp.elicitations.plugins import Started
 
 
 class Notes:
     def __init__(self) -> None:
-        self.questions: list[Started] = []
+        self.questions: list[StartedQuestion] = []
 
-    async def started(self, question: Started) -> None:
+    @after("start")
+    async def note(self, question: StartedQuestion) -> None:
         self.questions.append(question)
 
 
 class Broken:
-    def started(self, question: Started) -> None:
+    @after("start")
+    def page_somebody(self, question: StartedQuestion) -> None:
         raise RuntimeError("the pager is down")
-
-
-class Deaf:
-    """Has nothing to be told by."""
 
 
 @pytest.fixture
@@ -39,9 +37,8 @@ def server(server: Any) -> Any:
 async def test_whoever_runs_the_server_is_told_what_is_asked(server, revision):
     # parity: T8
     notes = Notes()
-    plugins = [Broken(), Deaf(), notes]
     async with caller_of(
-        server, revision, plugins=plugins, declares="all", fills=["cancel", {}]
+        server, revision, plugins=[notes, Broken()], declares="all", fills=["cancel", {}]
     ) as (env, caller):
         assert await caller.text("delete", count=5) == "kept"
         assert await caller.text("delete", count=5) == "deleted"
