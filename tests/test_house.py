@@ -24,6 +24,8 @@ MUST_NOT_IMPORT = {
     "webapp.routes": ("webapp.mcp", *CONCRETE_STORES),
     "webapp.api": ("webapp.mcp", *CONCRETE_STORES),
     "webapp.mcp": ("webapp.routes", "webapp.api", *CONCRETE_STORES),
+    # What runs in any process is light.
+    "webapp.client": ("litestar", "mcp", "sqlite3", "starlette", "webapp.stores"),
 }
 # A room imports from those that stand before it, never from a later one; docs/architecture.md has
 # what is in each.
@@ -50,7 +52,16 @@ ROOMS = (
                 "records",
             ),
             *("elicitations", "oauth", "payments", "logs", "identity", "sandbox", "settings"),
-            *("kinds", "completion", "calls", "service", "collector", "coroutines", "sweeper"),
+            *(
+                "kinds",
+                "completion",
+                "calls",
+                "client",
+                "service",
+                "collector",
+                "coroutines",
+                "sweeper",
+            ),
             *("connecting", "command"),
             *(
                 "pages",

@@ -16,7 +16,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import Method
 
-from flows.errors import ElicitError, Failed, InvalidSchema, NotConfigured
+from flows.errors import ElicitError, Failed, InvalidSchema, NotConfigured, TooManyPending
 from webapp.api.access import (
     PERSON_HEADER,
     AccessTokenRefused,
@@ -37,6 +37,7 @@ from webapp.api.resolving import (
     confirm_user_code,
     take_answer,
 )
+from webapp.api.runs import claim_once, end_run, forget_secret, keep_once, spend_payment
 from webapp.api.webhooks import list_webhooks, read_webhook, replay_webhook
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.parts import AnyRequest, bring, part, provided
@@ -61,7 +62,10 @@ _HEADERS: Final = {
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
 PATHS: Final = tuple(
     f"/api/{resource}"
-    for resource in ("questions", "approvals", "accounts", "payments", "webhooks", "reference")
+    for resource in (
+        *("questions", "approvals", "runs", "secrets"),
+        *("accounts", "payments", "webhooks", "reference"),
+    )
 )
 
 
@@ -99,7 +103,9 @@ def api() -> Litestar:
     answers_of: Callable[[AnyRequest], Answers] = part("answers")
 
     def details(request: AnyRequest, error: Exception) -> Response[Any]:
-        return _problem(error) or answers_of(request).problem_for_error(request, error)
+        told = _problem(error) or answers_of(request).problem_for_error(request, error)
+        told.content.update(_facts(error))
+        return told
 
     made = Litestar(
         [
@@ -115,6 +121,11 @@ def api() -> Litestar:
             list_approvals,
             clear_approvals,
             revoke_approval,
+            end_run,
+            spend_payment,
+            claim_once,
+            keep_once,
+            forget_secret,
             list_accounts,
             read_account,
             disconnect_account,
@@ -200,6 +211,17 @@ def _problem(error: Exception) -> Response[Any] | None:
         case _:
             return None
     return told
+
+
+def _facts(error: Exception) -> Mapping[str, Any]:
+    """What a program would otherwise read out of the sentence."""
+    match error:
+        case NotConfigured():
+            return {"missing": list(error.missing)}
+        case TooManyPending():
+            return {"limit": error.limit}
+        case _:
+            return {}
 
 
 def _faults_in(error: ValidationException) -> str:

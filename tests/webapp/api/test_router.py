@@ -23,6 +23,8 @@ PAYMENT, WEBHOOK = "payments/{payment_id}", "webhooks/{webhook_id}"
 ROUTES = {
     *("get questions", "post questions", f"get {QUESTION}", f"get {QUESTION}/events"),
     *(f"post {QUESTION}/{verb}" for verb in ("cancel", "complete", "taken", "user-code", "answer")),
+    *(f"post runs/{verb}" for verb in ("end", "spend", "once", "once/done")),
+    "delete secrets/{name}",
     *("get payments", f"get {PAYMENT}", f"post {PAYMENT}/refund"),
     *("get approvals", "delete approvals", "delete approvals/{approval_id}"),
     *("get webhooks", f"get {WEBHOOK}", f"post {WEBHOOK}/replay"),
