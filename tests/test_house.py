@@ -235,7 +235,6 @@ def test_no_module_is_too_long_to_be_seen_whole() -> None:
 ALONE = {
     "webapp/settings/telemetry.py": "what an operator watches, for which the settings have no room",
     "flows/schema/rules.py": "a table of JSON Schema's rules, read apart from what reads a schema",
-    "webapp/api/reference.py": "a page in HTML, apart from what compiles the routes",
     "webapp/calls/outcome.py": "what a tool gets, which its verbs have no room for",
     "webapp/demo/paired.py": "how the demo proves itself, apart from what it shows",
     "webapp/demo/tools.py": "the tools that somebody who tries it reads",
