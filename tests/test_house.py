@@ -40,7 +40,8 @@ ROOMS = (
         f"webapp.{room}"
         for room in (
             *("limits", "printing", "telemetry", "stores", "deadline", "http", "records"),
-            *("elicitations", "oauth", "payments", "logs", "identity", "sandbox", "settings"),
+            *("elicitations", "events", "oauth", "payments", "logs", "identity", "sandbox"),
+            "settings",
             *("kinds", "completion", "calls", "service", "collector", "coroutines", "sweeper"),
             *("connecting", "command"),
             *(

@@ -73,6 +73,7 @@ def service_of(
         unreached=settings.unreached,
         gate=settings.gate,
         policies=settings.policies,
+        events=settings.events,
         plugins=plugins,
         kinds=kinds,
         sandbox_url=settings.sandbox_url,

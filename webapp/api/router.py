@@ -16,6 +16,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from flows.errors import ElicitError, InvalidSchema, NotConfigured
 from webapp.api.access import Paces, key_of
+from webapp.api.events import list_events, replay_event
 from webapp.api.questions import list_questions, new_question, question_events, read_question
 from webapp.api.reference import ReferencePage
 from webapp.api.resolving import (
@@ -45,7 +46,7 @@ _HEADERS: Final = {
 }
 # What is the tool author's or the operator's fault elsewhere is the program's here.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
-PATHS: Final = ("/api/questions", "/api/reference")
+PATHS: Final = ("/api/questions", "/api/events", "/api/reference")
 
 
 class ApiRoutes:
@@ -86,6 +87,8 @@ def api() -> Litestar:
             take_answer,
             confirm_user_code,
             answer_question,
+            list_events,
+            replay_event,
         ],
         dependencies={
             **provided(service="service"),

@@ -41,6 +41,7 @@ class KeyScope(StrEnum):
 
     ASK = "ask"  # put questions, and read and cancel its own
     APPROVE = "approve"  # answer forms and confirmations of the owners that it names
+    OPERATE = "operate"  # see and replay what went out, of everybody
 
 
 class ApiKeyRefused(ElicitError):
@@ -158,6 +159,8 @@ def _must_make_a_key(
         raise ValueError(
             "a key that approves may do nothing else, or it could answer what it asks: make two"
         )
+    if KeyScope.OPERATE in scopes and (len(set(scopes)) > 1 or owners):
+        raise ValueError("a key that operates may do nothing else, and is for no owner: make two")
     if KeyScope.APPROVE in scopes and not owners:
         raise ValueError("a key that approves names whose questions those are: --owner USER")
     if not all(map(is_user_id, owners)):

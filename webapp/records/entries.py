@@ -126,7 +126,8 @@ def word_of(kind: str, value: object) -> str | None:
             return "accepted late"
         return _WORDS.get(value.status, value.status.value)
     if isinstance(value, Payment):
-        if value.is_part_refunded:
+        is_claimed = value.status is ReceiptStatus.DISPUTED
+        if value.is_part_refunded and not is_claimed:
             return f"refunded in part: {value.refunded_price}"
         return _WORDS.get(value.status, value.status.value)
     if kind == "secret":

@@ -30,6 +30,7 @@ async def test_the_document_tells_of_every_route(shop: Program) -> None:
             f"post /{{question_id}}/{verb}"
             for verb in ("cancel", "complete", "taken", "user-code", "answer")
         ),
+        *("get /api/events", "post /api/events/{event_id}/replay"),
     }
     assert document["security"] == [{"key": []}]
 
