@@ -153,11 +153,11 @@ async def _kept(
             says += ", ".join(sorted({f"{one.name} {one.release}" for one in clients})[:5])
             fix = "elicit clients list tells what they did; ELICIT_CLIENTS overrides it"
             found.append(note("clients", says, fix=fix))
-        found += await _events(service)
+        found += await examine_events(service)
     return found
 
 
-async def _events(service: Service) -> Sequence[Finding]:
+async def examine_events(service: Service) -> Sequence[Finding]:
     """What each address of events was not told of."""
     events, found = service.events, list[Finding]()
     if events.addresses:

@@ -51,7 +51,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     does(replaying, replay_events)
     testing = commands.add_parser("test", help="tell an address that this is a test")
     resuming = commands.add_parser("resume", help="tell one again that had said it was gone")
-    for command, work in ((testing, test_address), (resuming, resume_address)):
+    for command, work in ((testing, try_address), (resuming, resume_address)):
         command.add_argument("name", metavar="NAME", help="as in ELICIT_EVENTS_{NAME}_URL")
         does(command, work)
     secret = commands.add_parser("secret", help="make a secret, for ELICIT_EVENTS_{NAME}_SECRET")
@@ -82,7 +82,7 @@ async def replay_events(
     return [f"{replayed} events for {address.name}. A server sends them within seconds."]
 
 
-async def test_address(service: Service, *, name: str) -> Sequence[str]:
+async def try_address(service: Service, *, name: str) -> Sequence[str]:
     """Raises Refused if it is not taken."""
     address = _address(service, name)
     why = await service.events.test(address)

@@ -32,8 +32,10 @@ TYPES: Final[Mapping[tuple[str, str], str]] = {
             *("failed", "superseded", "accepted late"),
         )
     },
-    **{("payment", word): f"payment.{word}" for word in ("paid", "refunded", "disputed")},
-    ("payment", "refunded in part"): "payment.refunded_in_part",
+    **{
+        ("payment", word): f"payment.{word.replace(' ', '_')}"
+        for word in ("paid", "refunded", "refunded in part", "disputed", "dispute won")
+    },
     **{("account", word): f"account.{word}" for word in ("connected", "lapsed", "disconnected")},
 }
 

@@ -13,12 +13,12 @@ from typing import Final
 
 from flows.elicitation.states import Elicitation
 from flows.oauth.connection import Connection
-from flows.payments.receipt import Payment
+from flows.payments.receipt import Payment, ReceiptStatus
 from webapp.deadline import Clock
 from webapp.events.addresses import TYPES, EventAddress, EventPlace
 from webapp.events.backlog import Backlog
-from webapp.records.entries import Entry
-from webapp.records.ids import RANDOM_BYTES, owner_of, tail_of
+from webapp.records.entries import Move
+from webapp.records.ids import RANDOM_BYTES, owner_of
 from webapp.records.values import KINDS, OutgoingEvent, Value
 from webapp.telemetry.observer import Observer
 
@@ -28,6 +28,7 @@ OWN: Final = timedelta(seconds=5)  # for which it is left to the process that wr
 _LETTERS_AT_MOST: Final = 100  # of a name that an author chose
 # What was paid is told after the question that it was paid for.
 _OF_QUESTIONS, _OF_PAYMENTS = "0", "1"
+_STANDS: Final = frozenset({"paid", ReceiptStatus.SPENT.value})  # words of a payment that is ours
 
 
 class EventOutbox:
@@ -51,13 +52,12 @@ class EventOutbox:
         self._kept = kept
         self.wake: Callable[[OutgoingEvent], None] | None = None
 
-    def events(self, values: Sequence[Value], moved: Sequence[Entry]) -> list[OutgoingEvent]:
+    def events(self, moved: Sequence[Move[Value]]) -> list[OutgoingEvent]:
         """See Outbox."""
-        rows = {(KINDS[type(value)], tail_of(value)): value for value in values}
         return [
-            self._event(rows[entry.kind, entry.about], told_as, address)
-            for entry in moved
-            if (told_as := TYPES.get((entry.kind, entry.what.partition(":")[0]))) is not None
+            self._event(move.value, told_as, address)
+            for move in moved
+            if (told_as := _type_of(move)) is not None
             for address in self._addresses
             if address.wants(told_as) and self._is_kept_for(address)
         ]
@@ -93,6 +93,14 @@ class EventOutbox:
             erase_at=now + self._kept,
             next_at=now if self.wake is None else now + OWN,
         )
+
+
+def _type_of(move: Move[Value]) -> str | None:
+    """None for what nobody is told of."""
+    entry, disputed = move.entry, ReceiptStatus.DISPUTED.value
+    if entry.kind == KINDS[Payment] and move.former == disputed and entry.what in _STANDS:
+        return TYPES[entry.kind, "dispute won"]
+    return TYPES.get((entry.kind, entry.what.partition(":")[0]))
 
 
 def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:

@@ -8,7 +8,7 @@ refresh or a note changes no word.
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Generic, Protocol, TypeVar, cast
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -66,6 +66,14 @@ class Audited(Protocol):
 AuditedT = TypeVar("AuditedT", bound=Audited)
 
 
+class Move(NamedTuple, Generic[AuditedT]):
+    """A row comes to another word than `former`, by being written with this value."""
+
+    value: AuditedT
+    former: str | None
+    entry: Entry
+
+
 class Words(Generic[AuditedT]):
     """At which word and version this process knew rows last."""
 
@@ -80,16 +88,19 @@ class Words(Generic[AuditedT]):
         self._stored = stored
         self._known: OrderedDict[tuple[str, str], tuple[int, str]] = OrderedDict()
 
-    async def moved(self, values: Sequence[AuditedT]) -> list[Entry]:
-        """An entry for each that comes to another word by being written."""
-        found = list[Entry]()
+    async def moved(self, values: Sequence[AuditedT]) -> list[Move[AuditedT]]:
+        """Those that come to another word by being written."""
+        found = list[Move[AuditedT]]()
         for value in values:
             kind = self._kind(value)
             word = word_of(kind, value)
-            if word is None or value.owner == SERVICE or word == await self._former(value, kind):
+            if word is None or value.owner == SERVICE:
                 continue
-            about = value.id.removeprefix(value.owner)
-            found.append(_entry(value, Entry(kind=kind, what=word, about=about)))
+            former = await self._former(value, kind)
+            if word != former:
+                about = value.id.removeprefix(value.owner)
+                entry = _entry(value, Entry(kind=kind, what=word, about=about))
+                found.append(Move(value, former, entry))
         return found
 
     def remember(self, value: AuditedT, *, version: int) -> None:

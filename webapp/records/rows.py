@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import RECORD_KEPT, Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import Unreadable
-from webapp.records.entries import Entry, Words
+from webapp.records.entries import Entry, Move, Words
 from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
 from webapp.records.owners import Owners
 from webapp.records.seal import Row
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class Outbox(Protocol):
     """What makes events out of changes."""
 
-    def events(self, values: Sequence[Value], moved: Sequence[Entry]) -> Sequence[Value]:
-        """What is written beside the values, of the same owner, where these entries moved."""
+    def events(self, moved: Sequence[Move[Value]]) -> Sequence[Value]:
+        """What is written beside these, of the same owner."""
         ...
 
     def wrote(self, values: Sequence[Value]) -> None:
@@ -75,7 +75,7 @@ class Rows:
         moved = await self._words.moved(values) if is_told else ()
         asked = len(values)
         if self.outbox is not None and moved:
-            values = (*values, *self.outbox.events(values, moved))
+            values = (*values, *self.outbox.events(moved))
         sealed = [await self._sealed(value) for value in values]
         records = tuple(
             Record(
@@ -92,7 +92,7 @@ class Rows:
             for value, its_bytes in zip(values, sealed, strict=True)
         )
         if self.chain is not None and moved:
-            await self.chain.write(values[0].owner, records, *moved)
+            await self.chain.write(values[0].owner, records, *(each.entry for each in moved))
         else:
             await self._store.write(*records)
         for value in values:
