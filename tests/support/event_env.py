@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +68,17 @@ def verified(request: httpx.Request, *, secret: str, clock: Clock) -> Delivery:
 
 
 @asynccontextmanager
+async def outbound_to(receiver: Any, *, resolved: str = PUBLIC) -> AsyncIterator[Outbound]:
+    """A way out that ends there, whatever the name."""
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return [resolved]
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(receiver)) as client:
+        yield Outbound(client, allow_loopback=False, resolve=resolve)
+
+
+@asynccontextmanager
 async def telling(
     store: Store,
     clock: Clock,
@@ -79,26 +90,20 @@ async def telling(
     telemetry: Telemetry = NONE,
 ) -> AsyncIterator[Service]:
     """One process whose events are told; it sends when a test says so."""
-
-    async def resolve(host: str, port: int) -> Sequence[str]:
-        return [resolved]
-
-    async with AsyncExitStack() as stack:
-        transport = httpx.MockTransport(receiver)
-        client = await stack.enter_async_context(httpx.AsyncClient(transport=transport))
-        service = await stack.enter_async_context(
-            open_service(
-                store=store,
-                ring=RING,
-                public_url=URL,
-                uid=1000,
-                clock=clock,
-                outbound=Outbound(client, allow_loopback=False, resolve=resolve),
-                policies=policies,
-                events=addresses,
-                telemetry=telemetry,
-            )
-        )
+    async with (
+        outbound_to(receiver, resolved=resolved) as outbound,
+        open_service(
+            store=store,
+            ring=RING,
+            public_url=URL,
+            uid=1000,
+            clock=clock,
+            outbound=outbound,
+            policies=policies,
+            events=addresses,
+            telemetry=telemetry,
+        ) as service,
+    ):
         service.events.send_from_here()
         yield service
 

@@ -77,6 +77,8 @@ class Backlog:
                 await self.read_through()
             except StoreUnavailable as error:
                 _log.warning("store.unavailable", extra={"why": error.why})
+            except Exception:  # noqa: BLE001 - a task's edge, and events go out all the same
+                _log.exception("events.not_counted")
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EVERY.total_seconds()):
                     await self._has_missed.wait()

@@ -42,15 +42,19 @@ RETRY_AFTER_AT_MOST: Final = timedelta(days=1)
 CLAIMED: Final = timedelta(seconds=30)  # a request takes ten at most
 LANES: Final = 4  # requests to one address at once, from one process
 ENDED: Final = "ended"
+_READ_AT_ONCE: Final = 10  # a question has fewer to tell
 _log = logging.getLogger(__name__)
 
 
 class _Lanes:
-    """What one address may be told now: an event that was woken or is due, of each place."""
+    """What one address may be told now: of each place an event that was woken or is due.
+
+    Beside it are the ids of those that were written here a moment ago, which is left to us.
+    """
 
     def __init__(self, address: EventAddress) -> None:
         self.address = address
-        self.places = OrderedDict[EventPlace, OutgoingEvent]()
+        self.places = OrderedDict[EventPlace, tuple[OutgoingEvent, frozenset[str]]]()
         self.has_some = asyncio.Event()
 
 
@@ -70,13 +74,11 @@ class EventSender:
         self._outbound = outbound
         self._backlog = backlog
         self._random = random
-        self._own = set[str]()  # ids of what was written here and is left to this process
         self._lanes: Mapping[str, _Lanes] = {each.name: _Lanes(each) for each in addresses}
 
     def wake(self, event: OutgoingEvent) -> None:
         """It was written here a moment ago."""
-        self._own.add(event.id)
-        self._put(self._lanes[event.address], event)
+        self._put(self._lanes[event.address], event, own=frozenset({event.id}))
 
     async def fall_due(self, event: OutgoingEvent) -> None:
         """Its time has come, or whoever was to send it is gone; returns at once."""
@@ -115,8 +117,13 @@ class EventSender:
         except httpx.HTTPError as error:
             return type(error).__name__
 
-    def _put(self, lanes: _Lanes, event: OutgoingEvent) -> None:
-        lanes.places[place_of(event.id)] = event
+    def _put(
+        self, lanes: _Lanes, event: OutgoingEvent, *, own: frozenset[str] = frozenset()
+    ) -> None:
+        place = place_of(event.id)
+        if place in lanes.places:
+            own |= lanes.places[place][1]
+        lanes.places[place] = event, own
         lanes.has_some.set()
 
     async def _work(self, lanes: _Lanes) -> None:
@@ -136,21 +143,23 @@ class EventSender:
         if not lanes.places:
             lanes.has_some.clear()
             return
-        place, event = lanes.places.popitem(last=False)
+        place, (event, own) = lanes.places.popitem(last=False)
         has_told = False
         while (first := await self._first_waiting(event.owner, place)) is not None:
-            is_free = first.next_at <= self._elicitations.clock() or first.id in self._own
+            is_free = first.next_at <= self._elicitations.clock() or first.id in own
             # What waited only for the one before it need not wait any more, whoever wrote it.
             if not (is_free or (has_told and not first.tries)):
                 await self._wait_for(first, event)
                 return
-            has_told = await self._attempt(lanes.address, first)
+            # To its end, also when the process is told to end: else it would be sent once more.
+            has_told = await self._elicitations.whole(self._attempt(lanes.address, first))
             if not has_told:
                 return
 
     async def _first_waiting(self, owner: str, place: EventPlace) -> OutgoingEvent | None:
         after = str(place)
-        while page := await self._elicitations.store.list(KIND, owner=owner, after=after):
+        store = self._elicitations.store
+        while page := await store.list(KIND, owner=owner, after=after, limit=_READ_AT_ONCE):
             for record in page:
                 if not record.id.startswith(str(place)):
                     return None
@@ -167,7 +176,6 @@ class EventSender:
 
     async def _attempt(self, address: EventAddress, event: OutgoingEvent) -> bool:
         """Whether it is over with this one, so that the next one may go."""
-        self._own.discard(event.id)
         if address.name in self._backlog.ended:
             return await self._noted(replace(event, status="given up", why=ENDED))
         until = self._elicitations.clock() + CLAIMED
@@ -202,7 +210,7 @@ class EventSender:
         return await self._noted(replace(event, next_at=again, why=why))
 
     async def _noted(self, event: OutgoingEvent) -> bool:
-        about = {"event": event.webhook_id, "address": event.address, "type": event.type}
+        about = {"webhook_id": event.webhook_id, "address": event.address, "type": event.type}
         try:
             await self._elicitations.write(event)
         except Conflict:  # it was replayed meanwhile, or its owner was erased
@@ -239,7 +247,7 @@ class EventSender:
             return now + pause
         try:
             told = parsedate_to_datetime(text)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         told = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
         return min(told, now + RETRY_AFTER_AT_MOST)

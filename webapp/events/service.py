@@ -24,7 +24,7 @@ from webapp.events.sender import EventSender, state_id, state_of
 from webapp.http.client import Outbound
 from webapp.records.ids import OWNER_TAG_CHARACTERS, RANDOM_BYTES
 from webapp.records.owners import SERVICE
-from webapp.records.values import EventAddressState, OutgoingEvent
+from webapp.records.values import KINDS, EventAddressState, OutgoingEvent
 
 _WEBHOOK_ID: Final = re.compile(rf"{ID_PREFIX}[A-Za-z0-9_-]{{36}}")
 _READ_AT_ONCE: Final = 100
@@ -72,7 +72,6 @@ class EventsOut:
         """Send what is written here at once, and what falls due; runs until cancelled."""
         if not self.addresses:
             return
-        await self.look()
         self.send_from_here()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.sender.run())
@@ -84,13 +83,13 @@ class EventsOut:
 
     async def look(self) -> None:
         """Read what other processes found out of the addresses, and write what this one did."""
-        found = {
-            address.name: await state_of(self._elicitations, address)
-            for address in self.addresses.values()
-        }
-        self.backlog.ended = frozenset(
-            name for name, state in found.items() if state is not None and state.ended_at
-        )
+        try:
+            states = await self.states()
+        except Unreadable:  # nothing else of the round is to suffer from it
+            _log.exception("record.unreadable", extra={"kind": KINDS[EventAddressState]})
+        else:
+            ended = (name for name, state in states.items() if state.ended_at is not None)
+            self.backlog.ended = frozenset(ended)
         between = BETWEEN_WORDS.total_seconds()
         is_soon = self._counted_at is not None and self._ticks() - self._counted_at < between
         if self.backlog.not_kept and not is_soon:

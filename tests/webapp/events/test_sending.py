@@ -261,20 +261,14 @@ async def test_killed_between_the_request_and_its_note_it_is_sent_once_more_unde
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
     # The receiver has it, and the process that sent it hears no answer any more.
-    has_arrived = asyncio.Event()
-
     async def answer(request: httpx.Request) -> httpx.Response:
         await receiver(request)
-        has_arrived.set()
-        await asyncio.Event().wait()
-        raise AssertionError
+        raise asyncio.CancelledError
 
     async with telling(store, clock, answer) as killed:
         await asked(killed, timeout=WEEK)
-        sending = asyncio.create_task(killed.events.sender.send_all())
-        await has_arrived.wait()
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        with pytest.raises(asyncio.CancelledError):
+            await killed.events.sender.send_all()
     async with telling(store.sibling(), clock, receiver) as service:
         await pass_time(service, clock, seconds=6)
         assert len(receiver.requests) == 1
@@ -282,6 +276,29 @@ async def test_killed_between_the_request_and_its_note_it_is_sent_once_more_unde
         await pass_time(service, clock, days=1)
     assert len(receiver.requests) == 2
     assert len(set(receiver.ids)) == 1
+
+
+async def test_a_process_that_is_told_to_end_waits_for_the_answer_and_notes_it(
+    store: MemoryStore, clock: Clock, receiver: Receiver
+) -> None:
+    has_arrived, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        has_arrived.set()
+        await goes_on.wait()
+        return await receiver(request)
+
+    async with telling(store, clock, answer) as ending:
+        await asked(ending, timeout=WEEK)
+        sending = asyncio.create_task(ending.events.sender.send_all())
+        await has_arrived.wait()
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        goes_on.set()
+    async with telling(store.sibling(), clock, receiver) as service:
+        await pass_time(service, clock, days=1)
+        assert [event.status for event in await events_of(service)] == ["sent"]
+    assert len(receiver.requests) == 1
 
 
 async def test_killed_before_the_request_it_is_sent_by_whoever_comes(
