@@ -41,27 +41,10 @@ ROOMS = (
     *(
         f"webapp.{room}"
         for room in (
-            *(
-                "limits",
-                "printing",
-                "importing",
-                "telemetry",
-                "stores",
-                "deadline",
-                "http",
-                "records",
-            ),
-            *("elicitations", "oauth", "payments", "logs", "identity", "sandbox", "settings"),
-            *(
-                "kinds",
-                "completion",
-                "calls",
-                "client",
-                "service",
-                "collector",
-                "coroutines",
-                "sweeper",
-            ),
+            *("limits", "printing", "importing", "telemetry", "stores", "deadline", "http"),
+            *("records", "elicitations", "events", "oauth", "payments", "logs", "identity"),
+            *("sandbox", "settings", "kinds", "completion", "calls", "client", "service"),
+            *("collector", "coroutines", "sweeper"),
             *("connecting", "command"),
             *(
                 "pages",

@@ -149,6 +149,7 @@ async def open_app(
             service.bodies.renew_leases(),
             service.tool_lists.tell_changes(),
             sweep(service),
+            service.events.run(),
             collector.collect(),
         )
         for task in [background.create_task(loop) for loop in loops]:

@@ -32,6 +32,8 @@ from webapp.elicitations.readiness import Readiness
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.tool_lists import ToolLists
 from webapp.elicitations.waiters import Waiters
+from webapp.events.addresses import EventAddress
+from webapp.events.service import EventsOut
 from webapp.http.browser import Browser
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
@@ -85,6 +87,7 @@ class Service:
     kinds: Kinds
     hooks: Webhooks
     inbox: WebhookLog
+    events: EventsOut
     outbound: Outbound
     links: Links
     browser: Browser
@@ -178,6 +181,7 @@ async def open_service(
     unreached: Collection[str] = (),
     gate: GatePolicy | None = None,
     policies: PolicySettings | None = None,
+    events: Sequence[EventAddress] = (),
     plugins: Sequence[object] = (),
     kinds: Collection[type[OwnKind]] = (),
     sandbox_url: str | None = None,
@@ -190,7 +194,8 @@ async def open_service(
     """Build the service on an open store.
 
     A payment that nobody used is given back after `refund_unused`; None: never.
-    `unreached` are the payment providers whose webhooks do not reach us: they are asked.
+    `unreached` are the payment providers whose webhooks do not reach us: they are asked. `events`
+    are the addresses that are told of what happens.
     Without `outbound` nothing can be asked of a provider. `credentials` are our client id and
     secret at a provider, by its name. `who` says where people sign in, `issuer` is what that says
     of itself; `kinds` are beside the built-in ones, `users` the application's own. Raises
@@ -283,6 +288,13 @@ async def open_service(
         kinds=built,
         hooks=Webhooks(elicitations=elicitations, payments=built.payments, outbound=outbound),
         inbox=WebhookLog(elicitations),
+        events=EventsOut(
+            elicitations,
+            outbound=outbound,
+            addresses=events,
+            kept=policies.keep_events,
+            waiting_at_most=policies.events_waiting,
+        ),
         outbound=outbound,
         links=links,
         browser=browser,

@@ -26,6 +26,7 @@ from webapp.api.access import (
 )
 from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
 from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
+from webapp.api.events import list_events, replay_event
 from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
 from webapp.api.proxy import ProviderFailed, proxied
 from webapp.api.questions import list_questions, new_question, question_events, read_question
@@ -64,7 +65,7 @@ PATHS: Final = tuple(
     f"/api/{resource}"
     for resource in (
         *("questions", "approvals", "runs", "secrets"),
-        *("accounts", "payments", "webhooks", "reference"),
+        *("accounts", "payments", "webhooks", "events", "reference"),
     )
 )
 
@@ -137,6 +138,8 @@ def api() -> Litestar:
             list_webhooks,
             read_webhook,
             replay_webhook,
+            list_events,
+            replay_event,
         ],
         dependencies={
             **provided(service="service"),

@@ -178,6 +178,20 @@ class PolicySettings:
         says="objects of yours whose hooks run as questions are asked and answered "
         "([hooks](hooks.md)), as `module:object` with commas; the first is asked first",
     )
+    keep_events: timedelta = setting(
+        "ELICIT_KEEP_EVENTS",
+        parse=duration(KEPT_AT_MOST, _FROM_A_WEEK, at_least=timedelta(days=7)),
+        default="30d",
+        says="how long an event is kept that an address of `ELICIT_EVENTS_{NAME}_URL` was told of, "
+        "as `90d` and the like, from 7 days on, as one is tried for three",
+    )
+    events_waiting: int = setting(
+        "ELICIT_EVENTS_WAITING",
+        parse=count(100_000),
+        default="10000",
+        says="how many events may wait for one address that does not take them. What happens "
+        "beyond that is not kept for it, and the log, the metrics and `elicit doctor` say so",
+    )
     audit: bool = setting(
         "ELICIT_AUDIT",
         parse=switch,
