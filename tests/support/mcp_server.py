@@ -51,7 +51,7 @@ OLD_FORM = types.ElicitationCapability()
 LEGACY = "legacy"
 MODERN = "2026-07-28"
 LIBRARIES = ("mcp", "fastmcp")
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 20.0
 RING = Ring([b"k" * 32])
 UID = os.getuid()
 # Nothing here speaks TLS, and reading the roots of the world takes a tenth of a second each time.
@@ -493,6 +493,7 @@ async def server_env(
     min_answer: timedelta = AT_ONCE.min_answer,
     plugins: Sequence[object] = (),
     kinds: Sequence[type[OwnKind]] = (),
+    clock: Callable[[], datetime] = utc_now,
     is_alone: bool = True,
 ) -> AsyncIterator[ServerEnv]:
     """Serve it as `elicit serve` does, with the lifespan under uvicorn.
@@ -514,7 +515,7 @@ async def server_env(
             gate=gate or GatePolicy(),
             policies=replace(policies or PolicySettings(), min_answer=min_answer),
         )
-        more = {"limits": limits, "plugins": plugins, "kinds": kinds}
+        more = {"limits": limits, "plugins": plugins, "kinds": kinds, "clock": clock}
         apps.append(_Lived(settings, server, store=opened, **more))
         return apps[0]
 

@@ -131,7 +131,7 @@ class TaskClient:
         """Look until it stands so."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (state := await self.get(task))["status"] not in statuses:
-                pass
+                assert state["status"] in ("working", "input_required"), state
         return state
 
     async def text(self, task: str) -> str:
