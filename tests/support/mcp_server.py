@@ -51,7 +51,7 @@ OLD_FORM = types.ElicitationCapability()
 LEGACY = "legacy"
 MODERN = "2026-07-28"
 LIBRARIES = ("mcp", "fastmcp")
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 300.0
 RING = Ring([b"k" * 32])
 UID = os.getuid()
 # Nothing here speaks TLS, and reading the roots of the world takes a tenth of a second each time.

@@ -337,7 +337,7 @@ class Tasks:
         if leg is not None:
             leg.call.give_again(run, run.result)
             service.bodies.deliver(leg.call, request.wire, later=request.later)
-        return in_revision(json.loads(run.result), request.version)
+        return in_revision(json.loads(state.result), request.version)
 
     async def _input_requests(self, state: TaskState, request: TaskRequest) -> dict[str, Any]:
         """What the client is to ask, by names that no other question of the task has."""
@@ -369,7 +369,8 @@ class Tasks:
         elicitations = self._service.elicitations
         found = [await elicitations.get(asking.elicitation_id) for asking in run.asked]
         asked = [(n, one) for n, one in enumerate(found) if one is not None]
-        state = TaskState(run=run, asked=asked, now=self._service.clock())
+        long_result = self._legs.long_result(run.id)
+        state = TaskState(run=run, asked=asked, now=self._service.clock(), long_result=long_result)
         if state.is_gone:
             raise _unknown()
         return state

@@ -371,12 +371,25 @@ async def test_a_client_is_to_look_in_the_seldomer_the_longer_it_takes(server, s
         assert (first, then) == (LOOKS_AT_LEAST, LOOKS_AT_MOST)
 
 
-async def test_a_result_too_long_to_be_kept_is_told_to_be_so(server, shop):
+async def test_a_result_too_long_for_a_record_is_there_for_who_comes_soon(server, shop):
+    times = RESULT_BYTES_AT_MOST // 900
     async with server_env(server) as env, task_client(env, LEGACY) as client:
-        task = await client.task("plain", words="x" * 1000, times=RESULT_BYTES_AT_MOST // 900)
-        assert "are kept for a task" in await client.text(task)
-        assert await client.status(task) == "failed"
+        task = await client.task("plain", words="x" * 1000, times=times)
+        assert await client.text(task) == "x" * 1000 * times
+        assert await client.status(task) == "completed"
         assert shop.began == ["plain"]
+
+
+async def test_a_result_too_long_for_a_record_is_told_to_be_gone_by_another_process(server, shop):
+    store, long = MemoryStore(), {"words": "x" * 1000, "times": RESULT_BYTES_AT_MOST // 900}
+    async with server_env(server, store=store) as env, task_client(env, LEGACY) as client:
+        task = await client.task("plain", **long)
+        await client.until(task, "completed")
+    another = new_server("mcp")
+    Shop(another)
+    async with server_env(another, store=store) as env, task_client(env, LEGACY) as client:
+        assert "is here no more" in await client.text(task)
+        assert await client.status(task) == "failed"
 
 
 async def test_arguments_too_long_to_be_kept_make_no_task(server, shop, revision):
