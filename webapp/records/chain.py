@@ -312,7 +312,7 @@ class _OwnersChain:
                 block = Block(before=before, entries=tuple(told), end=link.hash)
                 blocks.append(_put(record, block, status=_FULL))
                 record, before, told, size = None, link, [], 0
-            said = _encode(replace(entry, at=now, by=self._chain.by))
+            said = _encode(replace(entry, at=now, by=entry.by or self._chain.by))
             stored = Stored(until=until, sealed=locker.seal(_row(owner, link.count + 1), said))
             link = self._linking.after(link, stored)
             told.append(stored)
