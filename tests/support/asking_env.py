@@ -20,6 +20,7 @@ from tests.support.oauth_env import ground
 from tests.support.serving import serving
 from webapp.app import open_app
 from webapp.coroutines import ShownLink, asking
+from webapp.http.connection import ASGIApp
 from webapp.identity.users import Users, Who
 from webapp.sandbox import Sandbox
 from webapp.service import Service
@@ -69,6 +70,7 @@ class AskingEnv:
     sandbox: Sandbox
     clock: Clock
     app: object
+    asgi: ASGIApp
     rooms: AsyncExitStack
     blocks: list[asyncio.Task[Any]] = field(default_factory=list)
 
@@ -155,6 +157,7 @@ async def asking_env(
             sandbox=on.sandbox,
             clock=clock,
             app=key,
+            asgi=app,
             rooms=rooms,
         )
         try:
