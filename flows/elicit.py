@@ -19,6 +19,7 @@ from flows.payments.money import Money
 from flows.payments.receipt import Receipt
 from flows.question import (
     DEFAULT_TIMEOUT,
+    MESSAGE_AT_MOST,
     Question,
     ReturningRequest,
     current_asker,
@@ -38,6 +39,7 @@ __all__ = [
     "gate",
     "needed",
     "needs",
+    "notify",
     "oauth",
     "once",
     "payment",
@@ -155,6 +157,19 @@ async def once(
             raise InvalidQuestion(f"once({name!r}): its key is a text or a whole number.")
     done = await current_asker().once(name, work, key=key, again=again)
     return cast("J", done)
+
+
+async def notify(message: str) -> None:
+    """Tell whoever waits for the result how far it is; it asks nothing and waits for nobody.
+
+    A tool's message is a step of progress, for a client that wants those; in a body that runs
+    again it is told again. A program over HTTP hands it to its own `on_notice`. Raises
+    InvalidQuestion for an empty or overlong message.
+    """
+    with telling():
+        if not message.strip() or len(message) > MESSAGE_AT_MOST:
+            raise InvalidQuestion(f"notify tells something, in {MESSAGE_AT_MOST} characters.")
+        await current_asker().notify(message)
 
 
 def can(mode: str) -> bool:

@@ -170,15 +170,18 @@ class QuestionChanged(ElicitError):
 
 
 class NotSupported(ElicitError):
-    """The client did not declare the elicitation mode that this needs."""
+    """The client did not declare the elicitation mode that this needs.
+
+    Or whoever asks cannot ask it at all: `why` says so, and what can be done instead.
+    """
 
     name = "ELICITATION_NOT_SUPPORTED"
     code = -32007
     http_status = 400
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, *, why: str | None = None) -> None:
         self.mode = mode
-        super().__init__(f"This client does not support {mode} elicitation.")
+        super().__init__(why or f"This client does not support {mode} elicitation.")
 
 
 class NotConfigured(ElicitError):

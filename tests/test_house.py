@@ -24,6 +24,8 @@ MUST_NOT_IMPORT = {
     "webapp.routes": ("webapp.mcp", *CONCRETE_STORES),
     "webapp.api": ("webapp.mcp", *CONCRETE_STORES),
     "webapp.mcp": ("webapp.routes", "webapp.api", *CONCRETE_STORES),
+    # What runs in any process is light.
+    "webapp.client": ("litestar", "mcp", "sqlite3", "starlette", "webapp.stores"),
 }
 # A room imports from those that stand before it, never from a later one; docs/architecture.md has
 # what is in each.
@@ -50,7 +52,16 @@ ROOMS = (
                 "records",
             ),
             *("elicitations", "oauth", "payments", "logs", "identity", "sandbox", "settings"),
-            *("kinds", "completion", "calls", "service", "collector", "coroutines", "sweeper"),
+            *(
+                "kinds",
+                "completion",
+                "calls",
+                "client",
+                "service",
+                "collector",
+                "coroutines",
+                "sweeper",
+            ),
             *("connecting", "command"),
             *(
                 "pages",
@@ -224,7 +235,6 @@ def test_no_module_is_too_long_to_be_seen_whole() -> None:
 ALONE = {
     "webapp/settings/telemetry.py": "what an operator watches, for which the settings have no room",
     "flows/schema/rules.py": "a table of JSON Schema's rules, read apart from what reads a schema",
-    "webapp/api/reference.py": "a page in HTML, apart from what compiles the routes",
     "webapp/calls/outcome.py": "what a tool gets, which its verbs have no room for",
     "webapp/demo/paired.py": "how the demo proves itself, apart from what it shows",
     "webapp/demo/tools.py": "the tools that somebody who tries it reads",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from webapp.app import create_app
+    from webapp.calls.shown_link import ShownLink
     from webapp.connecting import connect
-    from webapp.coroutines import ShownLink, asking, completing
+    from webapp.coroutines import asking, completing
     from webapp.identity.accepting import Accepted
     from webapp.serving.running import add_pages
     from webapp.settings.settings import read_settings
@@ -31,7 +32,7 @@ __all__ = [
 ]
 _ROOMS = {
     "Accepted": "webapp.identity.accepting",
-    "ShownLink": "webapp.coroutines",
+    "ShownLink": "webapp.calls.shown_link",
     "Store": "webapp.stores",
     "add_pages": "webapp.serving.running",
     "asking": "webapp.coroutines",

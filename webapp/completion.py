@@ -69,6 +69,9 @@ class Completing:
     async def forget(self, name: str) -> bool:
         _nobody_asks()
 
+    async def notify(self, message: str) -> None:
+        """Nobody waits here."""
+
     def can(self, mode: str) -> bool:
         return False
 

@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -31,6 +31,7 @@ from flows.errors import (
 from flows.question import Outcome, Question
 from webapp.calls.call import Call
 from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion
+from webapp.calls.shown_link import Show, ShownLink
 from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.waiters import Waiter
@@ -66,33 +67,6 @@ _OTHER_LOOP = (
     "the loop that serves it (asyncio.run_coroutine_threadsafe hands it there)."
 )
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownLink:
-    """A link to one question, for the person that it is about and for nobody else.
-
-    With `needs_code` the page shows eight letters, and your own page asks its user for them: only
-    there is known whom you asked. What they type goes to `confirm`.
-    """
-
-    url: str = field(repr=False)
-    kind: str
-    message: str
-    elicitation_id: str
-    expires_at: datetime
-    needs_code: bool = False
-    _wrong: Callable[[str], Awaitable[str | None]] = field(repr=False, compare=False)
-
-    async def confirm(self, code: str) -> str | None:
-        """Take the letters; what to tell whoever typed them, None if nothing more is to be typed.
-
-        They were right then, or the question is over.
-        """
-        return await self._wrong(code) if self.needs_code else None
-
-
-Show = Callable[[ShownLink], Awaitable[object] | object]
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -22,6 +22,7 @@ from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, Program, progra
 from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
 from tests.support.service_env import question_in_store
+from tests.support.serving import transport_to
 from webapp.api.asking import application_of, client_of, owner_of_user
 from webapp.api.router import api
 from webapp.identity.api_keys import KeyScope, new_text
@@ -72,6 +73,11 @@ LISTS = {
     "GET /api/accounts": "account_id",
     "GET /api/payments": "payment_id",
     "GET /api/approvals": "approval_id",
+}
+# A run and a kept secret are named by the program, and stand under its own name and the person's.
+NAMED_BY_PROGRAM = {
+    *(f"POST /api/runs/{verb}" for verb in ("end", "spend", "once", "once/done")),
+    "DELETE /api/secrets/{name}",
 }
 ANSWERED = "answered"  # questions, which time alone changes
 OTHERS = {"POST /api/questions", "DELETE /api/approvals", "GET /api/webhooks"}
@@ -137,7 +143,7 @@ async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Progra
         """Without a network between: there are many requests."""
         program = await stack.enter_async_context(opening)
         client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=cast("Any", env.here.asgi)),
+            transport=transport_to(env.here.asgi),
             base_url=env.here.url,
             headers=program.client.headers,
         )
@@ -266,7 +272,7 @@ def told(answer: httpx.Response) -> object:
 
 
 async def test_every_route_of_the_document_says_here_what_it_needs() -> None:
-    assert set(routes()) == {*BY_ID, *LISTS, *OTHERS}
+    assert set(routes()) == {*BY_ID, *LISTS, *OTHERS, *NAMED_BY_PROGRAM}
 
 
 async def test_what_is_not_theirs_is_told_as_what_never_was_and_nothing_changes(

@@ -1,12 +1,13 @@
 """FrontMCP: what `elicit` gives a tool there, as it is here."""
 
+import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from flows import InvalidAnswer, elicit
+from flows import InvalidAnswer, InvalidQuestion, elicit
 from flows.question import DEFAULT_TIMEOUT, Outcome
 from tests.support.mcp_server import FORM, URL, new_server, server_env, soon, text_of
 
@@ -86,3 +87,45 @@ async def test_only_a_yes_has_content_and_it_has_the_type_that_was_asked_for(
         said = [text_of(await soon(one.call("ask"))) for _ in fills]
     assert said == ["accept", "decline", "cancel"]
     assert [outcome.content for outcome in outcomes] == [Size(number=42), None, None]
+
+
+async def test_a_tool_tells_how_far_it_is(revision: str) -> None:
+    # parity: F2
+    server = new_server("mcp")
+
+    @server.tool()
+    async def approve() -> str:
+        await elicit.notify("Reading the expense")
+        await elicit.url("Sign.", OURS)
+        await elicit.notify("The expense is approved")
+        return "approved"
+
+    told = list[tuple[float, str | None]]()
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, message))
+
+    async with server_env(server) as env, env.caller(revision) as caller:
+        call = asyncio.create_task(caller.client.call_tool("approve", {}, progress_callback=note))
+        await env.complete(await caller.link())
+        assert text_of(await soon(call)) == "approved"
+    words = [message for _, message in told if message and "expense" in message.lower()]
+    assert words[0] == "Reading the expense"
+    assert words[-1] == "The expense is approved"
+    if revision == "legacy":  # else each leg begins anew
+        assert [step for step, _ in told] == sorted({step for step, _ in told})
+
+
+async def test_a_tool_that_tells_nobody_goes_on(revision: str) -> None:
+    # parity: F2
+    server = new_server("mcp")
+
+    @server.tool()
+    async def approve() -> str:
+        with pytest.raises(InvalidQuestion):
+            await elicit.notify(" ")
+        await elicit.notify("Nobody asked for progress")
+        return "approved"
+
+    async with server_env(server) as env, env.caller(revision) as caller:
+        assert text_of(await soon(caller.call("approve"))) == "approved"

@@ -39,6 +39,9 @@ class Told:
     async def forget(self, name: str) -> bool:
         return False
 
+    async def notify(self, message: str) -> None:
+        self.notices = [*getattr(self, "notices", ()), message]
+
     def can(self, mode: str) -> bool:
         return mode == "url"
 

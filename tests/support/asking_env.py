@@ -19,7 +19,8 @@ from tests.support.mcp_server import TLS, Person, eventually, new_browser, servi
 from tests.support.oauth_env import ground
 from tests.support.serving import serving
 from webapp.app import open_app
-from webapp.coroutines import ShownLink, asking
+from webapp.calls.shown_link import ShownLink
+from webapp.coroutines import asking
 from webapp.http.connection import ASGIApp
 from webapp.identity.users import Users, Who
 from webapp.sandbox import Sandbox

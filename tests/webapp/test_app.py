@@ -21,7 +21,8 @@ from tests.support.issuer import issuing
 from tests.support.mcp_server import Page
 from tests.support.serving import transport_to
 from webapp.app import App, NotRunning, create_app, open_app
-from webapp.coroutines import ShownLink, asking
+from webapp.calls.shown_link import ShownLink
+from webapp.coroutines import asking
 from webapp.http.connection import Message
 from webapp.settings.settings import Settings
 

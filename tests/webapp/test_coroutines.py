@@ -24,7 +24,8 @@ from tests.support.asking_env import APPLICATION, AskingEnv, asking_env
 from tests.support.living import living
 from tests.support.mcp_server import RING, eventually, soon
 from webapp import create_app
-from webapp.coroutines import ShownLink, asking, completing
+from webapp.calls.shown_link import ShownLink
+from webapp.coroutines import asking, completing
 from webapp.settings.settings import Settings
 
 NINE = Money("9.00", "EUR")

@@ -11,7 +11,7 @@ import pytest
 from tests.support.clock import NOON
 from tests.support.mcp_server import soon
 from tests.support.settings import SECRET
-from webapp.coroutines import ShownLink
+from webapp.calls.shown_link import ShownLink
 
 PAGE = (Path(__file__).parents[2] / "docs" / "web-apps.md").read_text("utf-8")
 FIRST, SECOND = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -8,7 +8,7 @@ as at `/mcp`, by the same verifier, with each request, and while an answer is st
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -103,7 +103,7 @@ class Places:
         self._taken = Counter[str]()
 
     @contextmanager
-    def one(self, key: str) -> Iterator[None]:
+    def one(self, key: str) -> Generator[None]:
         """Raises TooOften where all are taken."""
         if self._taken[key] >= PROXIED_AT_ONCE or self._taken.total() >= PROXIED_AT_ONCE_IN_ALL:
             raise TooOften(1)

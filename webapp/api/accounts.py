@@ -66,7 +66,9 @@ async def list_accounts(
     owner = owner_for(service, requester, user)
     found = await service.kinds.accounts.connections.all_of(owner)
     return AccountList(
-        accounts=[told_account(one) for one in found if _is_seen_by(service, requester, one)]
+        accounts=[
+            told_account(service, one) for one in found if _is_seen_by(service, requester, one)
+        ]
     )
 
 
@@ -78,7 +80,7 @@ async def read_account(
     user: Whose = None,
 ) -> ToldAccount:
     """One account, without its token."""
-    return told_account(await account_of(service, requester, account_id, user=user))
+    return told_account(service, await account_of(service, requester, account_id, user=user))
 
 
 @delete("/api/accounts/{account_id:str}", guards=_ASKERS, status_code=HTTPStatus.OK)

@@ -2,8 +2,9 @@
 
 What could go wrong: a request that is sent twice, since its answer was lost, and asks twice. So an
 `Idempotency-Key` names the wish, as the arguments name that of a tool call: the same question under
-it joins, another one under it is refused. It holds until the answer is taken. Another program's
-question, or one of a user that the key does not name, is not told from one that never was.
+it joins, another one under it is refused. It holds until the answer is taken. A run names a piece
+of work that asks several: each has its place there, as in a tool call. Another program's question,
+or one of a user that the key does not name, is not told from one that never was.
 """
 
 import json
@@ -16,15 +17,15 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from flows.elicitation import states
-from flows.elicitation.run import AskedStep
+from flows.elicitation.run import AskedStep, Step
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
-from flows.errors import ElicitError, InvalidQuestion, NotAllowed, NotPossible
+from flows.errors import AlreadyDone, ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from flows.question import Outcome, Question, Request, asking
 from webapp.api.access import PERSON_HEADER, Requester
 from webapp.calls.call import Call
-from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion
+from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion, Prompts
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.api_keys import KeyScope
@@ -33,7 +34,6 @@ from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.records.values import ApiKey, Value
 from webapp.service import Service
 
-NAME_CHARACTERS: Final = 255
 _SHOWN: Final = "shown"
 
 
@@ -68,6 +68,14 @@ class QuestionBusy(ElicitError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlace:
+    """Where a question stands in a run of the program's: how many equal ones came before it."""
+
+    run: str
+    nth: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """An answer that was there already; `content` is what `Question.answer` takes."""
 
@@ -82,28 +90,36 @@ async def ask(
     *,
     user: str | None,
     name: str | None,
+    place: RunPlace | None = None,
 ) -> Elicitation | Known:
     """The question as it stands in the store, or what is known without asking anybody.
 
-    `name` is the Idempotency-Key. Raises what the verb raises, and IdempotencyKeyReused.
+    `name` is the Idempotency-Key. Raises what the verb raises, IdempotencyKeyReused, and
+    AlreadyDone where the run of `place` is over.
     """
-    key = requester.program
-    call = _call(service, key, _caller(service, requester, user), name=name)
+    key, caller = requester.program, caller_of(service, requester, user)
+    named = named_by(name) if place is None else named_by_run(place.run)
+    call = call_of(service, key, caller, arguments=named)
     verbs = _Verbs(call)
     outcome = None
     with service.bodies.at_work(call):
         call.begin()
         try:
             with asking(verbs, is_tool=False):
-                outcome = await verbs.ask_under(question)
+                if place is None:
+                    outcome = await verbs.ask_under(question)
+                else:
+                    outcome = await verbs.ask_at(question, nth=place.nth)
         except Interrupted:
             if isinstance(call.answer, ElicitError):
                 raise call.answer from None
+            if place is not None and call.answer is not _SHOWN:
+                raise AlreadyDone from None
         finally:
             await service.elicitations.whole(call.finish())
-    asked = call.run.value.asked if call.run.is_loaded else ()
-    if asked:
-        found = await service.elicitations.get(asked[-1].elicitation_id)
+    asked = verbs.asked(is_placed=place is not None)
+    if asked is not None:
+        found = await service.elicitations.get(asked.elicitation_id)
         if found is not None:
             return found
     if outcome is None:
@@ -114,7 +130,9 @@ async def ask(
 
 
 async def taken(service: Service, requester: Requester, current: Elicitation) -> Elicitation:
-    """The program has used the answer: it is wiped, or spent. Raises QuestionBusy.
+    """The program has used the answer: it is wiped, or spent.
+
+    Raises QuestionBusy, and InvalidQuestion for one of a run, which is ended as a whole.
 
     Its run is over with it, so that the same Idempotency-Key is told the same for a while. A late
     answer may outlive its run.
@@ -124,6 +142,11 @@ async def taken(service: Service, requester: Requester, current: Elicitation) ->
         run = await elicitations.run(owner=current.owner, id=current.run)
     if run is None or run.called is None or run.called.arguments is None:
         await elicitations.whole(_used_up(service, current))
+    elif "run" in json.loads(run.called.arguments):
+        raise InvalidQuestion(
+            "This question is one of a run, which ends as a whole: send POST /api/runs/end, with "
+            "the name of the run and the questions that it used."
+        )
     else:
         key, arguments = requester.program, run.called.arguments
         await _taken_by(service, key, current, run=run.id, arguments=arguments)
@@ -134,7 +157,7 @@ async def _taken_by(
     service: Service, key: ApiKey, current: Elicitation, *, run: str, arguments: str
 ) -> None:
     caller = Caller(owner=current.owner, client=client_of(key.program), is_user=current.is_for_user)
-    call = _call(service, key, caller, arguments=arguments, run_id=run)
+    call = call_of(service, key, caller, arguments=arguments, run_id=run)
     with service.bodies.at_work(call):
         call.begin()
         try:
@@ -200,7 +223,7 @@ def _user(requester: Requester, user: str | None) -> str | None:
     return user
 
 
-def _caller(service: Service, requester: Requester, user: str | None) -> Caller:
+def caller_of(service: Service, requester: Requester, user: str | None) -> Caller:
     """Raises NotConfigured where no browser could be told as this user's."""
     user = _user(requester, user)
     caller = requester.person if user is None else service.identity.caller_of_user(user)
@@ -256,23 +279,30 @@ def _is_among(service: Service, owners: Collection[str], owner: str) -> bool:
     return not owners or owner in {owner_of_user(service, user) for user in owners}
 
 
-def _call(
+def named_by(name: str | None) -> str:
+    """What stands for a tool's arguments: the Idempotency-Key, or nothing that there was before."""
+    return json.dumps({"request": secrets.token_urlsafe(18)} if name is None else {"key": name})
+
+
+def named_by_run(run: str) -> str:
+    return json.dumps({"run": run})
+
+
+def call_of(
     service: Service,
     key: ApiKey,
     caller: Caller,
     *,
-    name: str | None = None,
-    arguments: str | None = None,
+    arguments: str,
     run_id: str | None = None,
 ) -> Call:
-    named = {"key": name} if name is not None else {"request": secrets.token_urlsafe(18)}
     return service.call(
         caller,
         ToolCall(
             server=application_of(service),
             tool=client_of(key.program),
             client=key.program,
-            arguments=arguments or json.dumps(named),
+            arguments=arguments,
         ),
         presenter=_ByProgram(),
         run_id=run_id,
@@ -283,6 +313,25 @@ class _Verbs(Verbs):
     """Those of one request."""
 
     known: Json = None  # for which nobody was asked
+    _stands_at: Step | None = None
+
+    def asked(self, *, is_placed: bool) -> AskedStep | None:
+        """What the run has of it; without a place the one question of the run."""
+        if not self.call.run.is_loaded:
+            return None
+        run = self.call.run.value
+        if self._stands_at is not None:
+            return run.at(self._stands_at)
+        return run.asked[-1] if run.asked and not is_placed else None
+
+    async def ask_at(self, question: Question[Any], *, nth: int) -> Outcome[Any]:
+        """Ask it where so many equal ones came before it."""
+        self._counts[self.fact(question.request)] = nth
+        return await question.outcome()
+
+    async def _ask_at(self, step: Step, question: Question[Any], group: Prompts) -> Outcome[Any]:
+        self._stands_at = step
+        return await super()._ask_at(step, question, group)
 
     async def _known(self, request: Request, digest: str, asking: AskedStep | None) -> Json | None:
         self.known = await super()._known(request, digest, asking)

@@ -19,9 +19,15 @@ from msgspec.json import encode
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, InvalidQuestion
 from webapp.api.access import Requester, holds, must_still_count, requester_of
-from webapp.api.asking import NAME_CHARACTERS, Known, ask, is_seen_by, owner_for, question_of
+from webapp.api.asking import Known, RunPlace, ask, is_seen_by, owner_for, question_of
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
-from webapp.api.representations import NewQuestion, QuestionPage, QuestionState, Whose
+from webapp.api.representations import (
+    NAME_CHARACTERS,
+    NewQuestion,
+    QuestionPage,
+    QuestionState,
+    Whose,
+)
 from webapp.api.states import told, told_known
 from webapp.deadline import Deadline
 from webapp.http.parts import AnyRequest
@@ -47,9 +53,15 @@ async def new_question(
     """Ask a user, or the person of a User-Access-Token; the answer has the link for them.
 
     With an Idempotency-Key the same body sent again gets the same question, until its answer is
-    taken. What is known already, such as a connected account, is answered at once, without an id.
+    taken; with `run`, until that is ended. What is known already, such as a connected account, is
+    answered at once, without an id.
     """
-    asked = await ask(service, requester, data.question(), user=data.user, name=idempotency_key)
+    if data.run is not None and idempotency_key is not None:
+        raise InvalidQuestion("A question of a run has its place there: send no Idempotency-Key.")
+    place = None if data.run is None else RunPlace(run=data.run, nth=data.nth)
+    asked = await ask(
+        service, requester, data.question(), user=data.user, name=idempotency_key, place=place
+    )
     if isinstance(asked, Known):
         return await told_known(service, asked)
     return await told(service, requester, asked)
@@ -100,7 +112,10 @@ async def read_question(
     service: NamedDependency[Service],
     wait: Annotated[int, QueryParameter(ge=0, le=WAIT_SECONDS_AT_MOST)] = 0,
 ) -> QuestionState:
-    """How it stands; with `wait`, as soon as it is over, or after so many seconds."""
+    """How it stands; with `wait`, as soon as it is over, or after so many seconds.
+
+    Sooner where its `progress` changes: a payment is on its way, and may take days.
+    """
     current = await question_of(service, requester, question_id)
     if wait:
         current = await _waited(service, current, within=timedelta(seconds=wait))
@@ -137,6 +152,8 @@ async def _waited(service: Service, asked: Elicitation, *, within: timedelta) ->
     with elicitations.waiters.waiter(asked.id, sees_all=True) as waiter:
         current = await elicitations.get(asked.id) or asked
         while not (current.status.is_final or limit.is_over or service.is_draining):
+            if current.progress != asked.progress:  # a payment is on its way, for days perhaps
+                break
             now = service.clock()
             changes = await waiter.changes(until=limit.at(now), now=now)
             if not changes:

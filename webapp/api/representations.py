@@ -21,6 +21,9 @@ from flows.payments.money import Money
 from flows.question import DEFAULT_TIMEOUT, TIMEOUT_AT_MOST, Question
 
 USER_CHARACTERS: Final = 256
+NAME_CHARACTERS: Final = 255
+UserName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=USER_CHARACTERS)]
+RunName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
 Whose: TypeAlias = Annotated[
     str | None, QueryParameter(min_length=1, max_length=USER_CHARACTERS)
 ]  # a user of the program's
@@ -47,10 +50,14 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     url: message, url. oauth: provider. payment: amount (as text, "9.00"), currency, what.
     form: message. confirm: message. secret: message. The others may be left out.
+
+    `run` names a piece of work of yours that asks several and is ended by `/api/runs/end`; `nth` is
+    how many equal questions it asked before this one. `key` makes it the same question in all of
+    your runs, and `elicitation_id` is an id of your own.
     """
 
     kind: AskedKind
-    user: Annotated[str, Meta(min_length=1, max_length=USER_CHARACTERS)] | None = None
+    user: UserName | None = None
     timeout_seconds: Annotated[int, Meta(ge=1, le=_SECONDS_AT_MOST)] | None = None
     message: str | None = None
     url: str | None = None
@@ -66,6 +73,10 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     schema: dict[str, Any] | None = None
     arguments: dict[str, Any] | None = None
     name: str | None = None
+    key: Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)] | None = None
+    elicitation_id: str | None = None
+    run: RunName | None = None
+    nth: Annotated[int, Meta(ge=0, lt=1000)] = 0
 
     def question(self) -> Question[Any]:
         """As a tool would ask it. Raises InvalidQuestion."""
@@ -79,6 +90,7 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
                 f"A question of kind {self.kind.value} has no {others[0]}; it has {fields}."
             )
         about = {name: getattr(self, name) for name in given}
+        about |= {} if self.key is None else {"key": self.key}
         seconds = self.timeout_seconds
         timeout = asked.timeout if seconds is None else timedelta(seconds=seconds)
         return asked.verb(about, timeout)
@@ -87,13 +99,15 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class ToldAccount(Struct, frozen=True, kw_only=True):
     """An account that the user connected, without its token.
 
-    `status` is `connected`, or `lapsed`: then the user is to connect it again.
+    `status` is `connected`, or `lapsed`: then the user is to connect it again. `api` is where the
+    provider's API begins; null where it is declared here no more.
     """
 
     id: str
     provider: str
     label: str
     scopes: tuple[str, ...]
+    api: str | None
     status: str
     connected_at: datetime
 
@@ -318,14 +332,14 @@ def _account(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
 
 def _payment(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
     price = Money(about["amount"], about["currency"])
-    rest = {name: about[name] for name in ("provider", "once") if name in about}
+    rest = {name: about[name] for name in ("provider", "once", "key") if name in about}
     return elicit.payment(price, about["what"], timeout=timeout, **rest)
 
 
 _ASKED: Final[Mapping[AskedKind, _Asked]] = {
     AskedKind.URL: _Asked(
         needs=frozenset({"message", "url"}),
-        takes=frozenset({"wait_for_completion"}),
+        takes=frozenset({"wait_for_completion", "elicitation_id"}),
         verb=_with_message(elicit.url),
     ),
     AskedKind.OAUTH: _Asked(
@@ -340,7 +354,9 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
         verb=_payment,
     ),
     AskedKind.FORM: _Asked(
-        needs=frozenset({"message"}), takes=frozenset({"schema"}), verb=_with_message(elicit.form)
+        needs=frozenset({"message"}),
+        takes=frozenset({"schema", "elicitation_id"}),
+        verb=_with_message(elicit.form),
     ),
     AskedKind.CONFIRM: _Asked(
         needs=frozenset({"message"}),

@@ -11,10 +11,12 @@ from typing import Any, Final, cast
 from litestar import Litestar, Response
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, ValidationException
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
+from litestar.types import Method
 
-from flows.errors import ElicitError, Failed, InvalidSchema, NotConfigured
+from flows.errors import ElicitError, Failed, InvalidSchema, NotConfigured, TooManyPending
 from webapp.api.access import (
     PERSON_HEADER,
     AccessTokenRefused,
@@ -27,7 +29,7 @@ from webapp.api.approvals import clear_approvals, list_approvals, revoke_approva
 from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
 from webapp.api.proxy import ProviderFailed, proxied
 from webapp.api.questions import list_questions, new_question, question_events, read_question
-from webapp.api.reference import ReferencePage
+from webapp.api.reference import ReferencePage, complete, reference_router
 from webapp.api.resolving import (
     answer_question,
     cancel_question,
@@ -35,6 +37,7 @@ from webapp.api.resolving import (
     confirm_user_code,
     take_answer,
 )
+from webapp.api.runs import claim_once, end_run, forget_secret, keep_once, spend_payment
 from webapp.api.webhooks import list_webhooks, read_webhook, replay_webhook
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.parts import AnyRequest, bring, part, provided
@@ -59,7 +62,10 @@ _HEADERS: Final = {
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
 PATHS: Final = tuple(
     f"/api/{resource}"
-    for resource in ("questions", "approvals", "accounts", "payments", "webhooks", "reference")
+    for resource in (
+        *("questions", "approvals", "runs", "secrets"),
+        *("accounts", "payments", "webhooks", "reference"),
+    )
 )
 
 
@@ -97,9 +103,11 @@ def api() -> Litestar:
     answers_of: Callable[[AnyRequest], Answers] = part("answers")
 
     def details(request: AnyRequest, error: Exception) -> Response[Any]:
-        return _problem(error) or answers_of(request).problem_for_error(request, error)
+        told = _problem(error) or answers_of(request).problem_for_error(request, error)
+        told.content.update(_facts(error))
+        return told
 
-    return Litestar(
+    made = Litestar(
         [
             new_question,
             list_questions,
@@ -113,6 +121,11 @@ def api() -> Litestar:
             list_approvals,
             clear_approvals,
             revoke_approval,
+            end_run,
+            spend_payment,
+            claim_once,
+            keep_once,
+            forget_secret,
             list_accounts,
             read_account,
             disconnect_account,
@@ -135,10 +148,11 @@ def api() -> Litestar:
             title="elicit-url",
             version=VERSION,
             summary="A program asks its users, and awaits what they do in a browser.",
-            path="/api/reference",
+            openapi_router=reference_router(),
             render_plugins=[ReferencePage()],
             security=[{"key": []}, {"key": [], "person": []}, {"alone": []}],
             use_handler_docstrings=True,
+            operation_id_creator=_operation_id,
             components=Components(
                 security_schemes={
                     "key": SecurityScheme(
@@ -161,6 +175,14 @@ def api() -> Litestar:
         logging_config=None,
         request_max_body_size=BODY_BYTES_AT_MOST,
     )
+    complete(made.openapi_schema)
+    return made
+
+
+def _operation_id(handler: HTTPRouteHandler, method: Method, _: object) -> str:
+    """As the function is called, which a generated client calls it too."""
+    name = handler.handler_name
+    return name if len(handler.http_methods) == 1 else f"{name}_{method.lower()}"
 
 
 def _problem(error: Exception) -> Response[Any] | None:
@@ -189,6 +211,17 @@ def _problem(error: Exception) -> Response[Any] | None:
         case _:
             return None
     return told
+
+
+def _facts(error: Exception) -> Mapping[str, Any]:
+    """What a program would otherwise read out of the sentence."""
+    match error:
+        case NotConfigured():
+            return {"missing": list(error.missing)}
+        case TooManyPending():
+            return {"limit": error.limit}
+        case _:
+            return {}
 
 
 def _faults_in(error: ValidationException) -> str:

@@ -83,15 +83,17 @@ async def _account(service: Service, id: str) -> ToldAccount | None:
     found = await service.elicitations.read(Connection, owner=owner_of(id), id=id)
     if found is None or not found.is_connected:
         return None
-    return told_account(found)
+    return told_account(service, found)
 
 
-def told_account(found: Connection) -> ToldAccount:
+def told_account(service: Service, found: Connection) -> ToldAccount:
+    provider = service.kinds.accounts.connections.provider(found)
     return ToldAccount(
         id=found.id,
         provider=found.provider,
         label=found.label,
         scopes=found.scopes,
+        api=None if provider is None else provider.api,
         status=found.status,
         connected_at=found.connected_at,
     )

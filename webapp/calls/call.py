@@ -91,6 +91,8 @@ class Call:
         self.is_of_task = is_of_task  # what came of it is kept for whoever polls
         self.faults: dict[str, Sequence[Fault]] = {}  # of what the client answered, by elicitation
         self.answer: object = None  # the result that the presenter wants instead of the body's
+        self.on_notice: Callable[[str], Awaitable[object]] | None = None
+        self.steps = 0.0  # of progress, which only grows
         self.repeats_until: datetime | None = None  # that answer was given before; until then
         self.task: asyncio.Task[object] | None = None  # the body's own
         self.waiters: set[Waiter] = set()
@@ -119,6 +121,11 @@ class Call:
     def is_interrupted(self) -> bool:
         """Whether the presenter's answer is the result, whatever the body made of it."""
         return self.answer is not None
+
+    def next_step(self) -> float:
+        """What a step of progress is numbered."""
+        self.steps += 1
+        return self.steps
 
     def begin(self) -> None:
         """The tool's body starts in the current task."""

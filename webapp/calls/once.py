@@ -5,7 +5,8 @@ the idempotency key that it got the first time; this cannot be closed from here.
 longer than a moment is claimed in the store, and an identical call in another process waits for
 its end; two that begin within that moment do it twice, with one key. A result that cannot be handed
 on, as it is no JSON or too long, is no reason to do the work again: that it is done is kept in any
-case. Nor may a client that gives its call up end the work half way.
+case. Nor may a client that gives its call up end the work half way. A program over HTTP does its
+work by itself: it claims it first, always.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -99,9 +101,8 @@ async def do_once(
 
     Raises ResultNotKept if the result is no JSON or too long, and what the work raises.
     """
-    pepper = elicitations.owners.pepper
-    id = owner + pepper.tag("once", scope, *step, name, size=18)
-    key = pepper.tag("idempotency", scope, *step, name, size=18)
+    once = OncePlace(owner=owner, scope=scope, step=step, name=name)
+    id, key = once.id(elicitations), once.idempotency_key(elicitations)
     while (doing := elicitations.doing.get(id)) is not None:
         await wait({doing})  # an identical call is at it in this process
     elicitations.doing[id] = over = asyncio.get_running_loop().create_future()
@@ -126,6 +127,84 @@ async def do_once(
     finally:
         del elicitations.doing[id]
         over.set_result(None)
+    return await result_of(elicitations, done, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OncePlace:
+    """What stands for one piece of work: whose it is, under which run or receipt, and its name."""
+
+    owner: str
+    scope: str
+    step: OnceKey
+    name: str
+
+    def id(self, elicitations: Elicitations) -> str:
+        pepper = elicitations.owners.pepper
+        return self.owner + pepper.tag("once", self.scope, *self.step, self.name, size=18)
+
+    def idempotency_key(self, elicitations: Elicitations) -> str:
+        pepper = elicitations.owners.pepper
+        return pepper.tag("idempotency", self.scope, *self.step, self.name, size=18)
+
+
+async def claim(elicitations: Elicitations, once: OncePlace, *, by: str) -> DoneOnce:
+    """The row as it stands: done, claimed by another one, or claimed by `by` from now on.
+
+    Claimed again by the same it is renewed. Of two that were at it the first result is kept.
+    """
+    id, now = once.id(elicitations), elicitations.clock()
+    row = DoneOnce(id=id, owner=once.owner, result="", erase_at=now + KEPT_UNDER_A_RECEIPT)
+
+    async def claimed() -> Sequence[DoneOnce]:
+        nonlocal row
+        found = await elicitations.done(owner=once.owner, id=id)
+        row = row if found is None else found
+        is_anothers = row.claimed_by != by and _is_claimed(row, now)
+        if is_anothers or (found is not None and row.status != DOING):
+            return []
+        row = replace(row, claimed_until=now + CLAIMED, claimed_by=by, status=DOING)
+        return [row]
+
+    await elicitations.write_afresh(claimed)
+    return row
+
+
+async def release(elicitations: Elicitations, once: OncePlace, *, by: str) -> None:
+    """The work failed, so whoever is next need not wait."""
+
+    async def released() -> Sequence[DoneOnce]:
+        found = await elicitations.done(owner=once.owner, id=once.id(elicitations))
+        is_ours = found is not None and found.status == DOING and found.claimed_by == by
+        return [replace(found, claimed_until=None)] if found is not None and is_ours else []
+
+    await elicitations.write_afresh(released)
+
+
+async def keep(
+    elicitations: Elicitations, once: OncePlace, given: Json, *, fault: str | None
+) -> DoneOnce:
+    """That it is done, with its result or why that cannot be kept; what was first stays."""
+    id = once.id(elicitations)
+    erase_at = elicitations.clock() + KEPT_UNDER_A_RECEIPT
+    done, *pieces = _kept(given, id=id, owner=once.owner, erase_at=erase_at)
+    if fault is not None:
+        done, pieces = replace(done, result="", pieces=(), fault=fault[:_FAULT_AT_MOST]), []
+
+    async def kept() -> Sequence[DoneOnce]:
+        nonlocal done
+        found = await elicitations.done(owner=once.owner, id=id)
+        if found is not None and found.status != DOING:
+            done = found
+            return []
+        return [replace(done, version=0 if found is None else found.version), *pieces]
+
+    await elicitations.write_afresh(kept)
+    return done
+
+
+async def result_of(elicitations: Elicitations, done: DoneOnce, *, name: str) -> Json:
+    """Raises ResultNotKept."""
     return _result(name, done, [await _piece(elicitations, done, piece) for piece in done.pieces])
 
 

@@ -161,6 +161,11 @@ class Verbs:
             raise CallOver
         return self.handed.see(self.fact(question.request), question)
 
+    async def notify(self, message: str) -> None:
+        await self.call.must_be_going_on()
+        if self.call.on_notice is not None:
+            await self.call.on_notice(message)
+
     def can(self, mode: str) -> bool:
         return self.call.presenter.can(mode)
 

@@ -245,6 +245,7 @@ class Middleware:
             accounts=_own(chain.accounts, caller),
             is_of_task=task is not None,
         )
+        call.on_notice = lambda told: context.session.report_progress(call.next_step(), None, told)
         if chain.run_id is not None:
             run = await call.run.load()
             if not call.run.is_continued:

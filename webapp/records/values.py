@@ -35,6 +35,7 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
     pieces: tuple[str, ...] = ()  # their ids
     fault: str | None = None
     claimed_until: datetime | None = None
+    claimed_by: str | None = None  # by which process of a program; None: by this server
     version: int = 0
     status: str = "done"
     due_at: None = None

@@ -97,7 +97,6 @@ class Hold(OnStream):
     ) -> Elicitation | None:
         current = shown.elicitation
         is_answered = is_unread = False
-        step = 0
         while call.is_waiting_for(current):
             until = self._at_most(call.now + self._progress, now=call.now)
             if silence is not None and self._client.is_out(current):
@@ -130,8 +129,7 @@ class Hold(OnStream):
             ):
                 await self._still_waiting(call, shown, asking)
             else:
-                step += 1
-                await self._report(step, current)
+                await self._report(call.next_step(), current)
         return current
 
     async def _acted(self, call: Leg, current: Elicitation, answer: ClientAnswer) -> Elicitation:
@@ -171,9 +169,9 @@ class Hold(OnStream):
             words = wrong
         return replace(answer, action="cancel")
 
-    async def _report(self, step: int, current: Elicitation) -> None:
+    async def _report(self, step: float, current: Elicitation) -> None:
         await self._context.session.report_progress(
-            float(step), None, f"Waiting for the person: {current.asked.message}"
+            step, None, f"Waiting for the person: {current.asked.message}"
         )
 
 

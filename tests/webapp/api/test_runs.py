@@ -1,0 +1,129 @@
+"""The routes of runs as they are: what fits, and whose a run is."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.api_program import CONFIRM, FORM, PAYMENT, Program, program_at
+from tests.support.asking_env import AskingEnv
+from webapp.identity.api_keys import KeyScope
+
+RUN = {"user": "ann", "run": "order 8"}
+STEP: dict[str, Any] = {**RUN, "name": "book", "by": "a-process"}
+
+
+async def send(program: Program, path: str, body: dict[str, Any]) -> httpx.Response:
+    return await program.client.post(f"/api/runs/{path}", json=body)
+
+
+async def asked(program: Program, body: dict[str, Any], **more: Any) -> dict[str, Any]:
+    told = await program.ask({**body, "run": "order 8", **more})
+    assert told.status_code == 201, told.text
+    state: dict[str, Any] = told.json()
+    return state
+
+
+async def test_the_same_question_of_a_run_is_one_and_others_stand_beside_it(shop: Program) -> None:
+    first = await asked(shop, CONFIRM)
+    assert (await asked(shop, CONFIRM))["id"] == first["id"]
+    others = [await asked(shop, CONFIRM, nth=1), await asked(shop, FORM)]
+    assert len({first["id"], *(other["id"] for other in others)}) == 3
+
+
+async def test_a_question_of_a_run_has_no_name_of_its_own(shop: Program) -> None:
+    refused = await shop.ask({**CONFIRM, "run": "order 8"}, name="order 8")
+    assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_INPUT")
+
+
+async def test_a_name_and_a_run_that_are_spelt_alike_are_apart(shop: Program) -> None:
+    named = await shop.ask(CONFIRM, name="order 8")
+    assert (await asked(shop, CONFIRM))["id"] != named.json()["id"]
+
+
+async def test_one_question_of_a_run_is_not_taken_by_itself(here: AskingEnv, shop: Program) -> None:
+    state = await asked(shop, PAYMENT)
+    await (await here.guest()).pay(state["url"])
+    refused = await shop.post(state["id"], "taken")
+    assert (refused.status_code, "/api/runs/end" in refused.json()["detail"]) == (400, True)
+
+
+async def test_a_run_ends_for_its_own_program_and_user_alone(
+    here: AskingEnv, shop: Program
+) -> None:
+    state = await asked(shop, PAYMENT)
+    await (await here.guest()).pay(state["url"])
+    end = {**RUN, "questions": [state["id"]]}
+    async with program_at(here, program="other") as other:
+        assert (await send(other, "end", end)).status_code == 200
+    assert (await send(shop, "end", {**end, "user": "bob"})).status_code == 200
+    assert (await send(shop, "end", {**end, "run": "order 9"})).status_code == 200
+    assert (await shop.read(state["id"]))["payment"]["status"] == "open"
+    for _ in range(2):
+        assert (await send(shop, "end", end)).json() == {"run": "order 8"}
+    assert (await shop.read(state["id"]))["payment"]["status"] == "spent"
+    over = await shop.ask({**PAYMENT, "run": "order 8"})
+    assert (over.status_code, over.json()["code"]) == (409, "ELICITATION_ALREADY_DONE")
+
+
+async def test_an_error_of_the_program_leaves_what_was_paid(here: AskingEnv, shop: Program) -> None:
+    state = await asked(shop, PAYMENT)
+    await (await here.guest()).pay(state["url"])
+    await send(shop, "end", {**RUN, "questions": [state["id"]], "is_error": True})
+    again = await asked(shop, PAYMENT)
+    assert (again["id"], again["payment"]["status"]) == (state["id"], "open")
+
+
+@pytest.mark.parametrize("path", ["end", "spend", "once", "once/done"])
+async def test_a_key_that_approves_or_is_for_others_reaches_no_run(
+    here: AskingEnv, shop: Program, path: str
+) -> None:
+    bodies: dict[str, dict[str, Any]] = {"end": RUN, "spend": {**RUN, "payment": "x"}}
+    body: dict[str, Any] = bodies.get(path) or dict(STEP)
+    await asked(shop, CONFIRM)
+    async with (
+        program_at(here, scope=KeyScope.APPROVE, owners=("ann",)) as desk,
+        program_at(here, owners=("bob",)) as bobs,
+    ):
+        for program in (desk, bobs):
+            assert (await send(program, path, body)).status_code == 403
+            gone = await program.client.delete("/api/secrets/key", params={"user": "ann"})
+            assert gone.status_code == 403
+
+
+async def test_a_run_spends_what_it_has_in_hand_alone(here: AskingEnv, shop: Program) -> None:
+    state = await asked(shop, PAYMENT)
+    await (await here.guest()).pay(state["url"])
+    payment = (await shop.read(state["id"]))["payment"]["id"]
+    other = {"user": "ann", "run": "order 9", "payment": payment}
+    assert (await send(shop, "spend", other)).status_code == 404
+    assert (await send(shop, "spend", {**RUN, "payment": payment})).status_code == 204
+    assert (await shop.read(state["id"]))["payment"]["status"] == "spent"
+
+
+async def test_work_is_claimed_by_one_process_and_done_once(here: AskingEnv, shop: Program) -> None:
+    mine = (await send(shop, "once", STEP)).json()
+    assert mine["status"] == "yours"
+    assert (await send(shop, "once", STEP)).json() == mine
+    other = (await send(shop, "once", {**STEP, "by": "another"})).json()
+    assert (other["status"], other["idempotency_key"]) == ("busy", mine["idempotency_key"])
+    here.clock.tick(seconds=31)
+    late = (await send(shop, "once", {**STEP, "by": "another"})).json()
+    assert late["status"] == "yours"
+    results = [
+        (await send(shop, "once/done", {**STEP, "by": by, "result": by})).json()["result"]
+        for by in ("another", "a-process")
+    ]
+    assert results == ["another", "another"]
+    assert (await send(shop, "once", STEP)).json()["result"] == "another"
+
+
+async def test_each_run_and_each_key_is_work_of_its_own(shop: Program) -> None:
+    steps: list[dict[str, Any]] = [
+        STEP,
+        {**STEP, "run": "order 9"},
+        {**STEP, "user": "bob"},
+        {**STEP, "key": 8},
+    ]
+    keys = {(await send(shop, "once", step)).json()["idempotency_key"] for step in steps}
+    assert len(keys) == len(steps)

@@ -1,0 +1,1 @@
+"""The client over the HTTP API."""

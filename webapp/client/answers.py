@@ -1,0 +1,195 @@
+"""What a program gets of an answer: an account and a receipt that reach out through the server.
+
+What could go wrong: the key of an account in a program that needs none. So an account's client goes
+by the server's proxy, which adds the key there; the program has it only where it asked for that.
+"""
+
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, NoReturn, TypeVar, cast
+
+import httpx
+import msgspec
+
+from flows.elicitation.states import Json, Status
+from flows.elicitation.traits import traits_of
+from flows.errors import Failed, InvalidAnswer, NotAllowed, NotSupported, Processing
+from flows.oauth.account import Account, Content
+from flows.payments.money import Money
+from flows.payments.receipt import Payment, Receipt, ReceiptStatus, RefundStatus
+from flows.question import Outcome, Question, Request
+from flows.requests import AccountRequest, PaymentRequest
+from flows.schema.schema import Refused
+from webapp.client.requests import Requests
+
+T = TypeVar("T")
+_TOLD_AS: Final = {"account": "account", "receipt": "payment"}
+# Of the server's own: the provider gets what the account has there.
+_NOT_PASSED_ON = frozenset({"authorization", "cookie", "host"})
+
+
+async def answer_of(
+    question: Question[T], state: Mapping[str, Any], *, reach: "ServersReach", with_token: bool
+) -> T:
+    """What the program gets. Raises Failed where it is not there any more, InvalidAnswer."""
+    request: Request = question.request
+    id = state["id"]
+    told = state[_TOLD_AS.get(traits_of(request.kind).gives or "", "content")]
+    if told is None:
+        raise Failed("What was answered has been wiped meanwhile.", elicitation_id=id)
+    if isinstance(request, AccountRequest):
+        account = _account_of(told, reach=reach, with_token=with_token)
+        return cast("T", await account)
+    if isinstance(request, PaymentRequest):
+        return cast("T", _receipt_of(told, elicitation_id=id or "", reach=reach))
+    try:
+        return question.answer(told)
+    except Refused as refused:
+        if traits_of(request.kind).is_secret:  # what a person typed is in nobody's words
+            raise
+        details = [(fault.path, fault.message) for fault in refused.faults]
+        raise InvalidAnswer(details, elicitation_id=id) from None
+
+
+def processing(question: Question[T], state: Mapping[str, Any]) -> Outcome[T]:
+    error = Processing(
+        f"The payment for {question.message!r} is on its way, and may take days. The person has "
+        "nothing more to do, and is not to pay again: run this again later.",
+        elicitation_id=state["id"],
+    )
+    return Outcome(status=Status(state["status"]), error=error)
+
+
+class AccountThroughServer(Account):
+    """An account whose provider is called by the server."""
+
+    __slots__ = ("_connection", "_requests")
+
+    def __init__(self, content: Content, *, connection: str, reach: "ServersReach") -> None:
+        super().__init__(content, resources=reach)
+        self._connection = connection
+        self._requests = reach.requests
+
+    @property
+    def access_token(self) -> str:
+        """The key, where the run was opened with `access_tokens=True`. Raises NotAllowed."""
+        if not self._content.access_token:
+            raise NotAllowed(
+                "This program was not given the key of the account: account.client() needs none. "
+                "To have it, write Elicit(..., access_tokens=True), with an API key made with "
+                "--scopes ask,tokens."
+            )
+        return self._content.access_token
+
+    def client(self) -> httpx.AsyncClient:
+        """Make a client for the provider's API, which the server calls for it."""
+        transport = _Proxy(self._requests, self._connection)
+        return httpx.AsyncClient(
+            base_url=self.api, transport=transport, timeout=self._requests.client.timeout
+        )
+
+
+class ServersReach:
+    """Implements flows.question.Resources for one run."""
+
+    def __init__(self, requests: Requests, *, run: str) -> None:
+        self.requests = requests
+        self._run = run
+
+    def client(self, *, base_url: str, auth: httpx.Auth) -> NoReturn:
+        raise NotSupported("url", why="An account of this run makes its own client: client().")
+
+    def sync_client(self, *, base_url: str, auth: httpx.Auth) -> NoReturn:
+        raise NotSupported(
+            "url", why="sync_client() is for tools in a thread: write account.client() here."
+        )
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        work.close()
+        raise NotSupported("url", why="Nothing of this run blocks: await it.")
+
+    async def renew(self, connection: str, refused: str) -> str | None:
+        return None
+
+    async def spend(self, receipt_id: str) -> Json:
+        body = {**self.requests.whose, "run": self._run, "payment": receipt_id}
+        return await self.requests.post("/api/runs/spend", body)
+
+    async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
+        """As `refund_of` reads it."""
+        body = {} if reason is None else {"reason": reason}
+        path = f"/api/payments/{receipt_id}/refund"
+        told = await self.requests.post(path, body, self.requests.whose)
+        is_done = told["status"] == ReceiptStatus.REFUNDED
+        status = RefundStatus.SUCCEEDED if is_done else RefundStatus.PENDING
+        about = {"id": told["id"], "amount": told["amount"], "currency": told["currency"]}
+        return {**about, "status": status.value}
+
+
+async def _account_of(told: Mapping[str, Any], *, reach: ServersReach, with_token: bool) -> Account:
+    """The account that an answer tells of, and its key if that is wanted."""
+    id, key = str(told["id"]), dict[str, Any]()
+    if with_token:
+        requests = reach.requests
+        key = await requests.read(f"/api/accounts/{id}/token", requests.whose)
+    content = Content(
+        provider=told["provider"],
+        id=id,
+        label=told["label"],
+        scopes=tuple(told["scopes"]),
+        access_token=key.get("access_token", ""),
+        api=told["api"] or "",
+        api_hosts=tuple(key.get("api_hosts", ())),
+    )
+    return AccountThroughServer(content, connection=id, reach=reach)
+
+
+def _receipt_of(told: Mapping[str, Any], *, elicitation_id: str, reach: ServersReach) -> Receipt:
+    """The receipt that an answer tells of: what the ledger has besides stays there."""
+    paid = Payment(
+        id=told["id"],
+        owner="",
+        elicitation_id=elicitation_id,
+        join="",
+        server="",
+        tool="",
+        seller=told["provider"],
+        session="",
+        payment_intent=None,
+        amount=Money.from_minor_units(told["amount"], told["currency"]).minor_units,
+        currency=told["currency"],
+        what=told["what"],
+        is_live=told["is_live"],
+        paid_at=msgspec.convert(told["paid_at"], Payment.__annotations__["paid_at"]),
+        status=ReceiptStatus(told["status"]),
+    )
+    return Receipt(paid, resources=reach)
+
+
+class _Proxy(httpx.AsyncBaseTransport):
+    """By way of the server's proxy to the provider of one account."""
+
+    def __init__(self, requests: Requests, connection: str) -> None:
+        self._requests = requests
+        self._path = f"/api/accounts/{connection}/proxy"
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        client = self._requests.client
+        where = {**self._requests.whose, "url": str(request.url)}
+        url = client.build_request("GET", self._path, params=where).url
+        headers = [pair for pair in request.headers.multi_items() if pair[0] not in _NOT_PASSED_ON]
+        passed_on = httpx.Request(
+            request.method,
+            url,
+            headers=[*headers, *_own_credentials(client), ("host", url.netloc.decode())],
+            stream=request.stream,
+            extensions=request.extensions,
+        )
+        reply = await client.send(passed_on, stream=True, follow_redirects=False)
+        return httpx.Response(
+            reply.status_code, headers=reply.headers.raw, stream=reply.stream, request=request
+        )
+
+
+def _own_credentials(client: httpx.AsyncClient) -> list[tuple[str, str]]:
+    names = ("authorization", "user-access-token")
+    return [(name, client.headers[name]) for name in names if name in client.headers]

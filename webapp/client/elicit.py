@@ -1,0 +1,389 @@
+"""Elicit: who asks for a program, over the HTTP API of a server.
+
+What could go wrong: an answer that is used up before the program has kept what came of it. So
+nothing is said of it until the block ends; see the theory of operation.
+"""
+
+import asyncio
+import inspect
+import json
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Final, NoReturn, Self, TypeVar, cast
+
+import httpx
+
+from flows import question as questions
+from flows.elicitation.states import Completion, Json, Status
+from flows.elicitation.unasked import Unasked
+from flows.errors import (
+    Cancelled,
+    ElicitError,
+    InvalidQuestion,
+    NotAccepted,
+    NotAllowed,
+    NotPossible,
+    NotSupported,
+    Processing,
+)
+from flows.question import Outcome, Question, ReturningRequest, current_body, refusal
+from webapp.calls.shown_link import Show, ShownLink
+from webapp.calls.unasked import all_were_asked, nothing_stands_before
+from webapp.client.answers import ServersReach, answer_of, processing
+from webapp.client.requests import WAIT_SECONDS, Requests, ServerRefused, body_of
+from webapp.deadline import Deadline
+from webapp.printing import tell
+
+T = TypeVar("T")
+NAME_CHARACTERS: Final = 255
+RESULT_LETTERS_AT_MOST: Final = 60 * 1024  # of what `once` keeps, as JSON
+_PATIENCE: Final = timedelta(minutes=10)
+_ON_ITS_WAY_SECONDS: Final = 5  # between two looks for a payment that is not waited for
+_CLAIMED_AGAIN_SECONDS: Final = 10.0
+_BUSY_SECONDS: Final = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Elicit:
+    """Within the block verbs ask the user `user`, by the server at `url`, as an application does.
+
+    `run` names the piece of work, for this user: the same program started again under it goes on
+    with the same questions, with what was paid, and with what `once` did. `show` is given each link
+    when it waits already, and may be async; it is cancelled when there is nothing more to show, and
+    what it raises, the await raises. Without it a link is printed. `access_token` is the user's
+    own, instead of `user`. With `access_tokens` an account has its key, for which the API key needs
+    the scope `tokens`. `on_notice` is given what `notify` tells.
+
+    What the block got is used up when it ends without an error; a no that leaves it ends the run as
+    well. After any other error all of it is there for the same run. A server that does not answer
+    is waited for `patience`, and a question's own time if that is longer. `transport` is another
+    way to it than the network, as for certificates of your own.
+
+    Raises InvalidQuestion, here and for a question that cannot travel, ServerUnreachable,
+    ServerRefused, and AlreadyDone where the run ended less than two minutes ago and had used a
+    payment or `once`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str,
+        run: str,
+        user: str | None = None,
+        access_token: str | None = None,
+        show: Show | None = None,
+        on_notice: Callable[[str], Awaitable[object] | object] | None = None,
+        access_tokens: bool = False,
+        patience: timedelta = _PATIENCE,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        if not 0 < len(run) <= NAME_CHARACTERS:
+            raise InvalidQuestion(
+                f"run names the piece of work, in 1 to {NAME_CHARACTERS} characters, as in "
+                'Elicit(url, run="order 8", ...).'
+            )
+        if (user is None) == (access_token is None):
+            raise InvalidQuestion("Say whom it asks: user=, or the user's own access_token=.")
+        self.run = run
+        self._show = show or _print
+        self._on_notice = on_notice
+        self._with_tokens = access_tokens
+        self._requests = Requests(
+            url,
+            api_key=api_key,
+            user=user,
+            access_token=access_token,
+            patience=patience,
+            transport=transport,
+        )
+        self._reach = ServersReach(self._requests, run=run)
+        self._by = secrets.token_urlsafe(12)  # this process, where work is claimed
+        self._asked = Counter[tuple[str, str]]()
+        self._ids = set[str]()
+        self._shown = set[str]()
+        self._over: dict[str, None] = {}  # the questions whose outcome the program has
+        self._is_begun = False  # there is something to end
+        self._again = False
+        self._stack = AsyncExitStack()
+        self._unasked = Unasked()
+
+    async def __aenter__(self) -> Self:
+        stack = AsyncExitStack()
+        await self._requests.open(stack)
+        self._unasked = stack.enter_context(questions.asking(self, is_tool=False))
+        self._stack = stack
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        async with self._stack:
+            if error is None:
+                await all_were_asked(self._unasked, tool="the program")
+                await self._end(is_error=False)
+            elif isinstance(error, NotAccepted) and not isinstance(error, Cancelled | Processing):
+                with suppress(ElicitError):  # the no is on its way
+                    await self._end(is_error=True)
+
+    @property
+    def resources(self) -> ServersReach:
+        return self._reach
+
+    async def ask(self, question: Question[T]) -> Outcome[T]:
+        await nothing_stands_before()
+        return await self._ask(question)
+
+    async def ask_together(
+        self, questions: Sequence[Question[Any]], *, stops_at_no: bool
+    ) -> tuple[Outcome[Any], ...]:
+        await nothing_stands_before()
+
+        async def ask(question: Question[Any]) -> Outcome[Any]:
+            outcome = await self._ask(question)
+            if stops_at_no and outcome.error is not None and question.no is None:
+                raise outcome.error
+            return outcome
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                asking = [tasks.create_task(ask(question)) for question in questions]
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return tuple(task.result() for task in asking)
+
+    async def once(
+        self,
+        name: str,
+        work: Callable[[str], Awaitable[Json]],
+        *,
+        key: str | int | None,
+        again: bool,
+    ) -> Json:
+        """Kept under the run, until that is ended; the result has 60 KiB of JSON at most."""
+        await nothing_stands_before()
+        with current_body().using(name, key):
+            return await self._once(name, work, key=key, again=again)
+
+    async def forget(self, name: str) -> bool:
+        try:
+            await self._requests.delete(f"/api/secrets/{name}")
+        except ServerRefused as refused:
+            if refused.status == 404:
+                return False
+            raise
+        return True
+
+    async def notify(self, message: str) -> None:
+        if self._on_notice is not None:
+            heard = self._on_notice(message)
+            if inspect.isawaitable(heard):
+                await heard
+
+    async def cancel(self, elicitation_id: str) -> None:
+        """Nobody is to answer any more; whoever awaits it gets Cancelled."""
+        try:
+            await self._requests.post(f"/api/questions/{elicitation_id}/cancel", {})
+        except ServerRefused as refused:
+            if refused.problem != NotPossible.name:  # it is over
+                raise
+
+    def can(self, mode: str) -> bool:
+        return mode == "url"
+
+    async def complete(
+        self, elicitation_id: str, content: Json, *, owner: str | None = None
+    ) -> Completion:
+        """By the id of the link that was shown."""
+        path = f"/api/questions/{elicitation_id}/complete"
+        try:
+            told = await self._requests.post(path, {"content": content})
+        except ServerRefused as refused:
+            if refused.problem == NotPossible.name:
+                return Completion.ALREADY_SETTLED
+            if refused.status == 404:
+                return Completion.UNKNOWN
+            raise
+        return Completion.LATE if told.get("is_late") else Completion.ACCEPTED
+
+    async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
+        _served_only("A browser comes back to the server: complete it there, or by its id here.")
+
+    def token(self, elicitation_id: str, *, timeout: timedelta) -> str:
+        _served_only("Tokens are made where tools are served: send the id of the link instead.")
+
+    def read_token(self, text: str) -> str:
+        _served_only("Tokens are read where tools are served.")
+
+    def failed(self, error: ElicitError) -> None:
+        """Nobody is told: the program has the error itself."""
+
+    async def _ask(self, question: Question[T]) -> Outcome[T]:
+        try:
+            state = await self._stated(question)
+        except (NotAllowed, NotSupported) as error:
+            return question.unasked(error)
+        if not Status(state["status"]).is_final:
+            self._is_begun = True
+            state = await self._waited(question, state)
+        return await self._outcome(question, state)
+
+    async def _stated(self, question: Question[Any]) -> dict[str, Any]:
+        """How it stands at its place: the next one where nobody of this block has the question.
+
+        Two that look different here may be the same there, as with and without the only provider.
+        """
+        fact, body = (question.request.kind, question.digest), body_of(question)
+        while True:
+            nth = self._asked[fact]
+            self._asked[fact] += 1
+            state = await self._requests.post(
+                "/api/questions", {**body, **self._requests.whose, "run": self.run, "nth": nth}
+            )
+            if state["id"] is None or state["id"] not in self._ids:
+                break
+        if state["id"] is not None:
+            self._ids.add(state["id"])
+        return state
+
+    async def _waited(self, question: Question[Any], state: dict[str, Any]) -> dict[str, Any]:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                showing = tasks.create_task(self._told(state))
+                state = await self._held(question, state)
+                showing.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return state
+
+    async def _told(self, state: Mapping[str, Any]) -> None:
+        id = str(state["id"])
+        if id in self._shown or state["url"] is None:
+            return
+        self._shown.add(id)
+        showing = self._show(
+            ShownLink(
+                url=state["url"],
+                kind=state["kind"],
+                message=state["message"],
+                elicitation_id=id,
+                expires_at=datetime.fromisoformat(state["expires_at"]),
+                needs_code=state["needs_code"],
+                _wrong=lambda typed: self._wrong(id, typed),
+            )
+        )
+        if inspect.isawaitable(showing):
+            await showing
+
+    async def _wrong(self, id: str, typed: str) -> str | None:
+        told = await self._requests.post(f"/api/questions/{id}/user-code", {"code": typed})
+        return cast("str | None", told["says"])
+
+    async def _held(self, question: Question[Any], state: dict[str, Any]) -> dict[str, Any]:
+        """Until it is over, or on its way where that is enough."""
+        until = Deadline(question.timeout, ticks=asyncio.get_running_loop().time)
+        seconds = WAIT_SECONDS if question.waits_for_money else _ON_ITS_WAY_SECONDS
+        path = f"/api/questions/{state['id']}"
+        while not Status(state["status"]).is_final:
+            if not question.waits_for_money and state["progress"] is not None:
+                break
+            state = await self._requests.read(path, {"wait": seconds}, until=until)
+        return state
+
+    async def _outcome(self, question: Question[T], state: Mapping[str, Any]) -> Outcome[T]:
+        status, id = Status(state["status"]), state["id"]
+        if not status.is_final:
+            return processing(question, state)
+        if id is not None:
+            self._is_begun = True
+            self._over[id] = None
+        if status is Status.ACCEPTED:
+            self._again = self._again or question.again
+            return Outcome(
+                status=status,
+                content=await answer_of(
+                    question, state, reach=self._reach, with_token=self._with_tokens
+                ),
+                is_late=bool(state["is_late"]),
+            )
+        error = refusal(
+            status,
+            message=question.message,
+            elicitation_id=id,
+            timeout=question.timeout,
+            why=state["why"],
+        )
+        return Outcome(status=status, error=error)
+
+    async def _once(
+        self,
+        name: str,
+        work: Callable[[str], Awaitable[Json]],
+        *,
+        key: str | int | None,
+        again: bool,
+    ) -> Json:
+        step = {**self._requests.whose, "run": self.run, "name": name, "key": key, "by": self._by}
+        claim = {**step, "again": again}
+        self._is_begun = True
+        while (state := await self._requests.post("/api/runs/once", claim))["status"] == "busy":
+            await self._requests.pause(_BUSY_SECONDS)
+        if state["status"] == "yours":
+            renewing = asyncio.create_task(self._renew(claim))
+            try:
+                given: Any = work(state["idempotency_key"])
+                done = _kept(await given if inspect.isawaitable(given) else given)
+            except Exception:
+                with suppress(ElicitError):  # the work's own error is on its way
+                    await self._requests.post("/api/runs/once/done", {**step, "failed": True})
+                raise
+            finally:
+                renewing.cancel()
+                await asyncio.gather(renewing, return_exceptions=True)
+            state = await self._requests.post("/api/runs/once/done", {**step, **done})
+        return cast("Json", state["result"])
+
+    async def _renew(self, claim: Mapping[str, Any]) -> None:
+        """While the work lasts: whoever else comes by waits for it."""
+        while True:
+            await self._requests.pause(_CLAIMED_AGAIN_SECONDS)
+            with suppress(ElicitError):
+                await self._requests.post("/api/runs/once", claim)
+
+    async def _end(self, *, is_error: bool) -> None:
+        """All that the program has is used up, in one write there."""
+        if not self._is_begun:
+            return
+        about = {"run": self.run, "questions": list(self._over), "is_error": is_error}
+        await self._requests.post(
+            "/api/runs/end", {**self._requests.whose, **about, "again": self._again}
+        )
+
+
+def _kept(given: object) -> dict[str, Any]:
+    """What the server is told of work that is done."""
+    try:
+        text = json.dumps(given, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        return {"fault": f"is no JSON: {error}"}
+    if len(text) > RESULT_LETTERS_AT_MOST:
+        return {"fault": f"is longer than {RESULT_LETTERS_AT_MOST} letters of JSON"}
+    return {"result": json.loads(text)}
+
+
+def _print(link: ShownLink) -> None:
+    tell(f"{link.message}\n{link.url}", links=[link.url])
+    if link.needs_code:
+        tell("Its page shows letters: give Elicit a show= that asks for them and confirms them.")
+
+
+def _served_only(why: str) -> NoReturn:
+    raise NotSupported("url", why=why)

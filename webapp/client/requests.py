@@ -1,0 +1,258 @@
+"""Requests of a program to its server: written, sent, sent again where nobody answers, and read.
+
+What could go wrong: a server that is restarted at this very moment. So what was not answered is
+sent again, each time after a longer pause, as every request names what it is about and may come
+twice. Or an answer that is no answer of the server's, but of a proxy before it: only a problem with
+a code of ours is one.
+"""
+
+import asyncio
+import math
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from functools import cache
+from http import HTTPStatus
+from ssl import SSLContext
+from typing import Any, Final, cast
+
+import httpx
+
+from flows.errors import (
+    AlreadyDone,
+    Cancelled,
+    Declined,
+    Denied,
+    ElicitError,
+    Expired,
+    Failed,
+    InvalidQuestion,
+    InvalidSchema,
+    NotAllowed,
+    NotConfigured,
+    NotSupported,
+    ResultNotKept,
+    Superseded,
+    TooManyPending,
+)
+from flows.kinds.form import Form
+from flows.kinds.secret import Secret
+from flows.kinds.url import Visit
+from flows.origin import origin_of
+from flows.question import Question
+from flows.requests import AccountRequest, PaymentRequest
+from webapp.deadline import Deadline
+
+WAIT_SECONDS: Final = 50  # of one request that waits; the API's own bound
+_ANSWERED_WITHIN_SECONDS: Final = 20
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 10.0
+_AGAIN: Final = frozenset({"STORE_UNAVAILABLE", "ELICITATION_TOO_OFTEN", "QUESTION_BUSY"})
+_NOBODY: Final = frozenset(
+    {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
+)
+_SAID: Final = {
+    error.name: error
+    for error in (
+        *(InvalidQuestion, InvalidSchema, ResultNotKept, NotAllowed),
+        *(Declined, Denied, Cancelled, Expired, Failed, Superseded),
+    )
+}
+Pause = Callable[[float], Awaitable[object]]
+
+
+class ServerUnreachable(ElicitError):
+    """The server did not answer in time; the same run, started again, goes on where it was."""
+
+    name = "SERVER_UNREACHABLE"
+    http_status = 503
+
+    def __init__(self, url: str, *, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"The server at {url} does not answer ({why}): see that it runs, and that this is its "
+            "address. Nothing is lost: the same run, started again, goes on where it was."
+        )
+
+
+class ServerRefused(ElicitError):
+    """The server refused a request; `problem` is its code for that, `status` that of HTTP."""
+
+    name = "SERVER_REFUSED"
+
+    def __init__(self, detail: str, *, problem: str | None, status: int) -> None:
+        self.problem = problem
+        self.status = status
+        super().__init__(detail)
+
+
+class Requests:
+    """Those of one run, of one program with its API key."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str,
+        user: str | None,
+        access_token: str | None,
+        patience: timedelta,
+        transport: httpx.AsyncBaseTransport | None,
+        pause: Pause = asyncio.sleep,
+    ) -> None:
+        """Raises InvalidQuestion for an address that a key must not be sent to."""
+        origin_of(url)
+        self._url = url.rstrip("/")
+        self._user = user
+        self._headers = {"authorization": f"Bearer {api_key}"}
+        if access_token is not None:
+            self._headers["user-access-token"] = access_token
+        self._patience = patience
+        self._transport = transport
+        self._pause = pause
+        self._client: httpx.AsyncClient | None = None
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        self._client = await stack.enter_async_context(
+            httpx.AsyncClient(
+                base_url=self._url,
+                headers=self._headers,
+                timeout=httpx.Timeout(
+                    _ANSWERED_WITHIN_SECONDS, read=WAIT_SECONDS + _ANSWERED_WITHIN_SECONDS
+                ),
+                transport=self._transport,
+                verify=True if self._transport is not None else _trust(),
+            )
+        )
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        assert self._client is not None  # within the block
+        return self._client
+
+    @property
+    def whose(self) -> dict[str, str]:
+        """What a request says of the user; a token says it by itself."""
+        return {} if self._user is None else {"user": self._user}
+
+    async def post(
+        self, path: str, body: Mapping[str, Any], query: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        return await self._send("POST", path, json=dict(body), params=query)
+
+    async def read(
+        self, path: str, query: Mapping[str, Any], *, until: Deadline | None = None
+    ) -> dict[str, Any]:
+        return await self._send("GET", path, params=query, until=until)
+
+    async def delete(self, path: str) -> None:
+        await self._send("DELETE", path, params=self.whose)
+
+    async def pause(self, seconds: float) -> None:
+        await self._pause(seconds)
+
+    async def _send(
+        self, method: str, path: str, *, until: Deadline | None = None, **about: Any
+    ) -> dict[str, Any]:
+        """Until it is answered. Raises ServerUnreachable, later than `until`, and what it says."""
+        patience = Deadline(self._patience, ticks=asyncio.get_running_loop().time)
+        limits = [patience] if until is None else [patience, until]
+        longest, why = _FIRST_PAUSE_SECONDS, ""
+        while True:
+            seconds = longest * (1 + random.random()) / 2  # noqa: S311 - that not all come at once
+            try:
+                reply = await self.client.request(method, path, **about)
+            except httpx.TransportError as error:
+                why = type(error).__name__
+            else:
+                if not _is_no_answer(reply):
+                    return _told(reply)
+                why = str(reply.status_code)
+                seconds = max(seconds, _asked_to_wait(reply))
+            if all(limit.is_over for limit in limits):
+                raise ServerUnreachable(self._url, why=why) from None
+            await self._pause(seconds)
+            longest = min(2 * longest, _LONGEST_PAUSE_SECONDS)
+
+
+def body_of(question: Question[Any]) -> dict[str, Any]:
+    """The question as it travels. Raises InvalidQuestion, NotSupported."""
+    match question.request:
+        case Visit(url=str(url), waits=waits):
+            own: dict[str, Any] = {"message": question.message, "url": url}
+            own["wait_for_completion"] = waits
+        case Visit():
+            raise InvalidQuestion(
+                "A function as url= runs where the tool is served: give the address as text here, "
+                "and complete the question by the id of the link that is shown."
+            )
+        case AccountRequest() as asked:
+            own = {"provider": asked.name, "scopes": list(asked.scopes)}
+            own |= {"account": asked.account, "reason": asked.reason}
+        case PaymentRequest() as asked:
+            amount, _, currency = str(asked.price).partition(" ")
+            own = {"amount": amount, "currency": currency, "what": asked.what}
+            own |= {"provider": asked.seller, "once": asked.once}
+        case Form(kind="confirm", arguments=arguments):
+            own = {"message": question.message, "arguments": arguments}
+        case Form(kind="form", schema=schema):
+            own = {"message": question.message, "schema": schema.json}
+        case Secret(schema=schema, name=name):
+            own = {"message": question.message, "schema": schema.json, "name": name}
+        case other:
+            raise NotSupported(
+                other.kind,
+                why=f"A question of kind {other.kind} is asked where tools are served, and not "
+                "over the HTTP API: ask one of the others here.",
+            )
+    own |= {"kind": question.request.kind, "key": question.key}
+    own |= {"elicitation_id": question.elicitation_id}
+    own["timeout_seconds"] = math.ceil(question.timeout.total_seconds())
+    return {name: value for name, value in own.items() if value is not None}
+
+
+def _is_no_answer(reply: httpx.Response) -> bool:
+    """Whether the same request may be answered a moment later."""
+    code = _problem_in(reply).get("code")
+    return code in _AGAIN or (code is None and reply.status_code in _NOBODY)
+
+
+def _told(reply: httpx.Response) -> dict[str, Any]:
+    """What a good answer says; raises what a bad one does."""
+    if reply.is_success:
+        return cast("dict[str, Any]", reply.json()) if reply.content else {}
+    problem = _problem_in(reply)
+    detail = str(problem.get("detail", reply.reason_phrase))
+    match problem.get("code"):
+        case AlreadyDone.name:
+            raise AlreadyDone
+        case NotConfigured.name:
+            missing = NotConfigured(*problem.get("missing", ("a setting",)))
+            missing.args = (detail,)
+            raise missing
+        case TooManyPending.name:
+            raise TooManyPending(limit=int(problem.get("limit", 0)))
+        case str(code) if code in _SAID:
+            raise _SAID[code](detail)
+        case code:
+            raise ServerRefused(detail, problem=code, status=reply.status_code)
+
+
+def _problem_in(reply: httpx.Response) -> dict[str, Any]:
+    if not reply.headers.get("content-type", "").startswith("application/problem+json"):
+        return {}
+    told: Any = reply.json()
+    return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+
+
+def _asked_to_wait(reply: httpx.Response) -> float:
+    """In seconds; a date is read as nothing."""
+    asked = reply.headers.get("retry-after", "")
+    return min(float(asked), 60.0) if asked.isdecimal() else 0.0
+
+
+@cache
+def _trust() -> SSLContext:
+    """The certificate authorities, read once in a process: it takes a tenth of a second."""
+    return httpx.create_ssl_context()
