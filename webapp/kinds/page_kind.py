@@ -49,10 +49,11 @@ class PageKind:
 
     async def complete(
         self, elicitation: Elicitation, answer: Json, proof: Proof, *, ticks: Collection[str] = ()
-    ) -> Completion:
+    ) -> Elicitation:
         """The person has answered; `ticks` are the boxes of the page beside it.
 
-        For `Kinds.complete` alone, which has plugins hear of it first.
+        Returns what ended the question, which may be something else that was first. For
+        `Kinds.complete` alone, which has plugins hear the answer before.
         """
 
         async def also(accepted: Elicitation) -> Sequence[Value]:
@@ -60,9 +61,10 @@ class PageKind:
 
         id = elicitation.id
         done = await complete_elicitation(self._elicitations, id, answer, proof, also=also)
+        ended = await self._elicitations.as_remembered(id) or elicitation
         if done is Completion.ACCEPTED:
-            self.log(await self._elicitations.as_remembered(id) or elicitation, ticks)
-        return done
+            self.log(ended, ticks)
+        return ended
 
     async def written_with(
         self, accepted: Elicitation, answer: Json, ticks: Collection[str]
