@@ -6,8 +6,10 @@ thing more: a person who signs in must come out as the same subject as their acc
 both are read by one rule (`subject_of`).
 """
 
+import hashlib
 import hmac
 import secrets
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
@@ -31,6 +33,7 @@ from flows.oauth.authorization_code import (
 from flows.oauth.discovery import Metadata
 from flows.oauth.provider import Client
 from flows.oauth.requests import ask, auth_of, authorize_url
+from flows.oauth.responses import is_list
 from flows.oauth.token_errors import tokens_in
 
 SCOPES = ("openid", "profile")
@@ -39,11 +42,15 @@ STATE_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedIn:
-    """Who is at the browser. The label is for people and compared with nothing."""
+    """Who is at the browser. The label is for people and compared with nothing.
+
+    `claims` are those that were signed and somebody goes by here, each as `claim_mark` makes one.
+    """
 
     issuer: str
     subject: str
     label: str
+    claims: tuple[str, ...] = ()
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +69,15 @@ class SignIn:
     """The way to the issuer and back; `client` is our registration there.
 
     `redirect_uri` belongs to sign-in alone. `metadata` is what the issuer says of itself now.
+    `scopes` are asked for beside what every sign-in asks for, `wanted` are the claims, with a value
+    each, by which more is known of a person than who they are.
     """
 
     client: Client
     redirect_uri: str
     claim: tuple[str, ...] = SUBJECT_CLAIM
+    scopes: tuple[str, ...] = ()
+    wanted: frozenset[tuple[str, str]] = frozenset()
 
     def begin(self, metadata: Metadata, *, switches: bool = False) -> Redirect:
         """Where the browser goes; `kept` is for this browser alone, and not for its scripts.
@@ -82,7 +93,7 @@ class SignIn:
             self.client,
             place=metadata.authorize,
             redirect_uri=self.redirect_uri,
-            scopes=self.client.provider.asks(SCOPES),
+            scopes=self.client.provider.asks((*SCOPES, *self.scopes)),
             state=leaving.state,
             verifier=leaving.verifier,
             nonce=leaving.nonce,
@@ -126,7 +137,12 @@ class SignIn:
         subject = subject_of(claims, claim=self.claim)
         if subject is None or person is None:
             raise Failed(f"{provider.label} did not say who signed in.")
-        return SignedIn(issuer=provider.issuer, subject=subject, label=person.label)
+        return SignedIn(
+            issuer=provider.issuer,
+            subject=subject,
+            label=person.label,
+            claims=claim_marks(claims, self.wanted),
+        )
 
     def _code(self, arrival: CallbackParams, leaving: Leaving, metadata: Metadata) -> str:
         """The code that this browser brought, if it is an answer to what it left with."""
@@ -141,6 +157,23 @@ class SignIn:
             sends_issuer=metadata.sends_issuer or provider.sends_issuer,
             denied=f"You did not sign in at {provider.label}.",
         )
+
+
+def claim_mark(name: str, value: str) -> str:
+    """A claim with its value, as short as a cookie needs it."""
+    return hashlib.sha256(f"{name}\0{value}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def claim_marks(
+    claims: Mapping[str, object], wanted: Collection[tuple[str, str]]
+) -> tuple[str, ...]:
+    """Of the wanted ones, those that the claims of a verified token have: a text, or in a list."""
+
+    def has(name: str, value: str) -> bool:
+        said = claims.get(name)
+        return value in cast("list[object]", said) if is_list(said) else value == said
+
+    return tuple(sorted(claim_mark(*pair) for pair in wanted if has(*pair)))
 
 
 def _left(kept: Json) -> Leaving:

@@ -8,7 +8,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from html import unescape
 from typing import Any
@@ -37,6 +37,7 @@ class Issuing:
         self.denies = False
         self.claims: dict[str, Any] = {}
         self.exchanges = 0
+        self.time: Callable[[], float] = time.time
         self._key = ECKey.generate_key("P-256", {"kid": "one"})
         self._codes: dict[str, dict[str, str]] = {}
 
@@ -48,7 +49,7 @@ class Issuing:
 
     def token(self, subject: str | None, *, audience: str, **claims: Any) -> str:
         """An access token, as a caller brings it."""
-        now = int(time.time())
+        now = int(self.time())
         said = {
             "iss": self.url,
             "sub": subject,
@@ -114,7 +115,7 @@ class Issuing:
         asked = self._codes.pop(sent.get("code", ""), None)
         if asked is None:
             return 400, [], {"error": "invalid_grant"}
-        now = int(time.time())
+        now = int(self.time())
         claims = {
             "iss": self.url,
             "sub": asked["as"],

@@ -55,6 +55,7 @@ class Questions:
         leg: str,
         is_by_code: bool,
         is_for_user: bool,
+        asker: str | None,
         is_over: Callable[[], bool],
     ) -> None:
         self._elicitations = elicitations
@@ -66,6 +67,7 @@ class Questions:
         self._leg = leg
         self._is_by_code = is_by_code
         self._is_for_user = is_for_user
+        self._asker = asker
         self._is_over = is_over
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # what was started, and nobody was told of yet
@@ -264,7 +266,9 @@ class Questions:
             client=self._tool.calling_client,
         )
         asked = await self._kinds[request.kind].asked(request, asked, link=link, by=by)
-        return Elicitation(
+        if asked.approver is not None:
+            asked = replace(asked, asker=self._asker)
+        started = Elicitation(
             id=id,
             owner=run.owner,
             kind=request.kind,
@@ -278,3 +282,5 @@ class Questions:
             is_for_user=self._is_for_user,
             trace=traceparent(),
         )
+        await self._kinds.decisions.announce(started)
+        return started

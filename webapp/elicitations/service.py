@@ -204,9 +204,15 @@ class Elicitations:
         )
 
     async def settle(
-        self, id: str, status: Status, *, why: str | None = None, also: Also | None = None
+        self,
+        id: str,
+        status: Status,
+        *,
+        why: str | None = None,
+        proof: Proof | None = None,
+        also: Also | None = None,
     ) -> Elicitation:
-        """End it without an answer; the first end wins.
+        """End it without an answer; the first end wins. `proof` is for a no of somebody else's.
 
         If its leg waits here, the same write hands it the outcome.
 
@@ -215,7 +221,7 @@ class Elicitations:
         """
         assert status is not Status.ACCEPTED, "an answer goes through complete_elicitation"
         return await self.whole(
-            self._end(id, partial(states.settle, status=status, why=why), also=also)
+            self._end(id, partial(states.settle, status=status, why=why, proof=proof), also=also)
         )
 
     async def accept(

@@ -56,6 +56,7 @@ class Caller:
     by_code: bool = False
     is_client_verified: bool = False
     is_user: bool = False  # one of the application's own, for whom no tool asks
+    name: str | None = None  # what is known of them, as whoever decides for them is told
 
     @property
     def is_anonymous(self) -> bool:
@@ -221,6 +222,7 @@ class Identity:
             client="",
             by_code=users.who is None,
             is_user=True,
+            name=user,
         )
 
     def sender(self, scope: Mapping[str, Any], *, subject: Subject | None) -> Sender | None:
@@ -328,7 +330,7 @@ class Identity:
                 "issuer).",
             )
         owner = self._owners.tag(issuer=subject.issuer, subject=subject.subject)
-        known = Caller(owner=owner, client=subject.client_id)
+        known = Caller(owner=owner, client=subject.client_id, name=subject.subject)
         if subject.issuer == self._rules.issuer:
             return known
         if self._rules.binds_by_code:

@@ -8,6 +8,7 @@ from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import Traits, traits_of
 from flows.oauth.provider import Client
 from webapp.elicitations.question_kind import QuestionKind
+from webapp.kinds.decision import Decisions
 from webapp.kinds.gate import Gates
 from webapp.kinds.page_kind import PageKind
 from webapp.kinds.quotas import Quotas
@@ -26,6 +27,7 @@ class Kinds:
     secrets: SecretPage
     forms: PageKind
     gates: Gates
+    decisions: Decisions
     policies: Quotas
     rules: Rules
     others: Mapping[str, QuestionKind] = field(default_factory=dict[str, QuestionKind])
@@ -58,6 +60,7 @@ class Kinds:
             "form": self.forms,
             "confirm": self.forms,
             "gate": self.gates,
+            "decision": self.decisions,
             **self.others,
         }
 

@@ -44,6 +44,9 @@ def link_result(
     opening = f"{REQUIRES_INPUT}: the person has to do something in a browser."
     if all(part.is_out for part in parts):
         opening = "Still waiting for the person."
+    approvers = [part.shown.elicitation.asked.approver for part in parts]
+    if None not in approvers:
+        opening = f"Waiting for {' and '.join(map(str, dict.fromkeys(approvers)))}."
     if all(part.shown.elicitation.progress == ON_ITS_WAY for part in parts):
         opening = "Still waiting, and not for the person."
     nobody = _nobody_asked(parts)
@@ -81,6 +84,13 @@ def _link_text(shown: PresentedQuestion) -> str:
             "the link.\nIt is waited for until "
             f"{shown.elicitation.expires_at:%H:%M} UTC, and kept if it arrives later."
         )
+    if (approver := shown.elicitation.asked.approver) is not None:
+        return (
+            f"What for: {shown.elicitation.asked.message}\n"
+            f"{approver} decides, who are other people and may take days. Nobody here can answer "
+            f"for them. The person may follow it, or withdraw it: {shown.url}\n"
+            f"It waits until {shown.elicitation.expires_at:%Y-%m-%d %H:%M} UTC."
+        )
     return (
         f"What for: {shown.elicitation.asked.message}\n"
         f"Show the person this link, whole and unchanged: {shown.url}\n{_with_user_code(shown)}"
@@ -109,7 +119,8 @@ def form_result(part: Prompt, *, protocol_version: str, is_error: bool) -> Resul
 
 
 def _when(parts: Sequence[Prompt]) -> str:
-    if all(part.shown.elicitation.progress == ON_ITS_WAY for part in parts):
+    asked = [part.shown.elicitation for part in parts]
+    if all(one.progress == ON_ITS_WAY or one.asked.approver is not None for one in asked):
         return "Later"
     return "When they say that they are done"
 
@@ -139,8 +150,17 @@ def _facts(shown: PresentedQuestion, *, has_result_tool: bool) -> dict[str, Any]
         "expiresAt": elicitation.expires_at.isoformat(),
         "instructions": (
             f"Show the link to the person; call the same tool again when done{by_tool}."
+            if elicitation.asked.approver is None
+            else f"Waiting for {elicitation.asked.approver}; call the same tool again "
+            f"later{by_tool}."
         ),
+        **_approver_of(elicitation),
     }
+
+
+def _approver_of(elicitation: Elicitation) -> dict[str, Json]:
+    approver = elicitation.asked.approver
+    return {} if approver is None else {"approver": approver}
 
 
 def _called_with(shown: PresentedQuestion) -> Mapping[str, Json]:

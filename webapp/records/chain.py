@@ -241,7 +241,7 @@ class _OwnersChain:
             if record is not None and is_full:
                 blocks.append(_put(record, block, status=_FULL))
                 record, block = None, Block(before=link)
-            told = _encode(replace(entry, at=now, by=self._chain.by))
+            told = _encode(replace(entry, at=now, by=entry.by or self._chain.by))
             sealed = locker.seal(_row(owner, link.count + 1), told)
             stored = Stored(until=until, sealed=sealed)
             link = linked(owners.pepper, owner, link, stored)

@@ -34,14 +34,15 @@ _WORDS: Final[Mapping[str, str]] = {
 class Entry(Struct, frozen=True, array_like=True):
     """What happened to one row of an owner's; `about` is its id without the owner's tag.
 
-    `proof` is what an answer was believed for, `digest` that of all the person was shown.
+    `proof` is what an answer was believed for, `digest` that of all the person was shown. `by` is
+    the operator, whose commands did it, or who decided it for the owner.
     """
 
     kind: str
     what: str
     about: str
     at: datetime | None = None  # when it was written
-    by: str | None = None  # or operator, whose commands did it
+    by: str | None = None
     proof: str | None = None
     why: str | None = None
     server: str | None = None
@@ -138,7 +139,9 @@ def word_of(kind: str, value: object) -> str | None:
 def _entry(value: object, entry: Entry) -> Entry:
     """The entry with what is told of such a row."""
     if isinstance(value, Elicitation):
-        entry = replace(entry, proof=value.proof, why=_short(value.why))
+        decided = value.decided_by if value.delivered_at is None else None
+        by = None if decided is None else decided.name
+        entry = replace(entry, proof=value.proof, why=_short(value.why), by=_short(by))
         if entry.what != _ASKED:
             return entry
         asked = value.asked
