@@ -107,8 +107,8 @@ async def press(
 ) -> Page:
     """Open the request and press a button; `page` was opened before."""
     page = page or await person.visit(address)
-    data = {"csrf": page.csrf or "", "answer": answer, "reason": reason}
-    pressed = Page.of(await person.browser.post(address, data=data))
+    data = {"csrf": page.csrf or "", "reason": reason}
+    pressed = Page.of(await person.browser.post(f"{address}/{answer}", data=data))
     return await person.visit(pressed.location) if pressed.location else pressed
 
 

@@ -81,7 +81,8 @@ class Decide(View):
     approver: str
     entry: InboxEntry
     arguments: tuple[Argument, ...]
-    action: str
+    approve_action: str
+    decline_action: str
     csrf: str
     now: datetime
     reason: str | None = None

@@ -20,7 +20,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotAllowed
 from webapp.identity.approvers import Deciding
 from webapp.identity.identity import Viewer
-from webapp.kinds.decision import REASON_CHARACTERS, PendingDecision
+from webapp.kinds.decision import PendingDecision
 from webapp.kinds.page_kind import terms_in
 from webapp.pages.builder_forms import arguments_of, decision_of
 from webapp.pages.views_decisions import Decide, InboxEntry, InboxList, InboxPage, StandingYes
@@ -33,7 +33,6 @@ from webapp.routes.page_request import PageRequest
 
 HERE: Final = "/inbox"
 ID_CHARACTERS: Final = 64
-_APPROVE, _DECLINE = "approve", "decline"
 
 
 @get(HERE)
@@ -72,27 +71,20 @@ async def look(
     return await _shown(page, person, waiting)
 
 
-@post(HERE + "/{approver:str}/{id:str}", status_code=HTTPStatus.SEE_OTHER)
-async def decide(
+@post(HERE + "/{approver:str}/{id:str}/approve", status_code=HTTPStatus.SEE_OTHER)
+async def approve_request(
     page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
-    """Approve or decline it, by the button that was pressed."""
-    person, waiting = await _theirs(page, approver, id)
-    page.must_be_form_about(_subject(waiting))
-    answer = "".join(page.form.get("answer", []))
-    if answer not in (_APPROVE, _DECLINE):
-        return see_other(_url(waiting))
-    accepts, reason = answer == _APPROVE, "".join(page.form.get("reason", []))
-    try:
-        ended = await page.service.kinds.decisions.decide(
-            waiting, person, accepts=accepts, reason=reason[: 2 * REASON_CHARACTERS]
-        )
-    except NotAllowed:  # the page says why
-        return await _shown(page, person, waiting, status=HTTPStatus.FORBIDDEN)
-    if _is_theirs(ended, person, accepts=accepts):
-        return see_other(_url(waiting))
-    ended_as = PendingDecision(id=waiting.id, approver=waiting.approver, asked=ended)
-    return await _shown(page, person, ended_as, status=HTTPStatus.CONFLICT, came_late=True)
+    """Let whoever asked go on, once."""
+    return await _decide(page, approver, id, accepts=True)
+
+
+@post(HERE + "/{approver:str}/{id:str}/decline", status_code=HTTPStatus.SEE_OTHER)
+async def decline_request(
+    page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
+) -> Response[Any]:
+    """Say no, for a reason or without one."""
+    return await _decide(page, approver, id, accepts=False)
 
 
 @post("/approvals/{id:str}/revoke", status_code=HTTPStatus.SEE_OTHER)
@@ -102,6 +94,22 @@ async def revoke(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respo
     page.must_be_form_about(viewer.owner + id)
     await page.service.kinds.gates.approvals.revoke(viewer.owner + id, owner=viewer.owner)
     return see_other(HERE)
+
+
+async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -> Response[Any]:
+    person, waiting = await _theirs(page, approver, id)
+    page.must_be_form_about(_subject(waiting))
+    reason = None if accepts else "".join(page.form.get("reason", []))
+    try:
+        ended = await page.service.kinds.decisions.decide(
+            waiting, person, accepts=accepts, reason=reason
+        )
+    except NotAllowed:  # the page says why
+        return await _shown(page, person, waiting, status=HTTPStatus.FORBIDDEN)
+    if _is_theirs(ended, person, accepts=accepts):
+        return see_other(_url(waiting))
+    ended_as = PendingDecision(id=waiting.id, approver=waiting.approver, asked=ended)
+    return await _shown(page, person, ended_as, status=HTTPStatus.CONFLICT, came_late=True)
 
 
 async def _theirs(page: PageRequest, approver: str, id: str) -> tuple[Deciding, PendingDecision]:
@@ -135,7 +143,8 @@ async def _shown(
         approver=waiting.approver,
         entry=_entry(page, person, waiting),
         arguments=arguments_of(terms_in(asked).get("arguments")),
-        action=_url(waiting),
+        approve_action=f"{_url(waiting)}/approve",
+        decline_action=f"{_url(waiting)}/decline",
         csrf=page.csrf(_subject(waiting)),
         now=page.now,
         reason=asked.why if asked.status is Status.DECLINED else None,
