@@ -28,6 +28,7 @@ from webapp.http.ending import told_of_the_end
 from webapp.http.guard import MACHINE_PATHS, Guard
 from webapp.http.hsts import StrictTransport
 from webapp.http.rate_limit import Paced, Rates
+from webapp.identity.access_tokens import IssuerTokens, Verifier
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
@@ -156,15 +157,19 @@ async def open_app(
         app: ASGIApp = Switch(
             answers=answers, served=served, service=service, root_path=settings.root_path
         )
-        if server is not None and issuer is not None and not served.has_own_sign_in:
-            app = _protected(app, issuer=issuer, settings=settings, name=served.name, clock=clock)
+        tokens = _verifier(served, issuer, settings=settings, clock=clock)
+        if server is not None and isinstance(tokens, IssuerTokens):
+            root_path = settings.root_path
+            app = ProtectedResource(app, tokens=tokens, name=served.name, root_path=root_path)
         if has_endpoint:
             await stack.enter_async_context(served.running())
             workers = routed(
                 app, served, settings=settings, service=service, store=store, processes=number
             )
             app = await stack.enter_async_context(workers)
-        app = ApiRoutes(app, service=service, answers=answers, root_path=settings.root_path)
+        app = ApiRoutes(
+            app, service=service, answers=answers, tokens=tokens, root_path=settings.root_path
+        )
         app = with_metrics(app, collector=collector, token=settings.telemetry.metrics)
         yield _guarded(app, settings=settings, clock=clock)
 
@@ -367,8 +372,9 @@ def _hosted(
     clock: Clock,
     options: Mapping[str, Any] | None,
 ) -> HostedServer:
-    vouching = settings.identity.server_issuer or issuer_of(server)
-    sender = partial(sender_of, identity=service.identity, issuer=vouching)
+    sender = partial(
+        sender_of, identity=service.identity, issuer=_vouching(server, settings=settings)
+    )
     return HostedServer(
         server,
         clock=clock,
@@ -393,28 +399,32 @@ def _guarded(app: ASGIApp, *, settings: Settings, clock: Clock) -> ASGIApp:
     return app if settings.hsts is None else StrictTransport(app, life=settings.hsts)
 
 
-def _protected(
-    app: ASGIApp, *, issuer: Issuer, settings: Settings, name: str, clock: Clock
-) -> ProtectedResource:
+def _vouching(server: Any, *, settings: Settings) -> str:
+    """Who vouches for the subjects of access tokens that name no issuer."""
+    return settings.identity.server_issuer or issuer_of(server)
+
+
+def _verifier(
+    served: HostedApplication, issuer: Issuer | None, *, settings: Settings, clock: Clock
+) -> Verifier | None:
+    """Who says whose an access token is: the server's own sign-in, before ours; None: nobody."""
+    if isinstance(served, HostedServer) and served.has_own_sign_in:
+        return served.own_tokens(issuer=_vouching(served.server, settings=settings))
+    if issuer is None:
+        return None
+    who = settings.identity
     resource = Resource(
         url=f"{settings.url}/mcp",
         issuer=issuer.url,
-        audiences=settings.identity.audiences,
-        claim=settings.identity.claim,
-        scopes=settings.identity.scopes,
-        asked=settings.identity.advertised_scopes,
+        audiences=who.audiences,
+        claim=who.claim,
+        scopes=who.scopes,
+        asked=who.advertised_scopes,
+        wanted=who.approval.claims,
     )
     introspection = None
-    if settings.identity.introspects and settings.identity.client is not None:
+    if who.introspects and who.client is not None:
         introspection = Introspection(
-            issuer=issuer, client=settings.identity.client, resource=resource, clock=clock
+            issuer=issuer, client=who.client, resource=resource, clock=clock
         )
-    return ProtectedResource(
-        app,
-        issuer=issuer,
-        resource=resource,
-        name=name,
-        clock=clock,
-        introspection=introspection,
-        root_path=settings.root_path,
-    )
+    return IssuerTokens(issuer, resource=resource, clock=clock, introspection=introspection)

@@ -1,18 +1,23 @@
 """The MCP server that is served: its own application, its tools."""
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from mcp.server.auth.middleware.bearer_auth import RequireAuthMiddleware
+from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
+from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
+from starlette.authentication import AuthenticationError
+from starlette.requests import HTTPConnection
 from starlette.routing import Match, Route
 
+from flows.oauth.access_token import BadBearer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send, watched
 from webapp.http.root_path import rooted
 from webapp.mcp.resuming import Streams
@@ -52,6 +57,34 @@ class HostedApplication:
         yield
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTokens:
+    """What the server's author has callers checked by, at the endpoint itself. Is a Verifier."""
+
+    backend: BearerAuthBackend
+    scopes: Sequence[str]
+    issuer: str
+
+    async def whose(self, text: str, *, sender: str) -> AccessToken:
+        header = (b"authorization", f"Bearer {text}".encode("latin-1"))
+        request = HTTPConnection({"type": "http", "path": MCP_PATH, "headers": [header]})
+        try:
+            found = await self.backend.authenticate(request)
+        except AuthenticationError:
+            found = None
+        if found is None:
+            raise BadBearer("refused by the server's own sign-in")
+        token: AccessToken = found[1].access_token
+        if not set(self.scopes) <= set(token.scopes):
+            raise BadBearer(
+                "scope",
+                error="insufficient_scope",
+                expected=list(self.scopes),
+                came=list(token.scopes),
+            )
+        return token
+
+
 class HostedServer(HostedApplication):
     """An MCPServer or a FastMCP server, and the application that the library makes of it."""
 
@@ -71,10 +104,12 @@ class HostedServer(HostedApplication):
         self.server = server
         streams = Streams(clock=clock)
         self._application = _application(server, streams, options or {})
+        self._scopes: Sequence[str] = ()
         for route in self._application.routes:
             if isinstance(route, Route) and route.path == MCP_PATH:
                 is_checked = isinstance(route.app, RequireAuthMiddleware)
                 holder: Any = route.app if is_checked else route
+                self._scopes = holder.required_scopes if is_checked else ()
                 holder.app = around(holder.app)
         self._watched = watched(streams.around(self._application))  # calls, not the author's pages
 
@@ -83,6 +118,18 @@ class HostedServer(HostedApplication):
         """Whether the server's author has its callers checked already."""
         keeper = self.server.settings if isinstance(self.server, _MCP_SERVER) else self.server
         return getattr(keeper, "auth", None) is not None
+
+    def own_tokens(self, *, issuer: str) -> OwnTokens | None:
+        """How it checks access tokens, of which that issuer vouches for those that name none.
+
+        None where nothing of the library's does: what an author's own middleware looks at is not
+        for others to know.
+        """
+        for layer in self._application.user_middleware:
+            backend = layer.kwargs.get("backend")
+            if isinstance(backend, BearerAuthBackend):
+                return OwnTokens(backend=backend, scopes=self._scopes, issuer=issuer)
+        return None
 
     async def tools(self) -> tuple[tuple[str, str], ...]:
         """Name and description of each tool that anybody may see listed.

@@ -6,10 +6,8 @@ thing more: a person who signs in must come out as the same subject as their acc
 both are read by one rule (`subject_of`).
 """
 
-import hashlib
 import hmac
 import secrets
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
@@ -19,7 +17,7 @@ import msgspec
 from flows.elicitation.flow import CallbackParams, Redirect, Talk
 from flows.elicitation.states import Json
 from flows.errors import Failed
-from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
+from flows.oauth.access_token import SUBJECT_CLAIM, claim_marks, subject_of
 from flows.oauth.authorization_code import (
     NONCE_BYTES,
     VERIFIER_BYTES,
@@ -33,7 +31,6 @@ from flows.oauth.authorization_code import (
 from flows.oauth.discovery import Metadata
 from flows.oauth.provider import Client
 from flows.oauth.requests import ask, auth_of, authorize_url
-from flows.oauth.responses import is_list
 from flows.oauth.token_errors import tokens_in
 
 SCOPES = ("openid", "profile")
@@ -44,7 +41,7 @@ STATE_BYTES = 16
 class SignedIn:
     """Who is at the browser. The label is for people and compared with nothing.
 
-    `claims` are those that were signed and somebody goes by here, each as `claim_mark` makes one.
+    `claims` are those that were signed and somebody goes by here, each as `claim_mark` has it.
     """
 
     issuer: str
@@ -157,23 +154,6 @@ class SignIn:
             sends_issuer=metadata.sends_issuer or provider.sends_issuer,
             denied=f"You did not sign in at {provider.label}.",
         )
-
-
-def claim_mark(name: str, value: str) -> str:
-    """A claim with its value, as short as a cookie needs it."""
-    return hashlib.sha256(f"{name}\0{value}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def claim_marks(
-    claims: Mapping[str, object], wanted: Collection[tuple[str, str]]
-) -> tuple[str, ...]:
-    """Of the wanted ones, those that the claims of a verified token have: a text, or in a list."""
-
-    def has(name: str, value: str) -> bool:
-        said = claims.get(name)
-        return value in cast("list[object]", said) if is_list(said) else value == said
-
-    return tuple(sorted(claim_mark(*pair) for pair in wanted if has(*pair)))
 
 
 def _left(kept: Json) -> Leaving:

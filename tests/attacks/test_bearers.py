@@ -124,9 +124,7 @@ async def test_another_persons_session_of_the_protocol(library):
     served = HostedServer(new_server(library), clock=utc_now)
 
     def protected(_: str) -> ProtectedResource:
-        return ProtectedResource(
-            served, issuer=door.issuer, resource=RESOURCE, name="shop", clock=door.clock
-        )
+        return ProtectedResource(served, tokens=door.tokens, name="shop")
 
     async def post(url: str, who: str, message: dict[str, Any]) -> httpx.Response:
         said = {**headers, "authorization": f"Bearer {token(sub=who)}"}

@@ -37,6 +37,7 @@ from tests.support.mcp_server import new_browser
 from tests.support.oauth_env import changed, parameter
 from tests.support.serving import transport_to
 from webapp.http.connection import Receive, Scope, Send
+from webapp.identity.access_tokens import IssuerTokens
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import BETWEEN_FETCHES, Issuer
@@ -102,7 +103,10 @@ class Desk:
         """A caller before the endpoint, which the protection stands around."""
         about: Any = {"issuer": self.issuer, "resource": self.resource, "clock": self.clock}
         introspection = Introspection(client=self.provider.client(), **about) if asks else None
-        app: Any = ProtectedResource(whose_call, name="tools", introspection=introspection, **about)
+        tokens = IssuerTokens(
+            self.issuer, resource=self.resource, clock=self.clock, introspection=introspection
+        )
+        app: Any = ProtectedResource(whose_call, name="tools", tokens=tokens)
         return httpx.AsyncClient(transport=transport_to(app), base_url=HERE)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +10,7 @@ import httpx
 
 from tests.support.asking_env import AskingEnv
 from tests.support.mcp_server import TLS
+from webapp.api.access import PERSON_HEADER
 from webapp.identity.api_keys import KeyScope
 
 URL = {"kind": "url", "message": "Book the room.", "url": "https://rooms.example/7"}
@@ -26,15 +27,30 @@ class Program:
 
     client: httpx.AsyncClient
     key: str
+    token: str | None = None  # of the person that it acts for
+
+    def acting_for(self, token: str) -> "Program":
+        """The same program, with this person's access token beside its key."""
+        return replace(self, token=token)
 
     async def call(self, method: str, path: str = "", **more: Any) -> httpx.Response:
-        return await self.client.request(method, f"/api/questions{path}", **more)
+        """At a route of questions."""
+        return await self.send(method, f"/api/questions{path}", **more)
+
+    async def send(
+        self, method: str, path: str, *, headers: dict[str, str] | None = None, **more: Any
+    ) -> httpx.Response:
+        acting = {} if self.token is None else {PERSON_HEADER: self.token}
+        return await self.client.request(
+            method, path, headers={**acting, **(headers or {})}, **more
+        )
 
     async def ask(
         self, body: dict[str, Any], *, user: str = "ann", name: str | None = None
     ) -> httpx.Response:
         named = {} if name is None else {"Idempotency-Key": name}
-        return await self.call("POST", json={"user": user, **body}, headers=named)
+        whose = {"user": user} if self.token is None else {}
+        return await self.call("POST", json={**whose, **body}, headers=named)
 
     async def asked(self, body: dict[str, Any], *, user: str = "ann") -> dict[str, Any]:
         """The question, which was asked."""

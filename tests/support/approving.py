@@ -60,7 +60,7 @@ class ApprovalEnv:
 
     def bearer(self, subject: str, **claims: Any) -> dict[str, str]:
         """An access token that outlives the test's days."""
-        until = int(self.issuer.time()) + 30 * 24 * 3600
+        until = int(self.clock().timestamp()) + 30 * 24 * 3600
         return self.issuer.bearer(subject, audience=self.env.mcp_url, exp=until, **claims)
 
     @asynccontextmanager
@@ -119,8 +119,7 @@ async def approving(
     """Serve it; further options are settings of who is who, or `store`."""
     clock = Clock(datetime.now(UTC).replace(microsecond=0))
     own = {name: options.pop(name) for name in ("store", "limits") if name in options}
-    async with issuing() as issuer:
-        issuer.time = lambda: clock().timestamp()
+    async with issuing(clock) as issuer:
         who = issuer.who(approvers=approvers, **options)
         limits = {"limits": AT_ONCE, **own}
         async with server_env(server, who=who, clock=clock, **limits) as env:

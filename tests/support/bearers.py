@@ -14,6 +14,7 @@ from flows.providers import openid
 from tests.support.access_tokens import ISSUER, KEYS, RESOURCE, token
 from tests.support.clock import Clock
 from webapp.http.connection import Message, Receive, Scope, Send
+from webapp.identity.access_tokens import IssuerTokens
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
@@ -78,9 +79,10 @@ class Door:
         client = Client(provider=provider, client_id="us", client_secret="a secret")
         self.introspection = Introspection(client=client, **about)
         introspection = self.introspection if asks else None
-        self.app = ProtectedResource(
-            self._pass, name="my tools", introspection=introspection, **about
+        self.tokens = IssuerTokens(
+            self.issuer, resource=resource, clock=self.clock, introspection=introspection
         )
+        self.app = ProtectedResource(self._pass, name="my tools", tokens=self.tokens)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._answer.passed = scope

@@ -7,9 +7,9 @@ the address that `Person.sign_in` follows, in the place of a password.
 import json
 import re
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from html import unescape
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
@@ -21,6 +21,7 @@ from flows.oauth.provider import Client
 from flows.providers import openid
 from tests.support.mcp_server import Page, Person
 from tests.support.serving import serving_at
+from webapp.connecting import utc_now
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.settings.identity import PROVIDER, IdentitySettings
 
@@ -32,12 +33,12 @@ LIFE_SECONDS = 600
 class Issuing:
     """The issuer; `denies` makes people say no there, `claims` are added to every id_token."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, clock: Callable[[], datetime] = utc_now) -> None:
         self.url = url
+        self._clock = clock
         self.denies = False
         self.claims: dict[str, Any] = {}
         self.exchanges = 0
-        self.time: Callable[[], float] = time.time
         self._key = ECKey.generate_key("P-256", {"kid": "one"})
         self._codes: dict[str, dict[str, str]] = {}
 
@@ -49,7 +50,7 @@ class Issuing:
 
     def token(self, subject: str | None, *, audience: str, **claims: Any) -> str:
         """An access token, as a caller brings it."""
-        now = int(self.time())
+        now = int(self._clock().timestamp())
         said = {
             "iss": self.url,
             "sub": subject,
@@ -115,7 +116,7 @@ class Issuing:
         asked = self._codes.pop(sent.get("code", ""), None)
         if asked is None:
             return 400, [], {"error": "invalid_grant"}
-        now = int(self.time())
+        now = int(self._clock().timestamp())
         claims = {
             "iss": self.url,
             "sub": asked["as"],
@@ -135,11 +136,11 @@ class Issuing:
 
 
 @asynccontextmanager
-async def issuing() -> AsyncIterator[Issuing]:
+async def issuing(clock: Callable[[], datetime] = utc_now) -> AsyncIterator[Issuing]:
     made: list[Issuing] = []
 
     def make(url: str) -> ASGIApp:
-        made.append(Issuing(url))
+        made.append(Issuing(url, clock=clock))
         return made[0]
 
     async with serving_at(make):

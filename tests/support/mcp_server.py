@@ -244,10 +244,13 @@ class Caller:
 class CutOffCaller:
     """A client by hand: it shows links to nobody, answers nothing, and its line can be cut."""
 
-    def __init__(self, http: httpx.AsyncClient, url: str, revision: str) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, url: str, revision: str, *, elicits: bool = True
+    ) -> None:
         self.http = http
         self.url = url
-        self._capabilities: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
+        modes: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
+        self._capabilities = modes if elicits else {}
         self._is_modern = revision == MODERN
         self.headers = {"accept": "application/json, text/event-stream"}
 

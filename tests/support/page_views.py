@@ -310,7 +310,13 @@ def hostile_views(name: str) -> dict[str, View]:
     others |= {"sign_in": replace(SIGN_IN, issuer=text)}
     others |= {"groups": _hostile_groups(text)}
     others |= {"arguments": (Argument(name=text, value=text + "."),) * 2}
-    words = {"message": text, "tool": text, "asker": text, "client": text, "client_id": text}
+    words: dict[str, Any] = {
+        "message": text,
+        "tool": text,
+        "asker": text,
+        "client": text,
+        "client_id": text,
+    }
     entry = replace(WAITING, **words)
     decided = replace(DECIDED, **words, decided_by=text)
     others |= {"entry": entry}

@@ -1,13 +1,15 @@
 """The HTTP API: a program asks its users, without MCP and in any language.
 
-A request brings an API key and nothing else counts: no cookie, no token in the address (`access`).
+A request brings an API key, and the access token of the person it acts for, if that is nobody's own
+user; no cookie counts, and nothing in the address (`access`). A person may bring their token alone.
 What a program asks is what a tool asks, by the same verbs and the same call (`asking`): the record
 is durable and a waiter registered before the link leaves. `questions` has the routes, `resolving`
-those that change a question that stands; `representations` is what travels, `states` how a question
-is told; `router` compiles them, with the document that tells of them, and `reference` is that
-document as a page.
+those that change a question that stands, `decisions` the inbox of an approver, who comes without a
+key; `representations` is what travels, `states` how a question is told; `router` compiles them,
+with the document that tells of them, and `reference` is that document as a page.
 
-A question belongs to the program that asked it: another one's is 404, as one that never was.
+A question belongs to the program that asked it, and to the person it is for: another one's is 404,
+as one that never was.
 Reading changes nothing; a program that has used an answer says so (`taken`), and then it is wiped,
 or spent. A key asks or approves, never both. One that approves answers forms and confirmations of
 the users that it names: no gate, no account, no payment, no secret, and nothing of this machine's

@@ -1,87 +1,233 @@
-"""Who calls: the key of a request, what it may do, and how often.
+"""Who calls: a program by its key, perhaps for a person by their access token, or a person alone.
 
 What could go wrong: a key that is guessed, or one whose program runs wild. So whoever brings none
 that works is held back by their address before the store is asked again, and each key by its own
 rate. A key in the address would stand in logs, and in a cookie a page could use it: neither is
-looked at.
+looked at. Or a program that acts for a person who has not sent it: so their access token is checked
+as at `/mcp`, by the same verifier, with each request, and while an answer is still on its way.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias, cast
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from flows.errors import NotAllowed
+from flows.errors import ElicitError, Failed, NotAllowed, NotConfigured
+from flows.oauth.access_token import BadBearer
 from webapp.deadline import Clock
 from webapp.http.address import headers_of
 from webapp.http.parts import AnyRequest, part
 from webapp.http.rate_limit import Rates, address_key
-from webapp.identity.api_keys import ApiKeyRefused, KeyScope
+from webapp.identity.access_tokens import Verifier, log_refusal, one_in, subject_of
+from webapp.identity.api_keys import PREFIX, ApiKeyRefused, KeyScope
+from webapp.identity.identity import Caller
+from webapp.records.ids import tail_of
 from webapp.records.values import ApiKey
 from webapp.service import Service
 
+PERSON_HEADER: Final = "User-Access-Token"
 REQUESTS_AT_ONCE: Final = 100
 BETWEEN_REQUESTS: Final = timedelta(milliseconds=100)
 REFUSED_AT_ONCE: Final = 30  # of one address
 BETWEEN_REFUSED: Final = timedelta(seconds=1)
-_KEY: Final = "elicit_url.api_key"
+_AUTHORIZATION: Final = "Authorization"
+_FOUND: Final = "elicit_url.requester"
+_BAD: Final = (401, "is too old, damaged, or not made for this server")
+_REFUSED: Final = {
+    "invalid_request": (400, "comes in this one header, once, and never in an address"),
+    "insufficient_scope": (403, "lacks a scope that this server asks for"),
+}
 _AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 _Check: TypeAlias = Callable[[_AnyConnection, BaseRouteHandler], Awaitable[None]]
 
 
+class AccessTokenRefused(ElicitError):
+    """An access token that does not count, in that header."""
+
+    name = "ACCESS_TOKEN_REFUSED"
+    http_status = 401
+
+    def __init__(self, header: str, refusal: BadBearer, *, resource: str) -> None:
+        self.error = refusal.error or "invalid_token"
+        self.status, said = _REFUSED.get(self.error, _BAD)
+        super().__init__(
+            f"{header}: an access token {said}. Have the person's issuer make one for {resource}."
+        )
+
+
+class IssuerUnavailable(ElicitError):
+    """Whose an access token is cannot be found out at the moment."""
+
+    name = "ISSUER_UNAVAILABLE"
+    http_status = 503
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requester:
+    """Who sent a request: a program, perhaps for a person, or a person without a program."""
+
+    key: ApiKey | None = None
+    person: Caller | None = None
+
+    @property
+    def program(self) -> ApiKey:
+        """Its key, at a route that no person comes to alone."""
+        assert self.key is not None
+        return self.key
+
+    @property
+    def asks(self) -> bool:
+        return self.key is not None and KeyScope.ASK in self.key.scopes
+
+    @property
+    def name(self) -> str:
+        """As the audit names it: by what the list of keys, or those of owners, show."""
+        if self.key is not None:
+            return f"key {tail_of(self.key)}"
+        assert self.person is not None
+        return f"person {self.person.owner}"
+
+
 class Paces:
-    """How often each key may call, and each address without one."""
+    """How often each key or person may call, and each address without one."""
 
     def __init__(self, *, clock: Clock) -> None:
-        self.keys = Rates(burst=REQUESTS_AT_ONCE, every=BETWEEN_REQUESTS, clock=clock)
+        self.known = Rates(burst=REQUESTS_AT_ONCE, every=BETWEEN_REQUESTS, clock=clock)
         self.refused = Rates(burst=REFUSED_AT_ONCE, every=BETWEEN_REFUSED, clock=clock)
 
 
-def holds(*scopes: KeyScope) -> _Check:
-    """A guard of routes: the request has a key with one of these scopes."""
+def holds(*scopes: KeyScope, or_person: bool = False) -> _Check:
+    """A guard of routes: the request has a key with one of these scopes.
+
+    `or_person`: or a person's own access token in the place of a key; without scopes, that alone.
+    """
 
     async def check(connection: _AnyConnection, _: BaseRouteHandler) -> None:
         request = cast("AnyRequest", connection)
-        service, paces = _service(request), _paces(request)
-        key = await _key_of(request, service, paces)
-        paces.keys.require(key.id)
-        if not set(scopes) & set(key.scopes):
+        found = await _found(request, _paces(request), or_person=or_person)
+        if found.key is not None and not scopes:
             raise NotAllowed(
-                f"This key may {' and '.join(key.scopes)}, and this needs one that may "
+                "No key decides this: the approver brings their own access token, as "
+                "Authorization: Bearer TOKEN."
+            )
+        if found.key is not None and not set(scopes) & set(found.key.scopes):
+            raise NotAllowed(
+                f"This key may {' and '.join(found.key.scopes)}, and this needs one that may "
                 f"{' or '.join(scopes)}: make it with `elicit api-keys new`."
             )
-        cast("Any", connection.scope)[_KEY] = key
+        cast("Any", connection.scope)[_FOUND] = found
 
     return check
 
 
-def key_of(request: AnyRequest) -> ApiKey:
-    """The key that the guard has found."""
-    found: ApiKey = cast("Any", request.scope)[_KEY]
+def requester_of(request: AnyRequest) -> Requester:
+    """Whom the guard has found."""
+    found: Requester = cast("Any", request.scope)[_FOUND]
     return found
+
+
+async def must_still_count(request: AnyRequest) -> None:
+    """Look again at what the request brought, as if it came now: an answer may take long.
+
+    Raises what the guard raises.
+    """
+    key = await _key_of(request, or_person=requester_of(request).key is None)
+    await _person_of(request, key)
 
 
 _service: Callable[[AnyRequest], Service] = part("service")
 _paces: Callable[[AnyRequest], Paces] = part("paces")
+_tokens: Callable[[AnyRequest], Verifier | None] = part("tokens")
 
 
-async def _key_of(request: AnyRequest, service: Service, paces: Paces) -> ApiKey:
-    """Raises ApiKeyRefused, TooOften."""
+async def _found(request: AnyRequest, paces: Paces, *, or_person: bool) -> Requester:
+    """Raises ApiKeyRefused, AccessTokenRefused, IssuerUnavailable, NotAllowed, TooOften."""
     address = address_key(request.scope)
     if paces.refused.wait(address):
         paces.refused.require(address)
     try:
-        return await service.api_keys.of(_text_of(request))
-    except ApiKeyRefused:
+        key = await _key_of(request, or_person=or_person)
+        alone = await _person_of(request, None) if key is None else None
+    except (ApiKeyRefused, AccessTokenRefused):
         paces.refused.allow(address)
         raise
+    if key is None:
+        paces.known.require(str(alone and alone.owner))
+        return Requester(person=alone)
+    paces.known.require(key.id)  # before what its user's token costs
+    return Requester(key=key, person=await _person_of(request, key))
 
 
-def _text_of(request: AnyRequest) -> str:
-    """The one key, in its one place. Raises ApiKeyRefused."""
-    credentials = headers_of(cast("Any", request.scope), b"authorization")
+async def _key_of(request: AnyRequest, *, or_person: bool) -> ApiKey | None:
+    """None for a person alone. Raises ApiKeyRefused."""
+    text = _credentials(request)
+    if or_person and not text.startswith(PREFIX) and _tokens(request) is not None:
+        return None
+    return await _service(request).api_keys.of(text)
+
+
+async def _person_of(request: AnyRequest, key: ApiKey | None) -> Caller | None:
+    """The person of the access token beside the key, or in its place.
+
+    Raises AccessTokenRefused, IssuerUnavailable, NotAllowed, NotConfigured.
+    """
+    service = _service(request)
+    try:
+        text = _token_in(request, key)
+        if text is None:
+            return None
+        tokens = _must_be_set(_tokens(request))
+        token = await tokens.whose(text, sender=address_key(request.scope))
+    except BadBearer as refusal:
+        log_refusal(refusal)
+        header = _AUTHORIZATION if key is None else PERSON_HEADER
+        resource = f"{service.public_url}/mcp"
+        raise AccessTokenRefused(header, refusal, resource=resource) from None
+    except Failed as error:
+        raise IssuerUnavailable(str(error)) from error
+    subject = subject_of(token, service.identity, issuer=tokens.issuer)
+    person = service.identity.caller(None, subject=subject, client="")
+    if person.owner is None:
+        raise NotAllowed("This access token names no person (no subject of an issuer).")
+    return person
+
+
+def _token_in(request: AnyRequest, key: ApiKey | None) -> str | None:
+    """Raises BadBearer, NotAllowed."""
+    beside = one_in(request.scope, PERSON_HEADER.lower().encode())
+    if key is not None:
+        if beside is not None:
+            _must_act_for_people(key)
+        return beside
+    if beside is not None:
+        raise BadBearer("several headers", error="invalid_request")
+    return _credentials(request)
+
+
+def _must_be_set(tokens: Verifier | None) -> Verifier:
+    """Raises NotConfigured."""
+    if tokens is None:
+        raise NotConfigured("ELICIT_ISSUER")
+    return tokens
+
+
+def _must_act_for_people(key: ApiKey) -> None:
+    """Raises NotAllowed."""
+    if KeyScope.ASK not in key.scopes:
+        raise NotAllowed(f"This key acts for nobody by {PERSON_HEADER}: one that may ask does.")
+    if key.owners:
+        raise NotAllowed(
+            f"This key is for the users that it names: leave {PERSON_HEADER} out, or make one "
+            "without --owner with `elicit api-keys new`."
+        )
+
+
+def _credentials(request: AnyRequest) -> str:
+    """The one text, in its one place. Raises ApiKeyRefused."""
+    credentials = headers_of(request.scope, b"authorization")
     scheme, _, text = credentials[0].partition(" ") if len(credentials) == 1 else ("", "", "")
     if scheme.lower() != "bearer":
         raise ApiKeyRefused("This needs an API key, in one header: Authorization: Bearer KEY.")

@@ -20,8 +20,9 @@ from flows.elicitation.run import AskedStep
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
-from flows.errors import ElicitError, NotAllowed, NotPossible
+from flows.errors import ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from flows.question import Outcome, Question, Request, asking
+from webapp.api.access import PERSON_HEADER, Requester
 from webapp.calls.call import Call
 from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion
 from webapp.calls.verbs import Verbs
@@ -75,14 +76,19 @@ class Known:
 
 
 async def ask(
-    service: Service, key: ApiKey, question: Question[Any], *, user: str, name: str | None
+    service: Service,
+    requester: Requester,
+    question: Question[Any],
+    *,
+    user: str | None,
+    name: str | None,
 ) -> Elicitation | Known:
     """The question as it stands in the store, or what is known without asking anybody.
 
     `name` is the Idempotency-Key. Raises what the verb raises, and IdempotencyKeyReused.
     """
-    must_be_for(key, user)
-    call = _call(service, key, caller_of(service, key, user), name=name)
+    key = requester.program
+    call = _call(service, key, _caller(service, requester, user), name=name)
     verbs = _Verbs(call)
     outcome = None
     with service.bodies.at_work(call):
@@ -107,7 +113,7 @@ async def ask(
     return Known(question=question, content=verbs.known)
 
 
-async def taken(service: Service, key: ApiKey, current: Elicitation) -> Elicitation:
+async def taken(service: Service, requester: Requester, current: Elicitation) -> Elicitation:
     """The program has used the answer: it is wiped, or spent. Raises QuestionBusy.
 
     Its run is over with it, so that the same Idempotency-Key is told the same for a while. A late
@@ -119,14 +125,15 @@ async def taken(service: Service, key: ApiKey, current: Elicitation) -> Elicitat
     if run is None or run.called is None or run.called.arguments is None:
         await elicitations.whole(_used_up(service, current))
     else:
-        await _taken_by(service, key, current, run=run.id, arguments=run.called.arguments)
+        key, arguments = requester.program, run.called.arguments
+        await _taken_by(service, key, current, run=run.id, arguments=arguments)
     return await elicitations.get(current.id) or current
 
 
 async def _taken_by(
     service: Service, key: ApiKey, current: Elicitation, *, run: str, arguments: str
 ) -> None:
-    caller = Caller(owner=current.owner, client=client_of(key.program), is_user=True)
+    caller = Caller(owner=current.owner, client=client_of(key.program), is_user=current.is_for_user)
     call = _call(service, key, caller, arguments=arguments, run_id=run)
     with service.bodies.at_work(call):
         call.begin()
@@ -161,18 +168,45 @@ async def _used_up(service: Service, current: Elicitation) -> None:
     await elicitations.write_afresh(rows)
 
 
-def must_be_for(key: ApiKey, user: str) -> None:
-    """Raises NotAllowed for a user that the key does not name."""
-    if key.owners and user not in key.owners:
+def owner_for(service: Service, requester: Requester, user: str | None) -> str:
+    """Whom a request is about. Raises InvalidQuestion, NotAllowed."""
+    user = _user(requester, user)
+    if user is not None:
+        return owner_of_user(service, user)
+    assert requester.person is not None
+    assert requester.person.owner is not None
+    return requester.person.owner
+
+
+def _user(requester: Requester, user: str | None) -> str | None:
+    """The user that is meant; None for a person, who is known by their access token."""
+    if requester.person is not None:
+        if user is not None:
+            raise InvalidQuestion("Leave `user` out: the access token says who it is about.")
+        return None
+    owners = requester.program.owners
+    if user is None and len(owners) == 1:
+        return owners[0]
+    if user is None:
+        raise InvalidQuestion(
+            "Say whose: write `user`, with an id of one of your users, or send the access token of "
+            f"a person as {PERSON_HEADER}."
+        )
+    if owners and user not in owners:
         raise NotAllowed(
             "This key is for other users: `elicit api-keys list` shows its owners, and `elicit "
             "api-keys new --owner` makes one for this user."
         )
+    return user
 
 
-def caller_of(service: Service, key: ApiKey, user: str) -> Caller:
+def _caller(service: Service, requester: Requester, user: str | None) -> Caller:
     """Raises NotConfigured where no browser could be told as this user's."""
-    return replace(service.identity.caller_of_user(user), client=client_of(key.program))
+    user = _user(requester, user)
+    caller = requester.person if user is None else service.identity.caller_of_user(user)
+    assert caller is not None
+    asker = client_of(requester.program.program)
+    return replace(caller, client=asker, is_client_verified=False)
 
 
 def owner_of_user(service: Service, user: str) -> str:
@@ -189,19 +223,28 @@ def client_of(program: str) -> str:
     return f"{program} (API)"
 
 
-async def question_of(service: Service, key: ApiKey, id: str) -> Elicitation:
-    """The question with this id that the key may see. Raises NoSuchQuestion."""
+async def question_of(service: Service, requester: Requester, id: str) -> Elicitation:
+    """The question with this id that they may see. Raises NoSuchQuestion."""
     found = await service.elicitations.get(id) if len(id) > OWNER_TAG_CHARACTERS else None
-    if found is None or not is_seen_by(service, key, found):
+    if found is None or not is_seen_by(service, requester, found):
         raise NoSuchQuestion
     return found
 
 
-def is_seen_by(service: Service, key: ApiKey, question: Elicitation) -> bool:
-    """Whether its program asked it; of one that approves, whether it may."""
-    if question.asked.server != application_of(service) or not question.is_for_user:
+def is_seen_by(service: Service, requester: Requester, question: Elicitation) -> bool:
+    """Whether its program asked it, of that person or of a user.
+
+    A person alone sees all that they are asked, a key that approves what it may answer.
+    """
+    if question.asked.server != application_of(service):
         return False
-    if not _is_among(service, key.owners, question.owner):
+    key, person = requester.key, requester.person
+    if person is not None:
+        if question.is_for_user or question.owner != person.owner:
+            return False
+        return key is None or question.asked.tool == client_of(key.program)
+    assert key is not None
+    if not (question.is_for_user and _is_among(service, key.owners, question.owner)):
         return False
     if KeyScope.APPROVE in key.scopes:
         traits = traits_of(question.kind)

@@ -6,6 +6,7 @@ the store is read, as everywhere; a wake is a hint, and what the store says is t
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -16,97 +17,94 @@ from litestar.response import Stream
 from msgspec.json import encode
 
 from flows.elicitation.states import Elicitation, Status
-from flows.errors import InvalidQuestion, Unreadable
-from webapp.api.access import holds
-from webapp.api.asking import (
-    NAME_CHARACTERS,
-    Known,
-    ask,
-    is_seen_by,
-    must_be_for,
-    owner_of_user,
-    question_of,
-)
+from flows.errors import ElicitError, InvalidQuestion, Unreadable
+from webapp.api.access import Requester, holds, must_still_count, requester_of
+from webapp.api.asking import NAME_CHARACTERS, Known, ask, is_seen_by, owner_for, question_of
 from webapp.api.representations import USER_CHARACTERS, NewQuestion, QuestionPage, QuestionState
 from webapp.api.states import told, told_known
 from webapp.deadline import Deadline
+from webapp.http.parts import AnyRequest
 from webapp.identity.api_keys import KeyScope
-from webapp.records.values import KINDS, ApiKey
+from webapp.records.ids import tail_of
+from webapp.records.values import KINDS
 from webapp.service import Service
 
 WAIT_SECONDS_AT_MOST: Final = 50
 LISTED_AT_MOST: Final = 100
 PAGES_READ_AT_MOST: Final = 5  # of rows, for one page of a list
 _PING_EVERY: Final = timedelta(seconds=15)
-_READERS = holds(KeyScope.ASK, KeyScope.APPROVE)
+_READERS = holds(KeyScope.ASK, KeyScope.APPROVE, or_person=True)
 
 
 @post("/api/questions", guards=[holds(KeyScope.ASK)], status_code=HTTPStatus.CREATED)
 async def new_question(
     data: JSONBody[NewQuestion],
-    key: NamedDependency[ApiKey],
+    requester: NamedDependency[Requester],
     service: NamedDependency[Service],
     idempotency_key: Annotated[
         str | None,
         HeaderParameter(name="Idempotency-Key", min_length=1, max_length=NAME_CHARACTERS),
     ] = None,
 ) -> QuestionState:
-    """Ask a user; the answer has the link for them.
+    """Ask a user, or the person of a User-Access-Token; the answer has the link for them.
 
     With an Idempotency-Key the same body sent again gets the same question, until its answer is
     taken. What is known already, such as a connected account, is answered at once, without an id.
     """
-    asked = await ask(service, key, data.question(), user=data.user, name=idempotency_key)
+    asked = await ask(service, requester, data.question(), user=data.user, name=idempotency_key)
     if isinstance(asked, Known):
         return await told_known(service, asked)
-    return await told(service, key, asked)
+    return await told(service, requester, asked)
 
 
 @get("/api/questions", guards=[_READERS])
 async def list_questions(
     *,
-    key: NamedDependency[ApiKey],
+    requester: NamedDependency[Requester],
     service: NamedDependency[Service],
     user: Annotated[str | None, QueryParameter(min_length=1, max_length=USER_CHARACTERS)] = None,
     status: FromQuery[Status | None] = None,
+    waiting: FromQuery[bool] = False,
     after: Annotated[str | None, QueryParameter(pattern="^[A-Za-z0-9_-]{1,64}$")] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=LISTED_AT_MOST)] = LISTED_AT_MOST,
 ) -> QuestionPage:
     """Questions of one user, without what was answered; `after` of a page goes on behind it.
 
-    A page may be short and have more behind it all the same. A key for one user needs no `user`.
+    A page may be short and have more behind it all the same. With `waiting` they are those that
+    nobody has answered yet. A key for one user needs no `user`, and neither does a person's access
+    token: beside a key it gives what that program asked them, and in its place all that they are
+    asked.
     """
-    if user is None:
-        if len(key.owners) != 1:
-            raise InvalidQuestion("Say whose: write ?user=, with an id of one of your users.")
-        user = key.owners[0]
-    must_be_for(key, user)
-    owner = owner_of_user(service, user)
-    found, last = await _listed(
-        service, key, owner=owner, status=status, after=after, at_most=limit
-    )
-    states = [await told(service, key, each, with_answer=False) for each in found]
+    owner = owner_for(service, requester, user)
+    if waiting and status is not None:
+        raise InvalidQuestion("Say `status` or `waiting`, and leave the other out.")
+    listed = _waiting if waiting else partial(_listed, status=status)
+    found, last = await listed(service, requester, owner=owner, after=after, at_most=limit)
+    states = [await told(service, requester, each, with_answer=False) for each in found]
     return QuestionPage(questions=states, after=last)
 
 
 @get("/api/questions/{question_id:str}", guards=[_READERS])
 async def read_question(
     question_id: FromPath[str],
-    key: NamedDependency[ApiKey],
+    request: AnyRequest,
+    requester: NamedDependency[Requester],
     service: NamedDependency[Service],
     wait: Annotated[int, QueryParameter(ge=0, le=WAIT_SECONDS_AT_MOST)] = 0,
 ) -> QuestionState:
     """How it stands; with `wait`, as soon as it is over, or after so many seconds."""
-    current = await question_of(service, key, question_id)
+    current = await question_of(service, requester, question_id)
     if wait:
         current = await _waited(service, current, within=timedelta(seconds=wait))
-    return await told(service, key, current)
+        await must_still_count(request)
+    return await told(service, requester, current)
 
 
 @get("/api/questions/{question_id:str}/events", guards=[_READERS], media_type="text/event-stream")
 async def question_events(
     question_id: FromPath[str],
-    key: NamedDependency[ApiKey],
+    request: AnyRequest,
+    requester: NamedDependency[Requester],
     service: NamedDependency[Service],
     last_event_id: Annotated[
         str | None, HeaderParameter(name="Last-Event-ID", max_length=64)
@@ -115,10 +113,11 @@ async def question_events(
     """Server-sent events: the question, now and at each change, until it is over.
 
     With Last-Event-ID what was told already is not told again. What was answered is not in them.
+    They end too when the key is revoked, or the access token is over.
     """
-    current = await question_of(service, key, question_id)
+    current = await question_of(service, requester, question_id)
     return Stream(
-        _events(service, key, current, told_before=last_event_id),
+        _events(service, request, current, told_before=last_event_id),
         media_type="text/event-stream",
         headers={"x-accel-buffering": "no"},
     )
@@ -139,14 +138,14 @@ async def _waited(service: Service, asked: Elicitation, *, within: timedelta) ->
 
 
 async def _events(
-    service: Service, key: ApiKey, asked: Elicitation, *, told_before: str | None
+    service: Service, request: AnyRequest, asked: Elicitation, *, told_before: str | None
 ) -> AsyncIterator[str]:
-    elicitations = service.elicitations
+    elicitations, requester = service.elicitations, requester_of(request)
     with elicitations.waiters.waiter(asked.id, sees_all=True) as waiter:
         current = await elicitations.get(asked.id)
-        while current is not None:
+        while current is not None and await _still_counts(request):
             if str(current.version) != told_before:
-                state = await told(service, key, current, with_answer=False)
+                state = await told(service, requester, current, with_answer=False)
                 told_before = str(current.version)
                 yield f"id: {told_before}\nevent: question\ndata: {encode(state).decode()}\n\n"
             if current.status.is_final or service.is_draining:  # whoever reads asks again
@@ -157,9 +156,28 @@ async def _events(
             current = await elicitations.newest(current, changes)
 
 
+async def _still_counts(request: AnyRequest) -> bool:
+    try:
+        await must_still_count(request)
+    except ElicitError:  # whoever reads asks again, and is told why not
+        return False
+    return True
+
+
+async def _waiting(
+    service: Service, requester: Requester, *, owner: str, after: str | None, at_most: int
+) -> tuple[list[Elicitation], str | None]:
+    """The same of `_listed`, of what nobody has answered: an owner has few of them."""
+    rows = await service.elicitations.open_of(owner)
+    behind = owner + (after or "")
+    seen = [row for row in rows if row.id > behind and is_seen_by(service, requester, row)]
+    found = sorted(seen, key=lambda row: row.id)[:at_most]
+    return found, tail_of(found[-1]) if len(found) < len(seen) else None
+
+
 async def _listed(
     service: Service,
-    key: ApiKey,
+    requester: Requester,
     *,
     owner: str,
     status: Status | None,
@@ -179,7 +197,7 @@ async def _listed(
                 current = await elicitations.rows.open(record, Elicitation)
             except Unreadable:
                 continue
-            if is_seen_by(service, key, current):
+            if is_seen_by(service, requester, current):
                 found.append(current)
             if len(found) == at_most:
                 return found, last.removeprefix(owner)

@@ -37,12 +37,14 @@ class AskedKind(StrEnum):
 class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to one of the program's users; which fields it has depends on its kind.
 
+    Without `user` it is for the person whose access token the header User-Access-Token brings.
+
     url: message, url. oauth: provider. payment: amount (as text, "9.00"), currency, what.
     form: message. confirm: message. secret: message. The others may be left out.
     """
 
     kind: AskedKind
-    user: Annotated[str, Meta(min_length=1, max_length=USER_CHARACTERS)]
+    user: Annotated[str, Meta(min_length=1, max_length=USER_CHARACTERS)] | None = None
     timeout_seconds: Annotated[int, Meta(ge=1, le=_SECONDS_AT_MOST)] | None = None
     message: str | None = None
     url: str | None = None
@@ -110,6 +112,7 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     kind: str
     status: str
     message: str
+    asked_by: str | None = None
     asked_at: datetime | None = None
     expires_at: datetime | None = None
     url: str | None = None
@@ -132,6 +135,44 @@ class QuestionPage(Struct, frozen=True, kw_only=True):
 
     questions: list[QuestionState]
     after: str | None = None
+
+
+class InboxRequest(Struct, frozen=True, kw_only=True):
+    """What somebody asks, and this approver may decide.
+
+    `asked_by` is what was verified of whoever asked, `is_own` that this may be the approver, who
+    then cannot decide it. `decision` is waiting, approved, declined, withdrawn or expired.
+    """
+
+    id: str
+    approver: str
+    decision: str
+    message: str
+    arguments: Json
+    tool: str
+    asked_by: str | None
+    client: str | None
+    client_id: str | None
+    asked_at: datetime
+    expires_at: datetime
+    is_own: bool
+    decided_by: str | None = None
+    decided_at: datetime | None = None
+    reason: str | None = None
+
+
+class InboxRequests(Struct, frozen=True, kw_only=True):
+    """Of one name, the latest first; `after` goes on with what is older."""
+
+    requests: list[InboxRequest]
+    after: str | None = None
+
+
+class InboxAnswer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A yes, or a no with a reason for whoever asked."""
+
+    accepts: bool
+    reason: Annotated[str, Meta(max_length=500)] | None = None
 
 
 class UserCode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,12 +14,11 @@ from litestar.params import FromPath, JSONBody
 from flows.elicitation.proof import ApprovedByKey
 from flows.elicitation.states import Completion, Elicitation, Status
 from flows.errors import NotAllowed, NotPossible
-from webapp.api.access import holds
+from webapp.api.access import Requester, holds
 from webapp.api.asking import question_of, taken
 from webapp.api.representations import CodeTold, Completed, QuestionState, Resolution, UserCode
 from webapp.api.states import told
 from webapp.identity.api_keys import KeyScope
-from webapp.records.values import ApiKey
 from webapp.service import Service
 
 _ASKERS, _APPROVERS = holds(KeyScope.ASK), holds(KeyScope.APPROVE)
@@ -27,50 +26,54 @@ _ASKERS, _APPROVERS = holds(KeyScope.ASK), holds(KeyScope.APPROVE)
 
 @post("/api/questions/{question_id:str}/cancel", guards=[_ASKERS], status_code=HTTPStatus.OK)
 async def cancel_question(
-    question_id: FromPath[str], key: NamedDependency[ApiKey], service: NamedDependency[Service]
+    question_id: FromPath[str],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
 ) -> QuestionState:
     """Nobody is to answer any more; what its provider holds open is closed."""
-    current = await question_of(service, key, question_id)
+    current = await question_of(service, requester, question_id)
     ended = await service.elicitations.settle(current.id, Status.CANCELLED)
-    return await told(service, key, ended)
+    return await told(service, requester, ended)
 
 
 @post("/api/questions/{question_id:str}/complete", guards=[_ASKERS], status_code=HTTPStatus.OK)
 async def complete_question(
     question_id: FromPath[str],
     data: JSONBody[Completed],
-    key: NamedDependency[ApiKey],
+    requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> QuestionState:
     """The visit that it sent somebody on is done: of the kind `url` alone."""
-    current = await question_of(service, key, question_id)
+    current = await question_of(service, requester, question_id)
     done = await service.completing.complete(current.id, data.content)
     _must_have_counted(done, current)
-    return await told(service, key, await question_of(service, key, question_id))
+    return await told(service, requester, await question_of(service, requester, question_id))
 
 
 @post("/api/questions/{question_id:str}/taken", guards=[_ASKERS], status_code=HTTPStatus.OK)
 async def take_answer(
-    question_id: FromPath[str], key: NamedDependency[ApiKey], service: NamedDependency[Service]
+    question_id: FromPath[str],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
 ) -> QuestionState:
     """The program has used the answer: it is wiped here, and a payment is spent."""
-    current = await question_of(service, key, question_id)
+    current = await question_of(service, requester, question_id)
     if current.status is not Status.ACCEPTED:
         raise NotPossible(status=current.status, wanted="taken")
     if current.delivered_at is None:
-        current = await taken(service, key, current)
-    return await told(service, key, current)
+        current = await taken(service, requester, current)
+    return await told(service, requester, current)
 
 
 @post("/api/questions/{question_id:str}/user-code", guards=[_ASKERS], status_code=HTTPStatus.OK)
 async def confirm_user_code(
     question_id: FromPath[str],
     data: JSONBody[UserCode],
-    key: NamedDependency[ApiKey],
+    requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> CodeTold:
     """The letters of the page, which the user has typed in the program."""
-    current = await question_of(service, key, question_id)
+    current = await question_of(service, requester, question_id)
     if not current.is_by_code:
         raise NotAllowed("Its page shows no letters: the user's browser says who they are.")
     return CodeTold(says=await service.user_codes.wrong(current, data.code))
@@ -80,17 +83,19 @@ async def confirm_user_code(
 async def answer_question(
     question_id: FromPath[str],
     data: JSONBody[Resolution],
-    key: NamedDependency[ApiKey],
+    requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> QuestionState:
     """A yes or a no in place of the user, by a key that approves for them."""
-    current = await question_of(service, key, question_id)
+    current = await question_of(service, requester, question_id)
     if data.accepts:
-        done = await service.completing.approved(current, data.content, ApprovedByKey(key=key.id))
+        done = await service.completing.approved(
+            current, data.content, ApprovedByKey(key=requester.program.id)
+        )
         _must_have_counted(done, current)
     else:
         await service.elicitations.settle(current.id, Status.DECLINED)
-    return await told(service, key, await question_of(service, key, question_id))
+    return await told(service, requester, await question_of(service, requester, question_id))
 
 
 def _must_have_counted(done: Completion, current: Elicitation) -> None:

@@ -15,7 +15,14 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 
 from flows.errors import ElicitError, InvalidSchema, NotConfigured
-from webapp.api.access import Paces, key_of
+from webapp.api.access import (
+    PERSON_HEADER,
+    AccessTokenRefused,
+    IssuerUnavailable,
+    Paces,
+    requester_of,
+)
+from webapp.api.decisions import answer_request, list_inbox
 from webapp.api.questions import list_questions, new_question, question_events, read_question
 from webapp.api.reference import ReferencePage
 from webapp.api.resolving import (
@@ -30,8 +37,9 @@ from webapp.http.parts import AnyRequest, bring, part, provided
 from webapp.http.rate_limit import TooOften
 from webapp.http.requests import Bounded
 from webapp.http.root_path import is_below, under
+from webapp.identity.access_tokens import Verifier
 from webapp.identity.api_keys import ApiKeyRefused
-from webapp.routes.answers import Answers, problem
+from webapp.routes.answers import RETRY_SECONDS, Answers, problem
 from webapp.service import Service
 from webapp.telemetry.work import working
 
@@ -45,16 +53,25 @@ _HEADERS: Final = {
 }
 # What is the tool author's or the operator's fault elsewhere is the program's here.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
-PATHS: Final = ("/api/questions", "/api/reference")
+PATHS: Final = ("/api/inbox", "/api/questions", "/api/reference")
 
 
 class ApiRoutes:
     """Answers below these paths; the rest is the application's, an author's own `/api` too."""
 
-    def __init__(self, app: ASGIApp, *, service: Service, answers: Answers, root_path: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        service: Service,
+        answers: Answers,
+        tokens: Verifier | None,
+        root_path: str,
+    ) -> None:
+        """`tokens` says whose an access token is; without it no program acts for a person."""
         self._app = app
         paces = Paces(clock=service.clock)
-        self._parts = {"service": service, "answers": answers, "paces": paces}
+        self._parts = {"service": service, "answers": answers, "paces": paces, "tokens": tokens}
         self._tracer = service.telemetry.tracer
         self._root_path = root_path
 
@@ -86,10 +103,12 @@ def api() -> Litestar:
             take_answer,
             confirm_user_code,
             answer_question,
+            list_inbox,
+            answer_request,
         ],
         dependencies={
             **provided(service="service"),
-            "key": Provide(key_of, sync_to_thread=False),
+            "requester": Provide(requester_of, sync_to_thread=False),
         },
         exception_handlers={Exception: details, HTTPException: details},
         response_headers=_HEADERS,
@@ -99,13 +118,24 @@ def api() -> Litestar:
             summary="A program asks its users, and awaits what they do in a browser.",
             path="/api/reference",
             render_plugins=[ReferencePage()],
-            security=[{"key": []}],
+            security=[{"key": []}, {"key": [], "person": []}, {"alone": []}],
             use_handler_docstrings=True,
             components=Components(
                 security_schemes={
                     "key": SecurityScheme(
                         type="http", scheme="bearer", description="A key of `elicit api-keys new`."
-                    )
+                    ),
+                    "person": SecurityScheme(
+                        type="apiKey",
+                        name=PERSON_HEADER,
+                        security_scheme_in="header",
+                        description="The access token of a person that a program acts for.",
+                    ),
+                    "alone": SecurityScheme(
+                        type="http",
+                        scheme="bearer",
+                        description="A person's own access token, to read what they are asked.",
+                    ),
                 }
             ),
         ),
@@ -123,6 +153,12 @@ def _problem(error: Exception) -> Response[Any] | None:
         case ApiKeyRefused():
             told = problem(error.http_status, detail=str(error), code=error.name)
             told.headers["www-authenticate"] = "Bearer"
+        case AccessTokenRefused():
+            told = problem(error.status, detail=str(error), code=error.name)
+            told.headers["www-authenticate"] = f'Bearer error="{error.error}"'
+        case IssuerUnavailable():
+            told = problem(error.http_status, detail=str(error), code=error.name)
+            told.headers["retry-after"] = str(RETRY_SECONDS)
         case ElicitError() if type(error) in _STATUS:
             told = problem(_STATUS[type(error)], detail=str(error), code=error.name)
         case RecursionError():  # in whatever reads JSON

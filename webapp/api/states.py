@@ -13,20 +13,22 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
+from webapp.api.access import Requester
 from webapp.api.asking import Known
 from webapp.api.representations import QuestionState, ToldAccount, ToldPayment
-from webapp.identity.api_keys import KeyScope
 from webapp.kinds.page_kind import arguments_in, terms_in
 from webapp.records.ids import owner_of
-from webapp.records.values import ApiKey
 from webapp.service import Service
 
 
 async def told(
-    service: Service, key: ApiKey, current: Elicitation, *, with_answer: bool = True
+    service: Service, requester: Requester, current: Elicitation, *, with_answer: bool = True
 ) -> QuestionState:
-    """One that approves sees what to decide on; the link and the answer are for who asked."""
-    asks = KeyScope.ASK in key.scopes
+    """The link is for who asked, and for the person; the answer for who asked alone.
+
+    A key that approves sees what to decide on.
+    """
+    has_link = requester.asks or requester.key is None
     is_open = not current.status.is_final and service.clock() < current.expires_at
     is_form = service.kinds.on_page(current.kind) is not None
     state = QuestionState(
@@ -34,9 +36,10 @@ async def told(
         kind=current.kind,
         status=current.status.value,
         message=current.asked.message,
+        asked_by=current.asked.tool,
         asked_at=current.created_at,
         expires_at=current.expires_at,
-        url=service.links.of(current, now=service.clock()) if asks and is_open else None,
+        url=service.links.of(current, now=service.clock()) if has_link and is_open else None,
         needs_code=current.is_by_code and is_open,
         progress=current.progress,
         why=current.why,
@@ -47,7 +50,7 @@ async def told(
         taken_at=current.delivered_at,
         version=current.version,
     )
-    if not (asks and with_answer and current.status is Status.ACCEPTED):
+    if not (requester.asks and with_answer and current.status is Status.ACCEPTED):
         return state
     match traits_of(current.kind).gives:
         case "account":

@@ -18,7 +18,7 @@ from typing import Final
 
 from flows.elicitation.states import Elicitation
 from flows.errors import NotConfigured
-from flows.oauth.sign_in import claim_mark
+from flows.oauth.access_token import claim_mark
 from webapp.deadline import Clock
 from webapp.identity.identity import Caller, Identity, Viewer
 from webapp.records.owners import Owners
@@ -111,6 +111,7 @@ class Approvers:
         clock: Clock,
     ) -> None:
         self._rules = rules
+        self._issuer = issuer
         self._identity = identity
         self._clock = clock
         self._by_name = {one.name: one for one in rules.approvers}
@@ -170,6 +171,19 @@ class Approvers:
             since=None if session is None else session.signed_in_at,
         )
 
+    def deciding_by_token(self, caller: Caller) -> Deciding | None:
+        """Whoever brought an access token; None for one of elsewhere than where people sign in."""
+        if caller.owner is None or caller.by_code or caller.refusal is not None:
+            return None
+        return Deciding(
+            owner=caller.owner,
+            known_by=KnownBy.ISSUER,
+            name=f"{self._issuer}#{caller.name}",
+            label=caller.name or "",
+            claims=frozenset(caller.claims),
+            since=caller.issued_at,
+        )
+
     def is_too_long_ago(self, person: Deciding) -> bool:
         """Whether they have to sign in again, as they may be somebody else's approver no more."""
         counts_for = self._rules.sign_in_counts_for
@@ -178,7 +192,7 @@ class Approvers:
     def names_of(self, person: Deciding) -> Sequence[str]:
         """Under which names they decide, as the settings are and by what is known of them now."""
         if self.is_too_long_ago(person):
-            return ()
+            return []
         return [name for name in self._by_name if self._is(person, name)]
 
     def is_asker(self, person: Deciding, asked: Elicitation) -> bool:

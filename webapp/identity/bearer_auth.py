@@ -10,26 +10,21 @@ import json
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from mcp.server.auth.middleware.auth_context import auth_context_var
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken
 from starlette.authentication import AuthCredentials
 
 from flows.errors import Failed
-from flows.oauth.access_token import BadBearer, Resource, Verified, key_id_of, verify
-from webapp.deadline import Clock
-from webapp.http.address import headers_of
+from flows.oauth.access_token import BadBearer, Resource
 from webapp.http.answer import problem, send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.rate_limit import address_key
-from webapp.identity.introspection import Introspection
-from webapp.identity.issuer import Issuer
+from webapp.identity.access_tokens import IssuerTokens, log_refusal, one_in
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 RETRY_SECONDS = 30
-_FIELDS_AT_MOST = 100
 _STATUS = {
     "invalid_request": HTTPStatus.BAD_REQUEST,
     "insufficient_scope": HTTPStatus.FORBIDDEN,
@@ -37,40 +32,26 @@ _STATUS = {
 _log = logging.getLogger(__name__)
 
 
-class CheckedToken(AccessToken):
-    """One that was checked here: its subject is what people are known by on our pages."""
-
-
 class ProtectedResource:
     """Answers for the metadata, lets known callers through to `resource`, and all to the rest."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        issuer: Issuer,
-        resource: Resource,
-        name: str,
-        clock: Clock,
-        introspection: Introspection | None = None,
-        root_path: str = "",
+        self, app: ASGIApp, *, tokens: IssuerTokens, name: str, root_path: str = ""
     ) -> None:
-        """Without `introspection` a token that only its issuer can read is refused.
+        """`root_path` is the part of the resource's path where the application stands.
 
-        `root_path` is the part of the resource's path where the application stands. The metadata is
-        advertised there, where it is ours to answer; RFC 9728, 3.1 has it at the host's root, and
-        whoever sends that here gets it too.
+        The metadata is advertised there, where it is ours to answer; RFC 9728, 3.1 has it at the
+        host's root, and whoever sends that here gets it too.
 
-        Raises ValueError unless the resource is the issuer's and has a path of its own.
+        Raises ValueError unless the resource has a path of its own.
         """
+        resource = tokens.resource
         parts = urlsplit(resource.url)
-        if resource.issuer != issuer.url or not parts.path.strip("/"):
-            raise ValueError(f"{resource.url} cannot be protected by {issuer.url}")
+        if not parts.path.strip("/"):
+            raise ValueError(f"{resource.url} cannot be protected: it is a whole host")
         self._app = app
-        self._issuer = issuer
+        self._tokens = tokens
         self._resource = resource
-        self._clock = clock
-        self._introspection = introspection
         whole = parts.path.rstrip("/")
         self._path = whole.removeprefix(root_path)
         self._metadata_paths = (METADATA_PATH, METADATA_PATH + self._path, METADATA_PATH + whole)
@@ -90,9 +71,9 @@ class ProtectedResource:
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            verified = await self._verified(scope)
+            token = await self._tokens.whose(_text_in(scope), sender=address_key(scope))
         except BadBearer as refusal:
-            _tell(refusal)
+            log_refusal(refusal)
             await self._refuse(refusal, scope, send)
             return
         except Failed as error:
@@ -106,35 +87,13 @@ class ProtectedResource:
                 headers={"retry-after": str(RETRY_SECONDS)},
             )
             return
-        user = _user(verified, self._resource)
+        user = AuthenticatedUser(token)
         scope = {**scope, "user": user, "auth": AuthCredentials(user.scopes)}
         known = auth_context_var.set(user)
         try:
             await self._app(scope, receive, send)
         finally:
             auth_context_var.reset(known)
-
-    async def _verified(self, scope: Scope) -> Verified:
-        verified = await self._whose(_token_of(scope), scope)
-        missing = set(self._resource.scopes) - set(verified.scopes)
-        if missing:
-            raise BadBearer(
-                "scope",
-                error="insufficient_scope",
-                expected=list(self._resource.scopes),
-                came=list(verified.scopes),
-            )
-        return verified
-
-    async def _whose(self, token: str, scope: Scope) -> Verified:
-        try:
-            key_id = key_id_of(token)
-        except BadBearer as refusal:
-            if refusal.reason != "opaque" or self._introspection is None:
-                raise
-            return await self._introspection.verified(token, sender=address_key(scope))
-        keys = await self._issuer.keys(key_id)
-        return verify(token, resource=self._resource, keys=keys, now=self._clock())
 
     async def _refuse(self, refusal: BadBearer, scope: Scope, send: Send) -> None:
         said = {"resource_metadata": self._metadata_url}
@@ -167,18 +126,6 @@ class ProtectedResource:
         await send_answer(send, HTTPStatus.OK, self._metadata, headers, is_head=is_head)
 
 
-def _tell(refusal: BadBearer) -> None:
-    """One line: what was looked at, what was expected and what came; never the token."""
-    about = {"why": refusal.reason, "expected": refusal.expected, "came": refusal.came}
-    if refusal.reason == "opaque":
-        about["do"] = (
-            "have the issuer make JWT access tokens for this audience (RFC 9068), or set "
-            "ELICIT_INTROSPECT=1"
-        )
-    level = logging.WARNING if refusal.expected is not None else logging.INFO
-    _log.log(level, "bearer.refused", extra={k: v for k, v in about.items() if v is not None})
-
-
 def _metadata(resource: Resource, *, name: str) -> dict[str, object]:
     """RFC 9728, 2. Programs that look at the root find the one resource that there is."""
     document: dict[str, object] = {
@@ -192,38 +139,15 @@ def _metadata(resource: Resource, *, name: str) -> dict[str, object]:
     return document
 
 
-def _token_of(scope: Scope) -> str:
+def _text_in(scope: Scope) -> str:
     """The one token, in its one place. Raises BadBearer."""
-    headers = headers_of(scope, b"authorization")
-    query = scope.get("query_string", b"").decode("latin-1")
-    try:
-        names = [key for key, _ in parse_qsl(query, True, max_num_fields=_FIELDS_AT_MOST)]
-    except ValueError:
-        raise BadBearer("too many parameters", error="invalid_request") from None
-    if "access_token" in names:
-        raise BadBearer("token in the address", error="invalid_request")
-    if not headers:
+    header = one_in(scope, b"authorization")
+    if header is None:
         raise BadBearer("no token", error=None)
-    if len(headers) > 1:
-        raise BadBearer("several headers", error="invalid_request")
-    scheme, _, token = headers[0].partition(" ")
+    scheme, _, text = header.partition(" ")
     if scheme.lower() != "bearer":
         raise BadBearer("another scheme", error=None)
-    return token.strip(" ")
-
-
-def _user(verified: Verified, resource: Resource) -> AuthenticatedUser:
-    return AuthenticatedUser(
-        CheckedToken(
-            token="",  # see above
-            client_id=verified.client_id,
-            scopes=list(verified.scopes),
-            expires_at=int(verified.expires_at.timestamp()),
-            resource=resource.url,
-            subject=verified.subject,
-            claims={"iss": verified.issuer},
-        )
-    )
+    return text.strip(" ")
 
 
 async def _answer(

@@ -183,6 +183,12 @@ class Decisions:
         await self._mark(waiting)
         return ended
 
+    def is_theirs(self, ended: Elicitation, person: Deciding, *, accepts: bool) -> bool:
+        """Whether it ended by this very answer, or by the same one of theirs, sent twice."""
+        by = ended.decided_by
+        is_same = (ended.status is Status.ACCEPTED) == accepts
+        return by is not None and by.name == person.name and is_same
+
     async def fall_due(self, item: InboxItem) -> None:
         """At the end of its question, or where that was never written."""
         asked = await self._elicitations.get(item.elicitation_id)

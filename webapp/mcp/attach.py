@@ -27,13 +27,14 @@ from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
 from webapp.http.connection import ClientConnections, client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
+from webapp.identity.access_tokens import subject_of
 from webapp.identity.identity import Caller
 from webapp.logs.events import mask_tool_logs
 from webapp.logs.masking import masked
 from webapp.mcp import inner_calls
 from webapp.mcp.asks import ConnectionAsks
 from webapp.mcp.before import ask_first
-from webapp.mcp.callers import issuer_of, subject_of
+from webapp.mcp.callers import issuer_of
 from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import note_call
@@ -335,7 +336,10 @@ class Middleware:
 
     def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:
         identity = self._service.identity
-        subject = subject_of(get_access_token(), identity, issuer=self._issuer)
+        token = get_access_token()
+        subject = None
+        if token is not None:
+            subject = subject_of(token, identity, issuer=self._issuer)
         scope = context.request.scope if context.request is not None else None
         caller = identity.caller(scope, subject=subject, client=declared.name or "")
         if caller.is_anonymous and caller.by_code and not declared.shows(by_code=True):

@@ -15,7 +15,6 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
-from flows.elicitation.proof import Decider
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotAllowed
 from webapp.identity.approvers import Deciding
@@ -106,7 +105,7 @@ async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -
         )
     except NotAllowed:  # the page says why
         return await _shown(page, person, waiting, status=HTTPStatus.FORBIDDEN)
-    if _is_theirs(ended, person, accepts=accepts):
+    if page.service.kinds.decisions.is_theirs(ended, person, accepts=accepts):
         return see_other(_url(waiting))
     ended_as = PendingDecision(id=waiting.id, approver=waiting.approver, asked=ended)
     return await _shown(page, person, ended_as, status=HTTPStatus.CONFLICT, came_late=True)
@@ -207,12 +206,6 @@ def _standing(page: PageRequest, approval: Approval) -> StandingYes:
         action=f"/approvals/{tail_of(approval)}/revoke",
         csrf=page.csrf(approval.id),
     )
-
-
-def _is_theirs(ended: Elicitation, person: Deciding, *, accepts: bool) -> bool:
-    """Whether it ended by this very answer, or by the same one of theirs, sent twice."""
-    by = Decider(name=person.name, label=person.label)
-    return ended.decided_by == by and (ended.status is Status.ACCEPTED) == accepts
 
 
 def _ended_at(asked: Elicitation, *, now: datetime) -> datetime | None:

@@ -26,7 +26,7 @@ from flows.crypto.vault import FINGERPRINT_BYTES, NONCE_BYTES, Ring
 from webapp.http.connection import Scope
 from webapp.http.guard import PROXIED_KEY
 from webapp.http.root_path import ROOT_KEY
-from webapp.identity.bearer_auth import CheckedToken
+from webapp.identity.access_tokens import CheckedToken
 from webapp.identity.local_peer import PEER_KEY, Peer, PeerConnection
 
 CHALLENGE_BYTES = 32

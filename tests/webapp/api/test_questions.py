@@ -234,7 +234,7 @@ async def test_questions_are_listed_page_by_page(here: AskingEnv, shop: Program)
 
 async def test_a_list_says_whose(here: AskingEnv, shop: Program) -> None:
     refused = await shop.call("GET")
-    assert (refused.status_code, "?user=" in refused.json()["detail"]) == (400, True)
+    assert (refused.status_code, "User-Access-Token" in refused.json()["detail"]) == (400, True)
     async with program_at(here, owners=("ann",)) as anns:
         await anns.asked(CONFIRM)
         assert len((await anns.call("GET")).json()["questions"]) == 1

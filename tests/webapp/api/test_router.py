@@ -30,8 +30,9 @@ async def test_the_document_tells_of_every_route(shop: Program) -> None:
             f"post /{{question_id}}/{verb}"
             for verb in ("cancel", "complete", "taken", "user-code", "answer")
         ),
+        *("get /api/inbox", "post /api/inbox/{request_id}/answer"),
     }
-    assert document["security"] == [{"key": []}]
+    assert document["security"] == [{"key": []}, {"key": [], "person": []}, {"alone": []}]
 
 
 async def test_the_reference_is_one_page_without_anything_of_anybody_elses(shop: Program) -> None:

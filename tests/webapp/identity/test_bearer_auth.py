@@ -27,6 +27,7 @@ from tests.support.clock import NOON
 from tests.support.mcp_server import LEGACY, LIBRARIES, MODERN, TLS, new_server
 from tests.support.serving import serving_at
 from webapp.connecting import utc_now
+from webapp.identity.access_tokens import IssuerTokens
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import (
     ASKED_AT_ONCE,
@@ -130,7 +131,7 @@ async def test_the_operator_is_told_why_a_token_was_refused_and_nothing_of_it(
 ) -> None:
     # finding: I2
     door = Door()
-    with caplog.at_level(logging.WARNING, logger="webapp.identity.bearer_auth"):
+    with caplog.at_level(logging.WARNING, logger="webapp.identity.access_tokens"):
         answer = await door.ask(bearer(text))
     assert answer.status == 401
     (line,) = caplog.records
@@ -146,7 +147,7 @@ async def test_a_call_without_a_token_is_not_a_refused_one(
     door: Door, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: I2
-    with caplog.at_level(logging.WARNING, logger="webapp.identity.bearer_auth"):
+    with caplog.at_level(logging.WARNING, logger="webapp.identity.access_tokens"):
         assert (await door.ask()).status == 401
     assert not caplog.records
 
@@ -233,10 +234,12 @@ async def test_other_documents_are_not_ours(door: Door) -> None:
 def test_a_resource_of_another_issuer_or_without_a_path_is_refused(
     door: Door, resource: Resource
 ) -> None:
+    def protected() -> ProtectedResource:
+        tokens = IssuerTokens(door.issuer, resource=resource, clock=door.clock)
+        return ProtectedResource(door.app, tokens=tokens, name="x")
+
     with pytest.raises(ValueError, match="cannot be protected"):
-        ProtectedResource(
-            door.app, issuer=door.issuer, resource=resource, name="x", clock=door.clock
-        )
+        protected()
 
 
 @asynccontextmanager
@@ -271,9 +274,8 @@ async def test_tools_of_both_libraries_see_who_calls(library: str, revision: str
         resource = Resource(url=f"{url}/mcp", issuer=ISSUER)
         provider = openid("signin", ISSUER)
         issuers.append(Issuer(provider, fetch=there, clock=lambda: NOON))
-        return ProtectedResource(
-            served, issuer=issuers[0], resource=resource, name="shop", clock=lambda: NOON
-        )
+        tokens = IssuerTokens(issuers[0], resource=resource, clock=lambda: NOON)
+        return ProtectedResource(served, tokens=tokens, name="shop")
 
     async with serving_at(protected) as url:  # which runs the lifespan
         for name in ("alice", "bob"):

@@ -1,0 +1,88 @@
+"""An application whose people sign in at an issuer, and what acts for them over the API."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from flows import elicit
+from flows.elicitation.states import Elicitation
+from tests.support.api_program import Program
+from tests.support.asking_env import AskingEnv, asking_env
+from tests.support.clock import Clock
+from tests.support.issuer import Issuing, issuing, sign_in
+from tests.support.mcp_server import LEGACY, TLS, CutOffCaller, Person, new_server
+
+
+def shop_tools() -> Any:
+    """A tool that asks, and one behind a gate."""
+    server = new_server("mcp")
+
+    @server.tool()
+    async def visit() -> str:
+        await elicit.url("Read the terms.", "https://shop.example/terms")
+        return "done"
+
+    @server.tool()
+    @elicit.gate
+    async def wipe(folder: str) -> str:
+        return f"{folder} is empty"
+
+    return server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeopleEnv:
+    here: AskingEnv
+    issuer: Issuing
+
+    def token(self, subject: str | None, **claims: Any) -> str:
+        """An access token of theirs, made for this server."""
+        about = {"audience": f"{self.here.url}/mcp", **claims}
+        return self.issuer.token(subject, **about)
+
+    def owner(self, subject: str) -> str:
+        owners = self.here.service.elicitations.owners
+        return owners.tag(issuer=self.issuer.url, subject=subject)
+
+    async def signed_in(self, subject: str, url: str) -> Person:
+        """A browser that came to this link, and signed in as them."""
+        person = await self.here.browser(None)
+        await sign_in(person, await person.visit(url), subject)
+        return person
+
+    async def asked_by_a_tool(self, subject: str, tool: str, **arguments: Any) -> Elicitation:
+        """What a call of theirs asks them, by a client that only hands the link on."""
+        rows = self.here.service.elicitations
+        before = {one.id for one in await rows.open_of(self.owner(subject))}
+        browser = await self.here.browser(None)
+        caller = CutOffCaller(browser.browser, f"{self.here.url}/mcp", LEGACY, elicits=False)
+        caller.headers |= {"authorization": f"Bearer {self.token(subject)}"}
+        await caller.connect()
+        await caller.call(tool, **arguments)
+        (asked,) = [one for one in await rows.open_of(self.owner(subject)) if one.id not in before]
+        return asked
+
+
+@asynccontextmanager
+async def people_env(server: Any = None, **identity: Any) -> AsyncIterator[PeopleEnv]:
+    clock = Clock()
+    async with (
+        issuing(clock) as issuer,
+        asking_env(
+            server=server or shop_tools(), identity=issuer.who(**identity), clock=clock
+        ) as here,
+    ):
+        yield PeopleEnv(here=here, issuer=issuer)
+
+
+@asynccontextmanager
+async def alone(env: PeopleEnv, token: str) -> AsyncIterator[Program]:
+    """A person without a program: their access token stands where a key would."""
+    about = {"authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(
+        base_url=env.here.url, headers=about, verify=TLS, timeout=300
+    ) as client:
+        yield Program(client=client, key="")

@@ -1,0 +1,110 @@
+"""A program that acts for a person by their access token, and a person for themselves."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.support.api_people import PeopleEnv, alone, people_env
+from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, Program, program_at
+from tests.support.living import living
+from tests.support.mcp_sandbox import Guest
+from webapp.api.access import PERSON_HEADER
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def env() -> AsyncIterator[PeopleEnv]:
+    async with living(people_env()) as env:
+        yield env
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def shop(env: PeopleEnv) -> AsyncIterator[Program]:
+    async with program_at(env.here) as program:
+        yield program
+
+
+async def test_the_browser_that_signs_in_as_that_person_opens_the_link_and_no_other(
+    env: PeopleEnv, shop: Program
+) -> None:
+    asked = await shop.acting_for(env.token("alice")).asked(CONFIRM)
+    assert (asked["status"], asked["needs_code"]) == ("pending", False)
+    user = await env.here.browser("alice")  # of the application: another one of that name
+    assert "Delete it?" not in (await user.visit(asked["url"])).text
+    bob = await env.signed_in("bob", asked["url"])
+    assert "Delete it?" not in (await bob.visit(asked["url"])).text
+    alice = await env.signed_in("alice", asked["url"])
+    assert "Delete it?" in (await alice.visit(asked["url"])).text
+    await alice.press(asked["url"])
+    told = await shop.acting_for(env.token("alice")).read(asked["id"], wait=50)
+    assert told["status"] == "accepted"
+
+
+async def test_without_the_token_no_key_sees_the_question(env: PeopleEnv, shop: Program) -> None:
+    asked = await shop.acting_for(env.token("alice")).asked(CONFIRM)
+    for program in (shop, shop.acting_for(env.token("bob"))):
+        unknown = await program.call("GET", f"/{asked['id']}")
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "NO_SUCH_QUESTION")
+        assert (await program.post(asked["id"], "cancel")).status_code == 404
+    listed = await shop.call("GET", params={"user": "alice"})
+    assert listed.json()["questions"] == []
+
+
+async def test_the_token_takes_the_place_of_a_user(env: PeopleEnv, shop: Program) -> None:
+    acting = shop.acting_for(env.token("alice"))
+    twice = await acting.call("POST", json={**CONFIRM, "user": "ann"})
+    assert (twice.status_code, "Leave `user` out" in twice.json()["detail"]) == (400, True)
+    assert (await acting.call("GET", params={"user": "ann"})).status_code == 400
+    nobody = await shop.call("POST", json=CONFIRM)
+    assert (nobody.status_code, PERSON_HEADER in nobody.json()["detail"]) == (400, True)
+
+
+async def test_one_wish_is_one_for_each_person_and_program(env: PeopleEnv, shop: Program) -> None:
+    alice, bob = (shop.acting_for(env.token(who)) for who in ("alice", "bob"))
+    async with program_at(env.here, program="other") as other:
+        programs = (alice, alice, bob, other.acting_for(env.token("alice")), shop)
+        answers = [await each.ask(PAYMENT, name="order 1") for each in programs]
+    ids = [answer.json()["id"] for answer in answers]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 4
+    reused = await alice.ask({**PAYMENT, "amount": "90.00"}, name="order 1")
+    assert (reused.status_code, reused.json()["code"]) == (409, "IDEMPOTENCY_KEY_REUSED")
+
+
+async def test_what_a_person_connected_for_the_program_is_known_and_an_answer_is_taken(
+    env: PeopleEnv, shop: Program
+) -> None:
+    acting = shop.acting_for(env.token("carol"))
+    asked = await acting.asked(ACCOUNT)
+    carol = await env.signed_in("carol", asked["url"])
+    await Guest(carol).connect(asked["url"])
+    told = await acting.read(asked["id"], wait=50)
+    assert told["account"]["provider"] == "github"
+    assert (await acting.post(asked["id"], "taken")).json()["taken_at"] is not None
+    assert (await acting.asked(ACCOUNT))["account"] == told["account"]
+    assert (await shop.acting_for(env.token("dave")).asked(ACCOUNT))["status"] == "pending"
+
+
+async def test_a_person_alone_sees_whatever_they_are_asked_and_answers_nothing(
+    env: PeopleEnv, shop: Program
+) -> None:
+    # parity: T6
+    by_program = await shop.acting_for(env.token("erin")).asked(CONFIRM)
+    by_tool = await env.asked_by_a_tool("erin", "visit")
+    async with alone(env, env.token("erin")) as erin, alone(env, env.token("frank")) as frank:
+        listed = (await erin.call("GET", params={"waiting": True})).json()["questions"]
+        assert {one["id"]: one["asked_by"] for one in listed} == {
+            by_program["id"]: "shop (API)",
+            by_tool.id: "visit",
+        }
+        assert all(one["url"].startswith(env.here.url) for one in listed)
+        assert (await frank.call("GET", params={"waiting": True})).json()["questions"] == []
+        assert (await frank.call("GET", f"/{by_tool.id}")).status_code == 404
+        for verb, body in (("cancel", None), ("taken", None), ("answer", {"accepts": True})):
+            refused = await erin.post(by_program["id"], verb, body)
+            assert (refused.status_code, refused.json()["code"]) == (401, "API_KEY_REFUSED")
+        assert (await erin.call("POST", json=CONFIRM)).status_code == 401
+        seen = await shop.acting_for(env.token("erin")).call("GET", params={"waiting": True})
+        assert [one["id"] for one in seen.json()["questions"]] == [by_program["id"]]

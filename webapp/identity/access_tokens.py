@@ -1,0 +1,148 @@
+"""Access tokens of people, checked in one way wherever one is brought (RFC 9068, RFC 7662).
+
+What could go wrong: a second place that looks at less than the first. So `/mcp` and the HTTP API
+ask the same verifier: that of the issuer where people sign in, or the served server's own
+(`webapp.server`). A token's own text goes no further than this.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Protocol
+from urllib.parse import parse_qsl
+
+from mcp.server.auth.provider import AccessToken
+
+from flows.oauth.access_token import BadBearer, Resource, Verified, key_id_of, verify
+from webapp.deadline import Clock
+from webapp.http.address import headers_of
+from webapp.identity.identity import Identity, Subject
+from webapp.identity.introspection import Introspection
+from webapp.identity.issuer import Issuer
+
+_FIELDS_AT_MOST = 100
+_log = logging.getLogger(__name__)
+
+
+class CheckedToken(AccessToken):
+    """One that was checked here: its subject is what people are known by on our pages.
+
+    `approves_by` are the claims that approvers go by, as far as it has them.
+    """
+
+    approves_by: tuple[str, ...] = ()
+    issued_at: datetime
+
+
+class Verifier(Protocol):
+    """Who says whose an access token is."""
+
+    @property
+    def issuer(self) -> str:
+        """Who vouches for those that name no issuer."""
+        ...
+
+    async def whose(self, text: str, *, sender: str) -> AccessToken:
+        """`sender` is the address that it came from.
+
+        Raises BadBearer, and Failed where it cannot be known at the moment.
+        """
+        ...
+
+
+class IssuerTokens:
+    """The tokens of the issuer where people sign in, made for this server. Is a Verifier."""
+
+    def __init__(
+        self,
+        issuer: Issuer,
+        *,
+        resource: Resource,
+        clock: Clock,
+        introspection: Introspection | None = None,
+    ) -> None:
+        """Without `introspection` a token that only its issuer can read is refused.
+
+        Raises ValueError unless the resource is the issuer's.
+        """
+        if resource.issuer != issuer.url:
+            raise ValueError(f"{resource.url} cannot be protected by {issuer.url}")
+        self.resource = resource
+        self.issuer = issuer.url
+        self._keys = issuer.keys
+        self._clock = clock
+        self._introspection = introspection
+
+    async def whose(self, text: str, *, sender: str) -> CheckedToken:
+        verified = await self._verified(text, sender=sender)
+        needed = self.resource.scopes
+        if not set(needed) <= set(verified.scopes):
+            raise BadBearer(
+                "scope",
+                error="insufficient_scope",
+                expected=list(needed),
+                came=list(verified.scopes),
+            )
+        return CheckedToken(
+            token="",  # it was made for this server and must be passed on to nobody
+            client_id=verified.client_id,
+            scopes=list(verified.scopes),
+            expires_at=int(verified.expires_at.timestamp()),
+            resource=self.resource.url,
+            subject=verified.subject,
+            claims={"iss": verified.issuer},
+            approves_by=verified.claims,
+            issued_at=verified.issued_at,
+        )
+
+    async def _verified(self, text: str, *, sender: str) -> Verified:
+        try:
+            key_id = key_id_of(text)
+        except BadBearer as refusal:
+            if refusal.reason != "opaque" or self._introspection is None:
+                raise
+            return await self._introspection.verified(text, sender=sender)
+        keys = await self._keys(key_id)
+        return verify(text, resource=self.resource, keys=keys, now=self._clock())
+
+
+def one_in(scope: Mapping[str, Any], header: bytes) -> str | None:
+    """What stands in that header, in the one place for it; None where there is none.
+
+    Raises BadBearer for several, and for an access token in the address, where logs keep it.
+    """
+    query = scope.get("query_string", b"").decode("latin-1")
+    try:
+        names = [key for key, _ in parse_qsl(query, True, max_num_fields=_FIELDS_AT_MOST)]
+    except ValueError:
+        raise BadBearer("too many parameters", error="invalid_request") from None
+    if "access_token" in names:
+        raise BadBearer("token in the address", error="invalid_request")
+    found = headers_of(scope, header)
+    if len(found) > 1:
+        raise BadBearer("several headers", error="invalid_request")
+    return found[0] if found else None
+
+
+def subject_of(token: AccessToken, identity: Identity, *, issuer: str) -> Subject:
+    """What a checked token says; `issuer` vouches for those that name none."""
+    claims = token.claims or {}
+    subject = Subject(
+        issuer=str(claims.get("iss") or issuer), subject=token.subject, client_id=token.client_id
+    )
+    if isinstance(token, CheckedToken):
+        return replace(subject, claims=token.approves_by, issued_at=token.issued_at)
+    return identity.as_on_our_pages(subject, claims)
+
+
+def log_refusal(refusal: BadBearer) -> None:
+    """One line: what was looked at, what was expected and what came; never the token."""
+    about = {"why": refusal.reason, "expected": refusal.expected, "came": refusal.came}
+    if refusal.reason == "opaque":
+        about["do"] = (
+            "have the issuer make JWT access tokens for this audience (RFC 9068), or set "
+            "ELICIT_INTROSPECT=1"
+        )
+    level = logging.WARNING if refusal.expected is not None else logging.INFO
+    _log.log(level, "bearer.refused", extra={k: v for k, v in about.items() if v is not None})
