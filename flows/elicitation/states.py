@@ -106,8 +106,6 @@ class Asked(Struct, frozen=True, kw_only=True):
     waits: bool = True
     terms: Json = None  # what is asked for, in the words of its kind
     client_id: str | None = None  # verified; None: `client` is only what it calls itself
-    approver: str | None = None  # who decides, by the name that the operator gave them
-    asker: str | None = None  # what that one is told of whoever asked
 
     @property
     def calling_client(self) -> CallingClient | None:

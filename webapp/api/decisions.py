@@ -17,7 +17,7 @@ from webapp.api.access import Requester, holds
 from webapp.api.representations import InboxAnswer, InboxRequest, InboxRequests
 from webapp.identity.approvers import Deciding
 from webapp.kinds.decision import PendingDecision
-from webapp.kinds.page_kind import terms_in
+from webapp.kinds.page_kind import asker_of, terms_in
 from webapp.pages.builder_forms import decision_of
 from webapp.service import Service
 
@@ -109,7 +109,7 @@ def _told(service: Service, person: Deciding, one: PendingDecision) -> InboxRequ
         message=asked.asked.message,
         arguments=terms_in(asked).get("arguments"),
         tool=asked.asked.tool,
-        asked_by=asked.asked.asker,
+        asked_by=asker_of(asked),
         client=asked.asked.client,
         client_id=asked.asked.client_id,
         asked_at=asked.created_at,

@@ -264,10 +264,9 @@ class Questions:
             tool=self._tool.tool,
             version=self._tool.version,
             client=self._tool.calling_client,
+            asker=self._asker,
         )
         asked = await self._kinds[request.kind].asked(request, asked, link=link, by=by)
-        if asked.approver is not None:
-            asked = replace(asked, asker=self._asker)
         started = Elicitation(
             id=id,
             owner=run.owner,

@@ -33,6 +33,7 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.identity.approvers import Approvers, Deciding
 from webapp.identity.identity import Caller
+from webapp.kinds.page_kind import approver_of
 from webapp.records.ids import OWNER_TAG_CHARACTERS, RANDOM_BYTES
 from webapp.records.values import KINDS, InboxItem, Value
 from webapp.stores import Conflict
@@ -83,8 +84,8 @@ class Decisions:
         return None
 
     async def asked(self, request: Form, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
-        terms: Json = msgspec.to_builtins(request.terms)
-        return msgspec.structs.replace(asked, terms=terms, approver=request.approver)
+        terms = {"approver": request.approver, "asker": by.asker}
+        return replace(asked, terms={**msgspec.to_builtins(request.terms), **terms})
 
     async def answer(self, taken: Elicitation) -> Json:
         return {}
@@ -93,17 +94,17 @@ class Decisions:
         return ""
 
     def label(self, elicitation: Elicitation) -> str:
-        return elicitation.asked.approver or ""
+        return approver_of(elicitation) or ""
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         return []
 
     async def announce(self, asked: Elicitation) -> None:
         """Put it into the inbox, before it is written itself."""
-        if asked.asked.approver is None:
+        approver, elicitations = approver_of(asked), self._elicitations
+        if approver is None:
             return
-        elicitations = self._elicitations
-        owner = elicitations.rows.ids.approver(asked.asked.approver)
+        owner = elicitations.rows.ids.approver(approver)
         id = elicitations.rows.ids.inbox(
             owner, now=asked.created_at, random=elicitations.owners.random(RANDOM_BYTES)
         )
@@ -229,7 +230,7 @@ class Decisions:
             asked = await self._elicitations.get(item.elicitation_id)
         except Unreadable:
             return None
-        if asked is None or asked.asked.approver != approver:
+        if asked is None or approver_of(asked) != approver:
             return None
         return PendingDecision(id=item.id[OWNER_TAG_CHARACTERS:], approver=approver, asked=asked)
 

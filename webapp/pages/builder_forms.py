@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
-from webapp.kinds.page_kind import arguments_in, terms_in
+from webapp.kinds.page_kind import approver_of, arguments_in, terms_in
 from webapp.kinds.registry import Kinds
 from webapp.pages.form import PageForm, form_of
 from webapp.pages.renderer import PILED_MARKS
@@ -73,7 +73,7 @@ def waiting_view(elicitation: Elicitation, common: Mapping[str, Any]) -> View:
         status=elicitation.status,
         message=elicitation.asked.message,
         arguments=arguments_of(terms_in(elicitation).get("arguments")),
-        approver=elicitation.asked.approver or "",
+        approver=approver_of(elicitation) or "",
     )
 
 
@@ -82,10 +82,9 @@ def decided_view(elicitation: Elicitation, *, now: datetime) -> View | None:
     decision = decision_of(elicitation, now=now)
     if decision == "waiting":
         return None
-    asked = elicitation.asked
     return Decided(
-        server=asked.server,
-        approver=asked.approver or "",
+        server=elicitation.asked.server,
+        approver=approver_of(elicitation) or "",
         decision=decision,
         reason=elicitation.why if decision == "declined" else None,
     )

@@ -20,7 +20,7 @@ from flows.errors import NotAllowed
 from webapp.identity.approvers import Deciding
 from webapp.identity.identity import Viewer
 from webapp.kinds.decision import PendingDecision
-from webapp.kinds.page_kind import terms_in
+from webapp.kinds.page_kind import asker_of, terms_in
 from webapp.pages.builder_forms import arguments_of, decision_of
 from webapp.pages.views_decisions import Decide, InboxEntry, InboxList, InboxPage, StandingYes
 from webapp.records.ids import tail_of
@@ -181,7 +181,7 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
         url=_url(waiting),
         message=asked.asked.message,
         tool=asked.asked.tool,
-        asker=asked.asked.asker,
+        asker=asker_of(asked),
         client=asked.asked.client,
         client_id=asked.asked.client_id,
         asked_at=asked.created_at,
