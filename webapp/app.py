@@ -421,6 +421,7 @@ def _verifier(
         claim=who.claim,
         scopes=who.scopes,
         asked=who.advertised_scopes,
+        wanted=who.approval.claims,
     )
     introspection = None
     if who.introspects and who.client is not None:

@@ -38,6 +38,7 @@ from webapp.http.browser import Browser
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
 from webapp.identity.api_keys import ApiKeys
+from webapp.identity.approvers import Approvers
 from webapp.identity.identity import Caller, Identity
 from webapp.identity.issuer import Issuer
 from webapp.identity.local_peer import LocalPeers
@@ -46,6 +47,7 @@ from webapp.identity.sessions import Sessions
 from webapp.identity.sign_in import SigningIn
 from webapp.identity.user_codes import UserCodes
 from webapp.identity.users import Users
+from webapp.kinds.decision import Decisions
 from webapp.kinds.gate import Gates
 from webapp.kinds.page_kind import PageKind
 from webapp.kinds.quotas import Quotas
@@ -247,6 +249,8 @@ async def open_service(
             issuer=issuer,
             client=who.client,
             claim=who.claim,
+            scopes=who.approvers_scopes,
+            wanted=who.approval.claims,
             public_url=public_url,
             outbound=outbound,
             sessions=sessions,
@@ -271,6 +275,17 @@ async def open_service(
         secrets=SecretPage(elicitations=elicitations),
         forms=PageKind(elicitations=elicitations),
         gates=Gates(elicitations=elicitations, policy=gate or GatePolicy()),
+        decisions=Decisions(
+            elicitations=elicitations,
+            approvers=Approvers(
+                rules=who.approval,
+                owners=owners,
+                identity=identity,
+                issuer=who.issuer,
+                application="" if users is None else users.application,
+                clock=clock,
+            ),
+        ),
         policies=Quotas(elicitations=elicitations, settings=policies),
         plugins=elicitations.plugins,
         rules=Rules(elicitations),

@@ -12,7 +12,7 @@ from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.records.heads import BadHead
-from webapp.records.values import KINDS, OutgoingEvent, StoredWebhook
+from webapp.records.values import KINDS, InboxItem, OutgoingEvent, StoredWebhook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 from webapp.telemetry.work import note, working
@@ -113,6 +113,8 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
             await service.kinds.payments.checkouts.ask_again(loose)
         case "event":
             await service.events.sender.fall_due(await rows.open(record, OutgoingEvent))
+        case "inbox":
+            await service.kinds.decisions.fall_due(await rows.open(record, InboxItem))
         case _:
             pass
 

@@ -5,11 +5,11 @@ user; no cookie counts, and nothing in the address (`access`). A person may brin
 What a program asks is what a tool asks, by the same verbs and the same call (`asking`): the record
 is durable and a waiter registered before the link leaves. `questions` has the routes, `resolving`
 those that change a question that stands, `approvals` those of what was allowed, `runs` those of a
-piece of work that asks several. What came of a question has routes too: `accounts`, which `proxy`
-sends a program's requests to, and `payments` with their refunds; `webhooks` and `events` are the
-operator's logs of what came and of what went out. `representations` is what travels, `states` how
-it is told, `paging` a list in pages; `router` compiles the routes, and `reference` is the document
-that tells of them, and a page.
+piece of work that asks several, `decisions` the inbox of an approver. What came of a question has
+routes too: `accounts`, which `proxy` sends a program's requests to, and `payments` with their
+refunds; `webhooks` and `events` are the operator's logs of what came and of what went out.
+`representations` is what travels, `states` how it is told, `paging` a list in pages; `router`
+compiles the routes, and `reference` is the document that tells of them, and a page.
 
 A question belongs to the program that asked it and to the person whom it asked: another one's is
 404, as one that never was. So it is with an account, which the person lets this program use, and

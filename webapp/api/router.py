@@ -27,6 +27,7 @@ from webapp.api.access import (
 )
 from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
 from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
+from webapp.api.decisions import answer_request, list_inbox
 from webapp.api.events import list_events, replay_event
 from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
 from webapp.api.proxy import ProviderFailed, proxied
@@ -75,7 +76,7 @@ _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfig
 PATHS: Final = tuple(
     f"/api/{resource}"
     for resource in (
-        *("questions", "approvals", "runs", "secrets"),
+        *("questions", "approvals", "runs", "secrets", "inbox"),
         *("accounts", "payments", "webhooks", "events", "reference"),
     )
 )
@@ -159,6 +160,8 @@ def api() -> Litestar:
             replay_webhook,
             list_events,
             replay_event,
+            list_inbox,
+            answer_request,
         ],
         dependencies={
             **provided(service="service"),

@@ -13,6 +13,7 @@ from flows.oauth.provider import Client
 from flows.schema.schema import Fault, check
 from webapp.elicitations.plugins import Plugins, is_heard
 from webapp.elicitations.question_kind import QuestionKind
+from webapp.kinds.decision import Decisions
 from webapp.kinds.gate import Gates
 from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.kinds.quotas import Quotas
@@ -31,6 +32,7 @@ class Kinds:
     secrets: SecretPage
     forms: PageKind
     gates: Gates
+    decisions: Decisions
     policies: Quotas
     plugins: Plugins
     rules: Rules
@@ -110,6 +112,7 @@ class Kinds:
             "form": self.forms,
             "confirm": self.forms,
             "gate": self.gates,
+            "decision": self.decisions,
             **self.others,
         }
 

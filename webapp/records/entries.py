@@ -34,7 +34,8 @@ _WORDS: Final[Mapping[str, str]] = {
 class Entry(Struct, frozen=True, array_like=True):
     """What happened to one row of an owner's; `about` is its id without the owner's tag.
 
-    `proof` is what an answer was believed for, `digest` that of all the person was shown.
+    `proof` is what an answer was believed for, `digest` that of all the person was shown. `by` is
+    the operator, whose commands did it, or who decided it for the owner.
     """
 
     kind: str
@@ -149,8 +150,10 @@ def word_of(kind: str, value: object) -> str | None:
 def _entry(value: object, entry: Entry) -> Entry:
     """The entry with what is told of such a row."""
     if isinstance(value, Elicitation):
-        by = value.settled_by if value.delivered_at is None else None
-        entry = replace(entry, proof=value.proof, why=_short(value.why), by=by)
+        by = None
+        if value.delivered_at is None:
+            by = value.settled_by if value.decided_by is None else value.decided_by.name
+        entry = replace(entry, proof=value.proof, why=_short(value.why), by=_short(by))
         if entry.what != _ASKED:
             return entry
         asked = value.asked

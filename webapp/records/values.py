@@ -120,6 +120,26 @@ class Approval(Struct, frozen=True, kw_only=True):
         return f"Approval({self.id!r}, {self.status!r})"
 
 
+class InboxItem(Struct, frozen=True, kw_only=True):
+    """That a question waits for an approver: no word of it, only where it is.
+
+    Its owner is the tag of the approver's name, and its id puts the newest first. The question says
+    itself whether it still waits; `decided` is a hint that it need not be looked at for that.
+    """
+
+    id: str
+    owner: str
+    elicitation_id: str
+    expires_at: datetime
+    erase_at: datetime
+    version: int = 0
+    status: str = "waiting"  # or decided
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self.expires_at if self.status == "waiting" else None
+
+
 class StoredWebhook(Struct, frozen=True, kw_only=True):
     """A verified webhook, as it came.
 
@@ -344,6 +364,7 @@ Value: TypeAlias = (
     | UnresolvedPayment
     | KeptSecret
     | Approval
+    | InboxItem
     | StoredWebhook
     | EarlyEvent
     | TurnedAway
@@ -368,6 +389,7 @@ KINDS: Mapping[type[Struct], str] = {
     UnresolvedPayment: "loose end",
     KeptSecret: "secret",
     Approval: "approval",
+    InboxItem: "inbox",
     StoredWebhook: "hook",
     EarlyEvent: "early news",
     TurnedAway: "unverified",

@@ -24,7 +24,7 @@ from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
 from webapp.settings import events, identity, payments
 from webapp.settings.config_file import BadDeclaration, Declarations, read_declarations
-from webapp.settings.identity import IdentitySettings, read_identity
+from webapp.settings.identity import IdentitySettings, read_identity, with_approvers
 from webapp.settings.key_file import CONFIG_HOME, DATA_HOME, KeyFile, data_folder, folder_of
 from webapp.settings.parsers import (
     asks_of_payments,
@@ -87,7 +87,8 @@ CONFIG = Setting(
     name="ELICIT_CONFIG",
     parse=str,
     otherwise="`elicit-url/elicit.toml` in the configuration folder",
-    says="the file that declares further providers of accounts and payments",
+    says="the file that declares further providers of accounts and payments, and "
+    "[who approves](approvals.md)",
     names_file=True,
 )
 EXPOSE = Setting(
@@ -286,6 +287,7 @@ def read_settings(
     ring = _ring(values, file=key_file, is_local=is_local, store=store)
     credentials = _credentials(values)
     declared = _declared(values)
+    who = with_approvers(who, declared.approvers, problems)
     settings = Settings(
         url=url,
         ring=ring or Ring([b"x" * 32]),
