@@ -35,16 +35,15 @@ async def desk(here: AskingEnv) -> AsyncIterator[Program]:
 async def test_an_operator_reads_page_by_page_and_sends_one_again(
     here: AskingEnv, desk: Program
 ) -> None:
-    found, after = list[dict[str, Any]](), None
+    found, behind = list[dict[str, Any]](), dict[str, str]()
     while True:
-        behind = {} if after is None else {"after": after}
-        query = {"limit": "2", "address": "crm", **behind}
-        answer = await desk.client.get(PATH, params=query)
+        answer = await desk.client.get(PATH, params={"limit": 2, "address": "crm", **behind})
         assert answer.status_code == 200, answer.text
         page = answer.json()
         found += page["events"]
-        if (after := page["after"]) is None:
+        if page["after"] is None:
             break
+        behind = {"after": page["after"]}
     assert [each["type"] for each in found] == ["question.asked"] * 3
     first = found[0]
     assert (first["address"], first["status"], first["tries"]) == ("crm", "waiting", 0)
