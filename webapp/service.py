@@ -285,7 +285,7 @@ async def open_service(
         limits=limits,
         readiness=Readiness(store),
         telemetry=telemetry,
-        heads=Heads(owners, ring, chain),
+        heads=Heads(owners, ring, chain, folders=policies.audit_heads),
         clients=McpClients(elicitations, settings=policies, silence=limits.silence),
         public_url=public_url.rstrip("/"),
         sandbox_url=sandbox_url,

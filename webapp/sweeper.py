@@ -64,6 +64,11 @@ async def _head(service: Service) -> None:
         await service.heads.make_in_time()
     except BadHead as error:
         _log.error("audit.head_damaged", extra={"why": str(error)})
+    except OSError as error:
+        _log.error(
+            "audit.head_not_exported",
+            extra={"why": f"ELICIT_AUDIT_HEADS is a folder to write to, and took none: {error}"},
+        )
 
 
 async def _look(service: Service, record: Record, now: datetime) -> None:

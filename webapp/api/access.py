@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias, cast
 
 from litestar.connection import ASGIConnection
+from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
 
 from flows.errors import NotAllowed
@@ -57,8 +58,13 @@ def holds(*scopes: KeyScope) -> _Check:
     return check
 
 
-def key_of(request: AnyRequest) -> ApiKey:
-    """The key that the guard has found."""
+def key_of(request: AnyRequest, service: NamedDependency[Service]) -> ApiKey:
+    """The key that the guard has found.
+
+    It asks for the service so that it comes after it: Litestar makes a group of tasks for what it
+    may bring at once, which took a tenth of the time of a request.
+    """
+    del service
     found: ApiKey = cast("Any", request.scope)[_KEY]
     return found
 

@@ -29,10 +29,16 @@ _ASKERS, _APPROVERS = holds(KeyScope.ASK), holds(KeyScope.APPROVE)
 async def cancel_question(
     question_id: FromPath[str], key: NamedDependency[ApiKey], service: NamedDependency[Service]
 ) -> QuestionState:
-    """Nobody is to answer any more; what its provider holds open is closed."""
+    """Nobody is to answer any more; what its provider holds open is closed. Again is no fault."""
     current = await question_of(service, key, question_id)
-    ended = await service.elicitations.settle(current.id, Status.CANCELLED)
-    return await told(service, key, ended)
+    if current.status is not Status.CANCELLED:
+        try:
+            current = await service.elicitations.settle(current.id, Status.CANCELLED)
+        except NotPossible as error:
+            if error.status != Status.CANCELLED:
+                raise
+            current = await question_of(service, key, question_id)  # this was sent twice
+    return await told(service, key, current)
 
 
 @post("/api/questions/{question_id:str}/complete", guards=[_ASKERS], status_code=HTTPStatus.OK)

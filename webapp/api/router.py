@@ -6,11 +6,12 @@ each carries headers that forbid both, and each error is problem details (RFC 94
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 from litestar import Litestar, Response
 from litestar.di import Provide
-from litestar.exceptions import HTTPException, ValidationException
+from litestar.exceptions import ClientException, HTTPException, ValidationException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 
@@ -26,9 +27,12 @@ from webapp.api.resolving import (
     confirm_user_code,
     take_answer,
 )
+from webapp.http.address import headers_of
+from webapp.http.answer import problem as told_problem
+from webapp.http.answer import send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.parts import AnyRequest, bring, part, provided
-from webapp.http.rate_limit import TooOften
+from webapp.http.rate_limit import AtOnce, TooOften
 from webapp.http.requests import Bounded
 from webapp.http.root_path import is_below, under
 from webapp.identity.api_keys import ApiKeyRefused
@@ -44,6 +48,13 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+OPEN_AT_ONCE: Final = 300  # requests of one key, most of which wait; a third of all connections
+_NO_ROOM: Final = told_problem(
+    HTTPStatus.TOO_MANY_REQUESTS,
+    detail=f"{OPEN_AT_ONCE} requests of this key are not answered yet: close some that wait.",
+    code="TOO_MANY_OPEN",
+)
+_NO_ROOM_HEADERS: Final = {"content-type": "application/problem+json", "retry-after": "1"}
 # What is the tool author's or the operator's fault elsewhere is the program's here.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
 PATHS: Final = ("/api/questions", "/api/events", "/api/reference")
@@ -56,6 +67,7 @@ class ApiRoutes:
         self._app = app
         paces = Paces(clock=service.clock)
         self._parts = {"service": service, "answers": answers, "paces": paces}
+        self._open = AtOnce(OPEN_AT_ONCE)
         self._tracer = service.telemetry.tracer
         self._root_path = root_path
 
@@ -64,8 +76,15 @@ class ApiRoutes:
             await self._app(scope, receive, send)
             return
         bring(scope, self._parts)
-        with working(f"{scope['method']} /api", tracer=self._tracer):
-            await Bounded(api())(scope, receive, under(self._root_path, send))
+        credentials = " ".join(headers_of(scope, b"authorization"))
+        with (
+            working(f"{scope['method']} /api", tracer=self._tracer),
+            self._open.one_more(credentials) as has_room,
+        ):
+            if has_room:
+                await Bounded(api())(scope, receive, under(self._root_path, send))
+            else:
+                await send_answer(send, HTTPStatus.TOO_MANY_REQUESTS, _NO_ROOM, _NO_ROOM_HEADERS)
 
 
 @cache
@@ -132,6 +151,9 @@ def _problem(error: Exception) -> Response[Any] | None:
             told = problem(400, detail="The body is nested too deeply.", code="INVALID_INPUT")
         case ValidationException():
             told = problem(error.status_code, detail=_faults_in(error), code="INVALID_INPUT")
+        case ClientException() if error.status_code == HTTPStatus.BAD_REQUEST:
+            detail = "The body cannot be read: it is JSON, in UTF-8, without NaN and the like."
+            told = problem(error.status_code, detail=detail, code="INVALID_INPUT")
         case _:
             return None
     return told

@@ -92,19 +92,20 @@ class Words(Generic[AuditedT]):
         """Those that come to another word by being written."""
         found = list[Move[AuditedT]]()
         for value in values:
-            kind = self._kind(value)
-            word = word_of(kind, value)
-            if word is None or value.owner == SERVICE:
+            kind = self._kinds[cast("type[Struct]", type(value))]
+            if kind not in _AUDITED or value.owner == SERVICE:
                 continue
-            former = await self._former(value, kind)
-            if word != former:
+            word, former = word_of(kind, value), await self._former(value, kind)
+            if word is not None and word != former:
                 about = value.id.removeprefix(value.owner)
                 entry = _entry(value, Entry(kind=kind, what=word, about=about))
                 found.append(Move(value, former, entry))
         return found
 
     def remember(self, value: AuditedT, *, version: int) -> None:
-        kind = self._kind(value)
+        kind = self._kinds[cast("type[Struct]", type(value))]
+        if kind not in _AUDITED:
+            return
         word = word_of(kind, value)
         if word is None:
             return
@@ -122,14 +123,9 @@ class Words(Generic[AuditedT]):
         found = await self._stored(value)
         return None if found is None else word_of(kind, found)
 
-    def _kind(self, value: AuditedT) -> str:
-        return self._kinds[cast("type[Struct]", type(value))]
-
 
 def word_of(kind: str, value: object) -> str | None:
-    """At which word a row stands; None for a kind that nothing is told of."""
-    if kind not in _AUDITED:
-        return None
+    """At which word a row of such a kind stands."""
     if isinstance(value, Elicitation):
         if value.delivered_at is not None:
             return "delivered"

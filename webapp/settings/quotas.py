@@ -3,11 +3,12 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 from flows.elicitation.capabilities import MODES
 from flows.question import TIMEOUT_AT_MOST
-from webapp.settings.parsers import count, duration, switch
+from webapp.settings.parsers import count, duration, folders, switch
 from webapp.settings.table import setting
 
 # What one owner has open stands in one record.
@@ -192,6 +193,13 @@ class PolicySettings:
         default="0",
         says="`1`: each change of a question, a payment, an account or an approval is told of in "
         "its owner's chain, in the same write ([audit](audit.md)); `0`: none is",
+    )
+    audit_heads: tuple[Path, ...] = setting(
+        "ELICIT_AUDIT_HEADS",
+        parse=folders,
+        default="",
+        says="a folder that the head of each day is written to, where `ELICIT_AUDIT` is on: one "
+        "that those who can write to the store cannot change ([audit](audit.md))",
     )
     keep_audit: timedelta = setting(
         "ELICIT_KEEP_AUDIT",
