@@ -311,6 +311,36 @@ async def test_a_filter_lets_a_hook_out() -> None:
     assert seen == ["payment"]
 
 
+async def test_a_filter_sees_what_its_hook_would_get() -> None:
+    class Words:
+        @before("describe")
+        def call_it(self, question: ProposedQuestion) -> ProposedQuestion:
+            return replace(question, message="Shop: your address?")
+
+        @before("describe", when=lambda question: question.message.startswith("Shop"))
+        def shout(self, question: ProposedQuestion) -> ProposedQuestion:
+            return replace(question, message=question.message.upper())
+
+    assert (await ask(Words())).message == "SHOP: YOUR ADDRESS?"
+
+
+async def test_a_filter_changes_nothing() -> None:
+    def meddle(answer: GivenAnswer) -> bool:
+        answer.content["note"] = "Oak Street"  # type: ignore[index]
+        return True
+
+    class Filtered:
+        @before("verify", when=meddle)
+        def look(self, answer: GivenAnswer) -> None:
+            assert answer.content == {"note": "Elm Street"}
+
+        @around("shorten", when=meddle)
+        async def look_on(self, answer: GivenAnswer, call_on: CallOn[GivenAnswer]) -> None:
+            assert await call_on() == answer
+
+    assert await answer(Filtered()) == {"note": "Elm Street"}
+
+
 async def test_a_hook_refuses_in_its_own_words(caplog: pytest.LogCaptureFixture) -> None:
     class Closed:
         @before("start")
