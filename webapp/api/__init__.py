@@ -4,11 +4,11 @@ A request brings an API key, and the access token of the person it acts for, if 
 user; no cookie counts, and nothing in the address (`access`). A person may bring their token alone.
 What a program asks is what a tool asks, by the same verbs and the same call (`asking`): the record
 is durable and a waiter registered before the link leaves. `questions` has the routes, `resolving`
-those that change a question that stands, `approvals` those of what was allowed. What came of a
-question has routes too: `accounts`, which `proxy` sends a program's requests to, and `payments` with
-their refunds; `webhooks` is the operator's log. `representations` is what travels, `states` how it
-is told, `paging` a list in pages; `router` compiles the routes, and `reference` is the document that
-tells of them, and a page.
+those that change a question that stands, `runs` those of work that asks several, and `approvals`
+those of what was allowed. What came of a question has routes too: `accounts`, which `proxy` sends a
+program's requests to, and `payments` with their refunds; `webhooks` is the operator's log.
+`representations` is what travels, `states` how it is told, `paging` a list in pages; `router`
+compiles the routes, and `reference` is the document that tells of them, and a page.
 
 A question belongs to the program that asked it and to the person whom it asked: another one's is
 404, as one that never was. So it is with an account, which the person lets this program use, and

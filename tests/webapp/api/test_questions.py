@@ -87,7 +87,7 @@ async def test_no_key_of_an_account_is_told(here: AskingEnv, shop: Program) -> N
     asked = await shop.asked(ACCOUNT)
     await (await here.guest()).connect(asked["url"])
     told = await shop.read(asked["id"], wait=50)
-    fields = {"id", "provider", "label", "scopes", "status", "connected_at"}
+    fields = {"id", "provider", "label", "scopes", "api", "status", "connected_at"}
     assert set(told["account"]) == fields
     (account,) = await here.connections()
     assert account.access_token not in str(told)

@@ -119,6 +119,11 @@ async def test_work_is_claimed_by_one_process_and_done_once(here: AskingEnv, sho
 
 
 async def test_each_run_and_each_key_is_work_of_its_own(shop: Program) -> None:
-    steps: list[dict[str, Any]] = [STEP, {**STEP, "run": "order 9"}, {**STEP, "user": "bob"}, {**STEP, "key": 8}]
+    steps: list[dict[str, Any]] = [
+        STEP,
+        {**STEP, "run": "order 9"},
+        {**STEP, "user": "bob"},
+        {**STEP, "key": 8},
+    ]
     keys = {(await send(shop, "once", step)).json()["idempotency_key"] for step in steps}
     assert len(keys) == len(steps)
