@@ -21,6 +21,7 @@ from tests.support.serving import serving
 from webapp.app import open_app
 from webapp.calls.shown_link import ShownLink
 from webapp.coroutines import asking
+from webapp.http.connection import ASGIApp
 from webapp.identity.users import Users, Who
 from webapp.sandbox import Sandbox
 from webapp.service import Service
@@ -70,6 +71,7 @@ class AskingEnv:
     sandbox: Sandbox
     clock: Clock
     app: object
+    asgi: ASGIApp
     rooms: AsyncExitStack
     blocks: list[asyncio.Task[Any]] = field(default_factory=list)
 
@@ -156,6 +158,7 @@ async def asking_env(
             sandbox=on.sandbox,
             clock=clock,
             app=key,
+            asgi=app,
             rooms=rooms,
         )
         try:

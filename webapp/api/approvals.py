@@ -5,16 +5,15 @@ itself; the person, by their own access token alone, all that they allowed. Noth
 """
 
 from http import HTTPStatus
-from typing import Annotated
 
 from litestar import delete, get
 from litestar.di import NamedDependency
-from litestar.params import FromPath, QueryParameter
+from litestar.params import FromPath
 
 from flows.errors import ElicitError
 from webapp.api.access import Requester, holds
 from webapp.api.asking import application_of, client_of, owner_for
-from webapp.api.representations import USER_CHARACTERS, ApprovalPage, Revoked, ToldApproval
+from webapp.api.representations import ApprovalPage, Revoked, ToldApproval, Whose
 from webapp.identity.api_keys import KeyScope
 from webapp.records.values import Approval
 from webapp.service import Service
@@ -39,7 +38,7 @@ class NoSuchApproval(ElicitError):
 async def list_approvals(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
-    user: Annotated[str | None, QueryParameter(min_length=1, max_length=USER_CHARACTERS)] = None,
+    user: Whose = None,
 ) -> ApprovalPage:
     """What is allowed without being asked again, the latest first: to the program, or by a person.
 
@@ -53,7 +52,7 @@ async def list_approvals(
 async def clear_approvals(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
-    user: Annotated[str | None, QueryParameter(min_length=1, max_length=USER_CHARACTERS)] = None,
+    user: Whose = None,
 ) -> Revoked:
     """All that the list has are over: the next calls ask again."""
     owner = owner_for(service, requester, user)
@@ -69,7 +68,7 @@ async def revoke_approval(
     approval_id: FromPath[str],
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
-    user: Annotated[str | None, QueryParameter(min_length=1, max_length=USER_CHARACTERS)] = None,
+    user: Whose = None,
 ) -> Revoked:
     """One is over: the next call asks again."""
     owner = owner_for(service, requester, user)

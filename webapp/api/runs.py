@@ -33,6 +33,7 @@ from webapp.api.asking import (
     caller_of,
     client_of,
     named_by_run,
+    own_name,
     owner_for,
 )
 from webapp.api.representations import NAME_CHARACTERS, RunName, UserName, Whose
@@ -221,7 +222,7 @@ async def forget_secret(
     """What a user typed under this name is wiped. 404: there was nothing."""
     owner = owner_for(service, requester, user)
     forgotten = await service.kinds.secrets.forget(
-        owner=owner, server=application_of(service), name=name
+        owner=owner, server=application_of(service), name=own_name(requester, name)
     )
     if not forgotten:
         raise NoSuchQuestion

@@ -87,10 +87,11 @@ class Refunds:
     ) -> Refund:
         """Give the money back; the same again gives the same refund, once that is known.
 
-        `run` is the one that has it in hand, `by` whose word it is, as the audit names them. `up_to`:
-        only so much of it, in minor units, with what went back before; the rest can be used, and it
-        is not asked again by itself. Raises KeyError if there is no such payment, NotPossible if it was spent (unless that counts, too) or a call
-        uses it, Failed if the provider cannot be asked: then it is asked again by itself. Raises
+        `run` is the one that has it in hand, `by` whose word it is, as the audit names them.
+        `up_to`: only so much of it, in minor units, with what went back before; the rest can be
+        used, and it is not asked again by itself. Raises KeyError if there is no such payment,
+        NotPossible if it was spent (unless that counts, too) or a call uses it, Failed if the
+        provider cannot be asked: then it is asked again by itself. Raises
         NoRefunds, and nothing is begun, where it cannot be asked at all.
         """
         found = await self._ledger.read(owner, id)
