@@ -15,6 +15,7 @@ from webapp.deadline import Clock
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.watcher import listen
 from webapp.service import Service, open_service
+from webapp.settings.quotas import PolicySettings
 from webapp.stores import open_store
 from webapp.telemetry.telemetry import NONE, Telemetry
 
@@ -32,6 +33,7 @@ async def open_service_here(
     secret: bytes | None = None,
     clock: Clock | None = None,
     telemetry: Telemetry = NONE,
+    is_audited: bool = False,
 ) -> AsyncIterator[tuple[Service, str]]:
     """The service, listening to other processes as it does when it serves, and an owner.
 
@@ -47,6 +49,7 @@ async def open_service_here(
             clock=clock or utc_now,
             sellers=sellers,
             telemetry=telemetry,
+            policies=PolicySettings(audit=is_audited),
         ) as service:
             owner = service.identity.local_owner
             await service.elicitations.owners.locker(owner)
@@ -62,9 +65,16 @@ async def open_service_here(
 
 @asynccontextmanager
 async def open_elicitations(
-    folder: Path, *, address: str | None = None, secret: bytes | None = None
+    folder: Path,
+    *,
+    address: str | None = None,
+    secret: bytes | None = None,
+    is_audited: bool = False,
 ) -> AsyncIterator[tuple[Elicitations, str]]:
-    async with open_service_here(folder, address=address, secret=secret) as (service, owner):
+    async with open_service_here(folder, address=address, secret=secret, is_audited=is_audited) as (
+        service,
+        owner,
+    ):
         yield service.elicitations, owner
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import counts, scale, valkey
+from benchmarks.audited import audited
 from benchmarks.bare import BareWriter, SealingWriter
 from benchmarks.calling import REVISIONS, tool_calls
 from benchmarks.figure import Figure, summary, table
@@ -38,6 +39,12 @@ async def test_settling_is_measured_against_a_bare_commit(tmp_path):
 @pytest.mark.parametrize("writes", [None, SealingWriter, BareWriter])
 async def test_lifecycles_are_measured_against_four_writes(tmp_path, writes):
     assert is_measured(await lifecycles(tmp_path, writes=writes, seconds=0, times=20, log_bytes=1))
+
+
+async def test_the_audit_is_measured_against_a_service_without_it(tmp_path):
+    figures = await audited(tmp_path, seconds=0, times=2)
+    assert len(figures) == 2
+    assert all(map(is_measured, figures))
 
 
 async def test_valkey_is_measured_against_a_bare_client_and_across_two_processes():

@@ -41,27 +41,10 @@ ROOMS = (
     *(
         f"webapp.{room}"
         for room in (
-            *(
-                "limits",
-                "printing",
-                "importing",
-                "telemetry",
-                "stores",
-                "deadline",
-                "http",
-                "records",
-            ),
-            *("elicitations", "oauth", "payments", "logs", "identity", "sandbox", "settings"),
-            *(
-                "kinds",
-                "completion",
-                "calls",
-                "client",
-                "service",
-                "collector",
-                "coroutines",
-                "sweeper",
-            ),
+            *("limits", "printing", "importing", "telemetry", "stores", "deadline", "http"),
+            *("records", "elicitations", "events", "oauth", "payments", "logs", "identity"),
+            *("sandbox", "settings", "kinds", "completion", "calls", "client", "service"),
+            *("collector", "coroutines", "sweeper"),
             *("connecting", "command"),
             *(
                 "pages",
@@ -244,7 +227,7 @@ ALONE = {
     "webapp/mcp/params.py": "arguments as the library reads them",
     "webapp/settings/processes.py": "one subject's settings, for which there is no room beside",
     "webapp/pages/builder_payments.py": "one kind's pages, which the builder has no room for",
-    "webapp/pages/views_forms.py": "one kind's views",
+    "webapp/settings/approvers.py": "one table of elicit.toml, which its reader has no room for",
 }
 # Where each file is one of a kind: a declaration, a command, a way to show, a place to keep.
 ONE_OF_MANY = (
@@ -412,6 +395,7 @@ PROOFS_ARE_MADE_IN = {
     "NamedByAuthor": {"webapp/completion.py"},
     "ByModel": {"webapp/mcp/result_tool.py"},
     "ApprovedByKey": {"webapp/api/resolving.py"},
+    "ByApprover": {"webapp/kinds/decision.py"},
 }
 
 
@@ -426,7 +410,7 @@ def test_a_proof_is_made_where_it_was_verified_and_nowhere_else() -> None:
     assert made == PROOFS_ARE_MADE_IN
     proofs = ast.walk(SOURCES["flows/elicitation/proof.py"])
     declared = {node.name for node in proofs if isinstance(node, ast.ClassDef)}
-    assert declared - {"Proof"} == set(PROOFS_ARE_MADE_IN)
+    assert declared - {"Proof", "Decider"} == set(PROOFS_ARE_MADE_IN)
 
 
 def test_an_answer_goes_through_one_door() -> None:
@@ -443,7 +427,7 @@ def test_an_answer_goes_through_one_door() -> None:
 def test_kinds_are_told_apart_by_their_traits() -> None:
     # Its own room may ask whether an elicitation is of its kind.
     own = ("webapp/oauth/", "webapp/payments/", "webapp/routes/callbacks.py", "webapp/cli/")
-    kinds = {"url", "oauth", "payment", "secret", "form", "confirm", "gate"}
+    kinds = {"url", "oauth", "payment", "secret", "form", "confirm", "gate", "decision"}
     told = [
         f"{path}:{node.lineno}"
         for path, tree in SOURCES.items()

@@ -61,7 +61,9 @@ OTHERS = frozenset(
 )
 FASTMCP = ("from mcp.server.mcpserver import MCPServer", "from fastmcp import FastMCP as MCPServer")
 # Pages whose samples are whole programs with tests of their own.
-HAVE_TESTS = tuple(f"docs/{name}.md" for name in ("def-tools", "hosts", "testing", "web-apps"))
+HAVE_TESTS = tuple(
+    f"docs/{name}.md" for name in ("client", "def-tools", "hosts", "testing", "web-apps")
+)
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,7 @@ async def open_app(
             service.bodies.renew_leases(),
             service.tool_lists.tell_changes(),
             sweep(service),
+            service.events.run(),
             collector.collect(),
         )
         for task in [background.create_task(loop) for loop in loops]:
@@ -420,6 +421,7 @@ def _verifier(
         claim=who.claim,
         scopes=who.scopes,
         asked=who.advertised_scopes,
+        wanted=who.approval.claims,
     )
     introspection = None
     if who.introspects and who.client is not None:

@@ -112,6 +112,11 @@ class Collector:
         found: dict[MetricFamily, Samples] = {families.READY: {(): float(is_ready)}}
         if (room := _room(service.elicitations.store.address)) is not None:
             found[families.DISK] = {(): float(room)}
+        found[families.EVENTS_WAITING] = {
+            (address,): float(count)
+            for address, count in service.events.backlog.counts().items()
+            if address in service.events.addresses
+        }
         now = service.clock()
         if self._added is None or now - self._added[0] >= ADDED_UP_AFTER:
             self._added = now, await self._add_up(now)

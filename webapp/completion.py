@@ -167,7 +167,8 @@ class Completing:
             if current.status.is_final or elicitations.clock() >= current.expires_at:
                 return Completion.ALREADY_SETTLED
             content = await self._checked(current, content, kind.schema(current))
-            return await self._kinds.complete(current, content, proof)
+            if self._kinds.plugins.hear_answers:
+                content = await self._kinds.heard(current, content, proof, by=kind)
         return await complete_elicitation(elicitations, current.id, content, proof)
 
     async def _checked(self, current: Elicitation, content: Json, schema: Schema[Any]) -> Json:

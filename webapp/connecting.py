@@ -77,6 +77,7 @@ def service_of(
         unreached=settings.unreached,
         gate=settings.gate,
         policies=settings.policies,
+        events=settings.events,
         plugins=[*map(plugin_named, settings.policies.plugins), *plugins],
         kinds=kinds,
         sandbox_url=settings.sandbox_url,

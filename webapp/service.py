@@ -32,10 +32,13 @@ from webapp.elicitations.readiness import Readiness
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.tool_lists import ToolLists
 from webapp.elicitations.waiters import Waiters
+from webapp.events.addresses import EventAddress
+from webapp.events.service import EventsOut
 from webapp.http.browser import Browser
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
 from webapp.identity.api_keys import ApiKeys
+from webapp.identity.approvers import Approvers
 from webapp.identity.identity import Caller, Identity
 from webapp.identity.issuer import Issuer
 from webapp.identity.local_peer import LocalPeers
@@ -44,6 +47,7 @@ from webapp.identity.sessions import Sessions
 from webapp.identity.sign_in import SigningIn
 from webapp.identity.user_codes import UserCodes
 from webapp.identity.users import Users
+from webapp.kinds.decision import Decisions
 from webapp.kinds.gate import Gates
 from webapp.kinds.page_kind import PageKind
 from webapp.kinds.quotas import Quotas
@@ -85,6 +89,7 @@ class Service:
     kinds: Kinds
     hooks: Webhooks
     inbox: WebhookLog
+    events: EventsOut
     outbound: Outbound
     links: Links
     browser: Browser
@@ -178,6 +183,7 @@ async def open_service(
     unreached: Collection[str] = (),
     gate: GatePolicy | None = None,
     policies: PolicySettings | None = None,
+    events: Sequence[EventAddress] = (),
     plugins: Sequence[object] = (),
     kinds: Collection[type[OwnKind]] = (),
     sandbox_url: str | None = None,
@@ -190,7 +196,8 @@ async def open_service(
     """Build the service on an open store.
 
     A payment that nobody used is given back after `refund_unused`; None: never.
-    `unreached` are the payment providers whose webhooks do not reach us: they are asked.
+    `unreached` are the payment providers whose webhooks do not reach us: they are asked. `events`
+    are the addresses that are told of what happens.
     Without `outbound` nothing can be asked of a provider. `credentials` are our client id and
     secret at a provider, by its name. `who` says where people sign in, `issuer` is what that says
     of itself; `kinds` are beside the built-in ones, `users` the application's own. Raises
@@ -242,6 +249,8 @@ async def open_service(
             issuer=issuer,
             client=who.client,
             claim=who.claim,
+            scopes=who.approvers_scopes,
+            wanted=who.approval.claims,
             public_url=public_url,
             outbound=outbound,
             sessions=sessions,
@@ -266,6 +275,17 @@ async def open_service(
         secrets=SecretPage(elicitations=elicitations),
         forms=PageKind(elicitations=elicitations),
         gates=Gates(elicitations=elicitations, policy=gate or GatePolicy()),
+        decisions=Decisions(
+            elicitations=elicitations,
+            approvers=Approvers(
+                rules=who.approval,
+                owners=owners,
+                identity=identity,
+                issuer=who.issuer,
+                application="" if users is None else users.application,
+                clock=clock,
+            ),
+        ),
         policies=Quotas(elicitations=elicitations, settings=policies),
         plugins=elicitations.plugins,
         rules=Rules(elicitations),
@@ -283,6 +303,13 @@ async def open_service(
         kinds=built,
         hooks=Webhooks(elicitations=elicitations, payments=built.payments, outbound=outbound),
         inbox=WebhookLog(elicitations),
+        events=EventsOut(
+            elicitations,
+            outbound=outbound,
+            addresses=events,
+            kept=policies.keep_events,
+            waiting_at_most=policies.events_waiting,
+        ),
         outbound=outbound,
         links=links,
         browser=browser,
@@ -305,7 +332,7 @@ async def open_service(
         limits=limits,
         readiness=Readiness(store),
         telemetry=telemetry,
-        heads=Heads(owners, ring, chain),
+        heads=Heads(owners, ring, chain, folders=policies.audit_heads),
         clients=McpClients(elicitations, settings=policies, silence=limits.silence),
         public_url=public_url.rstrip("/"),
         sandbox_url=sandbox_url,

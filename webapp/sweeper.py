@@ -12,7 +12,7 @@ from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.records.heads import BadHead
-from webapp.records.values import StoredWebhook
+from webapp.records.values import KINDS, InboxItem, OutgoingEvent, StoredWebhook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 from webapp.telemetry.work import note, working
@@ -20,6 +20,7 @@ from webapp.telemetry.work import note, working
 EVERY_SECONDS = 5.0
 HOLD = timedelta(seconds=30)
 DUE_AT_ONCE = 100
+_EVENT = KINDS[OutgoingEvent]  # which may wait long for whoever does not take it
 _log = logging.getLogger(__name__)
 
 
@@ -44,8 +45,10 @@ async def fall_due(service: Service) -> int:
     elicitations = service.elicitations
     now = elicitations.clock()
     await service.inbox.write_counts()
+    await service.events.look()
     records = await elicitations.store.due(now, hold=HOLD, limit=DUE_AT_ONCE)
-    lag = max([(now - record.due_at).total_seconds() for record in records if record.due_at] or [0])
+    due = [each.due_at for each in records if each.due_at and each.kind != _EVENT]
+    lag = max([(now - due_at).total_seconds() for due_at in due] or [0])
     service.telemetry.observer.swept(at=now, lag_seconds=lag)
     # All at once: a provider that does not answer keeps none of the others waiting.
     async with asyncio.TaskGroup() as group:
@@ -61,6 +64,11 @@ async def _head(service: Service) -> None:
         await service.heads.make_in_time()
     except BadHead as error:
         _log.error("audit.head_damaged", extra={"why": str(error)})
+    except OSError as error:
+        _log.error(
+            "audit.head_not_exported",
+            extra={"why": f"ELICIT_AUDIT_HEADS is a folder to write to, and took none: {error}"},
+        )
 
 
 async def _look(service: Service, record: Record, now: datetime) -> None:
@@ -103,6 +111,10 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
         case "loose end":
             loose = await rows.open(record, UnresolvedPayment)
             await service.kinds.payments.checkouts.ask_again(loose)
+        case "event":
+            await service.events.sender.fall_due(await rows.open(record, OutgoingEvent))
+        case "inbox":
+            await service.kinds.decisions.fall_due(await rows.open(record, InboxItem))
         case _:
             pass
 

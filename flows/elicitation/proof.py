@@ -9,6 +9,18 @@ of those places.
 from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
+
+
+class Decider(Struct, frozen=True, kw_only=True):
+    """Who decided for somebody else: `name` as the operator writes it, `label` as people read it.
+
+    The label is compared with nothing.
+    """
+
+    name: str
+    label: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
@@ -18,6 +30,11 @@ class Proof:
     may_be_late: ClassVar[bool] = False
     why: ClassVar[str | None] = None  # kept with the record
     by: str | None = None
+
+    @property
+    def decider(self) -> Decider | None:
+        """Who decided, where that is not whoever was asked."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,3 +94,15 @@ class ApprovedByKey(Proof):
     """A program answered for the person, with an API key that names them."""
 
     why: ClassVar[str | None] = "answered with an API key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByApprover(Proof):
+    """One of the approvers decided, known as themselves, and was not who asked."""
+
+    approver: str
+    person: Decider
+
+    @property
+    def decider(self) -> Decider:
+        return self.person

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.elicitation.calling_client import CallingClient
-from flows.elicitation.proof import ByModel, Proof
+from flows.elicitation.proof import ByModel, Decider, Proof
 from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import BrowserBinding
 from flows.errors import InvalidQuestion, NotPossible
@@ -160,8 +160,9 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     is_late: bool = False
     content: Json = None
     why: str | None = None
-    proof: str | None = None  # what a yes was believed for: the name of its class
+    proof: str | None = None  # what an answer was believed for: the name of its class
     settled_by: str | None = None  # over the HTTP API: as the audit names a key, or a person
+    decided_by: Decider | None = None  # where somebody else than who asked decided
     take: Lease | None = None
     delivered_at: datetime | None = None
     look_at: datetime | None = None  # when the sweeper looks again, at what nobody used or closed
@@ -204,6 +205,11 @@ class Elicitation(Struct, frozen=True, kw_only=True):
             return self.kept_until
         joined = traits_of(self.kind).joined_from_answer
         return self.kept_until if joined is None else min(self.kept_until, self.settled_at + joined)
+
+    @property
+    def no_of_asker(self) -> "Status":
+        """What it comes to where whoever asked wants it no more."""
+        return Status.CANCELLED if traits_of(self.kind).is_anothers else Status.DECLINED
 
     @property
     def is_by_model(self) -> bool:
@@ -279,6 +285,7 @@ def settle(
         why=why or (elicitation.progress if status is Status.EXPIRED else None),
         proof=_name_of(proof),
         settled_by=by if proof is None else proof.by,
+        decided_by=None if proof is None else proof.decider,
         take=take,
         progress=elicitation.progress if status is Status.EXPIRED else None,
     )

@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from flows.elicitation.proof import (
     ApprovedByKey,
+    ByApprover,
     ByModel,
     ConnectedBefore,
     Exchanged,
@@ -24,8 +25,9 @@ from flows.elicitation.proof import (
     TrustedCode,
 )
 
-PageName: TypeAlias = Literal["url", "account", "payment", "secret", "form", "confirm"]
+PageName: TypeAlias = Literal["url", "account", "payment", "secret", "form", "confirm", "decision"]
 _NO_TIME: Final = timedelta()
+_A_DAY: Final = timedelta(days=1)
 _TEN_MINUTES: Final = timedelta(minutes=10)
 _TWO_MINUTES: Final = timedelta(minutes=2)
 
@@ -52,6 +54,7 @@ class Traits:
     fits_client_form: bool = False  # it may be asked in the client's own form
     may_be_anonymous: bool = False  # it may be asked of a caller without a name
     stops_what_follows: bool = False  # a tool that forgot its `await` acts on a yes nobody gave
+    is_anothers: bool = False  # to decide: whoever asked may only look on and withdraw it
     is_secret: bool = False  # no word of the answer may reach the model
     gives: Literal["account", "receipt"] | None = None  # what the tool gets, kept beyond the call
 
@@ -123,6 +126,17 @@ BUILT_IN: Final = (
         fits_client_form=True,
         may_be_anonymous=True,
         stops_what_follows=True,
+    ),
+    # Decided by the approver that it names, over hours or days. A yes is for one use by the call
+    # that asked, whose client may come back the next morning.
+    Traits(
+        name="decision",
+        page="decision",
+        proofs=(ByApprover,),
+        kept_from_answer=_A_DAY,
+        joined_from_answer=_A_DAY,
+        stops_what_follows=True,
+        is_anothers=True,
     ),
 )
 _declared: dict[str, Traits] = {traits.name: traits for traits in BUILT_IN}

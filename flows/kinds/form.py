@@ -15,12 +15,14 @@ from msgspec import Struct
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion, NotAccepted
+from flows.oauth.provider import NAME
 from flows.question import DEFAULT_TIMEOUT, Question, telling
 from flows.schema.schema import Field, Schema, schema_of
 from flows.schema.sensitive import asks_for_a_secret
 
 T = TypeVar("T")
 ARGUMENTS_BYTES_AT_MOST: Final = 16 * 1024
+DECIDED_WITHIN: Final = timedelta(days=1)
 _PASSES: Final = (
     "what is typed into a form passes through the client and the model: ask for it with "
     "elicit.secret."
@@ -45,7 +47,8 @@ class Form:
     """A request for the fields of a schema; without fields, for a yes.
 
     `arguments` are shown to whoever answers. Of a gate, `covers` is the digest of all that the
-    tool was called with, and `can_be_kept` says whether a yes is good for later calls.
+    tool was called with, and `can_be_kept` says whether a yes is good for later calls. `approver`
+    is who decides, where that is not whoever is asked for.
     """
 
     message: str
@@ -53,9 +56,12 @@ class Form:
     arguments: Mapping[str, Json] | None = None
     covers: str | None = None
     can_be_kept: bool = False
+    approver: str | None = None
 
     @property
     def kind(self) -> str:
+        if self.approver is not None:
+            return "decision"
         if self.schema.fields:
             return "form"
         return "confirm" if self.covers is None else "gate"
@@ -76,6 +82,7 @@ class Form:
             "schema": self.schema.json,
             "arguments": self.arguments,
             "covers": self.covers,
+            **({} if self.approver is None else {"approver": self.approver}),
         }
 
 
@@ -139,8 +146,9 @@ def confirm(
     question: str,
     *,
     arguments: Mapping[str, object] | None = None,
+    approver: str | None = None,
     key: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
+    timeout: timedelta | None = None,
 ) -> Question[bool]:
     """Ask for a yes. Awaiting it gives False for every no; `outcome()` tells them apart.
 
@@ -149,7 +157,11 @@ def confirm(
 
     `arguments` are shown to the person: what a yes would do. Raises InvalidQuestion if they are
     no JSON.
-    `key` and `timeout` are as for `url`.
+
+    With `approver` somebody else decides: those whom the operator's settings give that name. They
+    may take days: the call ends meanwhile, and made again the same, it goes on. The await raises
+    NotConfigured where nobody has that name.
+    `key` and `timeout` are as for `url`; with `approver` it is a day if you do not say.
     """
     with telling():
         return Question(
@@ -158,12 +170,29 @@ def confirm(
                 message=question,
                 schema=schema_of({"type": "object", "properties": {}}),
                 arguments=None if arguments is None else _checked(arguments),
+                approver=must_be_approver(approver),
             ),
             answer=_yes,
             no=_no,
             key=key,
-            timeout=timeout,
+            timeout=timeout_for(approver, given=timeout),
         )
+
+
+def must_be_approver(name: str | None) -> str | None:
+    """The name. Raises InvalidQuestion for what can be none."""
+    if name is not None and not NAME.fullmatch(name):
+        raise InvalidQuestion(
+            f"approver={name!r} can be no name: it is 1 to 32 of a-z, 0-9 and _, a letter first."
+        )
+    return name
+
+
+def timeout_for(approver: str | None, *, given: timedelta | None) -> timedelta:
+    """How long it is asked, where its author may not have said."""
+    if given is not None:
+        return given
+    return DEFAULT_TIMEOUT if approver is None else DECIDED_WITHIN
 
 
 def on_the_wire(schema: Mapping[str, Json]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, cast, overload
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.kinds.form import Form
+from flows.kinds.form import Form, must_be_approver, timeout_for
 from flows.kinds.tool_marks import (
     keep_mark,
     keep_mark_on,
@@ -37,9 +37,13 @@ _TOOL_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What is asked before a tool; `is_off` frees it from the policy for destructive tools."""
+    """What is asked before a tool; `is_off` frees it from the policy for destructive tools.
+
+    `approver` decides in the place of whoever calls it.
+    """
 
     message: str | None = None
+    approver: str | None = None
     timeout: timedelta = DEFAULT_TIMEOUT
     is_off: bool = False
 
@@ -69,25 +73,38 @@ class GatePolicy:
 def gate(tool: ToolT) -> ToolT: ...
 @overload
 def gate(
-    *, message: str | None = None, timeout: timedelta = DEFAULT_TIMEOUT, off: bool = False
+    *,
+    message: str | None = None,
+    approver: str | None = None,
+    timeout: timedelta | None = None,
+    off: bool = False,
 ) -> Callable[[ToolT], ToolT]: ...
 def gate(
     tool: Any = None,
     *,
     message: str | None = None,
-    timeout: timedelta = DEFAULT_TIMEOUT,
+    approver: str | None = None,
+    timeout: timedelta | None = None,
     off: bool = False,
 ) -> Any:
     """Decorate a tool: it waits for a person's approval before its body starts.
 
-    `@gate`, or `@gate(message=..., timeout=...)`, above or below what makes it a tool. With `off`
-    it waits for none, although it is annotated as destructive, unless the operator names it in
-    ELICIT_GATE. `off` opens only the function that it stands on, and what wraps that: where another
-    decorator stands between it and the tool, the gate stays shut. Raises InvalidQuestion, also for
-    `off` on a bound method or where there is a gate's mark already.
+    `@gate`, or `@gate(message=..., timeout=...)`, above or below what makes it a tool. With
+    `approver` somebody else than the caller decides, as for `confirm`; a yes is for one run with
+    these very arguments, within a day. Without a `timeout` it is asked for 5 minutes, of an
+    approver for a day. With `off` it waits for none, although it is annotated as destructive,
+    unless the operator names it in ELICIT_GATE. `off` opens only the function that it stands on,
+    and what wraps that: where another decorator stands between it and the tool, the gate stays
+    shut. Raises InvalidQuestion, also for `off` on a bound method or where there is a gate's mark
+    already.
     """
     must_mark_a_tool("gate")
-    mark = Gate(message=message, timeout=timeout, is_off=off)
+    mark = Gate(
+        message=message,
+        approver=must_be_approver(approver),
+        timeout=timeout_for(approver, given=timeout),
+        is_off=off,
+    )
     if message is not None and not message.strip():
         raise InvalidQuestion("The gate's message is empty: leave it out or say what a yes does.")
     # A bad one fails here.
@@ -137,7 +154,8 @@ def gate_question(
             schema=schema_of({"type": "object", "properties": {}}),
             arguments=shown,
             covers=digest_of_arguments(f"{arguments}\n{arguments_text(shown)}"),
-            can_be_kept=can_be_kept,
+            can_be_kept=can_be_kept and gate.approver is None,
+            approver=gate.approver,
         ),
         answer=_nothing_more,
         timeout=gate.timeout,

@@ -7,8 +7,9 @@ audience where one registration serves both, so what only an id_token says is re
 token that is bound to its caller's key, which nobody proves to have here.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -40,7 +41,7 @@ class Resource:
     `url` is the canonical address, as the metadata document says it. `audiences` are other names
     for it, for issuers that know no addresses (RFC 8707) and write an id of theirs. `claim` names
     what a person is known by, `scopes` what a call needs at least, `asked` what clients are told to
-    ask the issuer for, besides.
+    ask the issuer for, besides; `wanted` are claims with a value, by which more is known of people.
     """
 
     url: str
@@ -49,6 +50,7 @@ class Resource:
     claim: tuple[str, ...] = SUBJECT_CLAIM
     scopes: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
+    wanted: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def advertised(self) -> tuple[str, ...]:
@@ -57,13 +59,18 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """Whose call it is; only `verify` makes one. Without a subject it is nobody's in particular."""
+    """Whose call it is; only `verify` makes one. Without a subject it is nobody's in particular.
+
+    `claims` are the wanted ones that it has, each as `claim_mark` has it.
+    """
 
     issuer: str
     subject: str | None
     client_id: str
     scopes: tuple[str, ...]
     expires_at: datetime
+    issued_at: datetime
+    claims: tuple[str, ...] = ()
 
 
 class BadBearer(ElicitError):
@@ -182,6 +189,8 @@ def _whose(claims: Mapping[str, Any], *, resource: Resource, now: datetime) -> V
         client_id=_client(claims),
         scopes=_scopes(claims),
         expires_at=_expiry(claims["exp"], now=now),
+        issued_at=_issue(claims["iat"], now=now),
+        claims=claim_marks(claims, resource.wanted),
     )
 
 
@@ -204,6 +213,23 @@ def subject_of(claims: Mapping[str, Any], *, claim: tuple[str, ...]) -> str | No
     if claim == SUBJECT_CLAIM:
         return str(values["sub"])
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def claim_mark(name: str, value: str) -> str:
+    """A claim with its value, as short as a cookie needs it."""
+    return hashlib.sha256(f"{name}\0{value}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def claim_marks(
+    claims: Mapping[str, object], wanted: Collection[tuple[str, str]]
+) -> tuple[str, ...]:
+    """Of the wanted ones, those that the claims of a verified token have: a text, or in a list."""
+
+    def has(name: str, value: str) -> bool:
+        said = claims.get(name)
+        return value in cast("list[object]", said) if is_list(said) else value == said
+
+    return tuple(sorted(claim_mark(*pair) for pair in wanted if has(*pair)))
 
 
 def _is_identifier(value: Any) -> bool:
@@ -233,6 +259,11 @@ def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
     words = said.split(" ") if isinstance(said, str) else said if is_list(said) else []
     kept = dict.fromkeys(word for word in words if isinstance(word, str) and word)
     return tuple(kept)[:SCOPES_AT_MOST]
+
+
+def _issue(seconds: float, *, now: datetime) -> datetime:
+    """No later than now, and within every calendar."""
+    return datetime.fromtimestamp(max(0, min(seconds, now.timestamp())), UTC)
 
 
 def _expiry(seconds: float, *, now: datetime) -> datetime:

@@ -17,7 +17,7 @@ import msgspec
 from flows.elicitation.flow import CallbackParams, Redirect, Talk
 from flows.elicitation.states import Json
 from flows.errors import Failed
-from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
+from flows.oauth.access_token import SUBJECT_CLAIM, claim_marks, subject_of
 from flows.oauth.authorization_code import (
     NONCE_BYTES,
     VERIFIER_BYTES,
@@ -39,11 +39,15 @@ STATE_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedIn:
-    """Who is at the browser. The label is for people and compared with nothing."""
+    """Who is at the browser. The label is for people and compared with nothing.
+
+    `claims` are those that were signed and somebody goes by here, each as `claim_mark` has it.
+    """
 
     issuer: str
     subject: str
     label: str
+    claims: tuple[str, ...] = ()
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +66,15 @@ class SignIn:
     """The way to the issuer and back; `client` is our registration there.
 
     `redirect_uri` belongs to sign-in alone. `metadata` is what the issuer says of itself now.
+    `scopes` are asked for beside what every sign-in asks for, `wanted` are the claims, with a value
+    each, by which more is known of a person than who they are.
     """
 
     client: Client
     redirect_uri: str
     claim: tuple[str, ...] = SUBJECT_CLAIM
+    scopes: tuple[str, ...] = ()
+    wanted: frozenset[tuple[str, str]] = frozenset()
 
     def begin(self, metadata: Metadata, *, switches: bool = False) -> Redirect:
         """Where the browser goes; `kept` is for this browser alone, and not for its scripts.
@@ -82,7 +90,7 @@ class SignIn:
             self.client,
             place=metadata.authorize,
             redirect_uri=self.redirect_uri,
-            scopes=self.client.provider.asks(SCOPES),
+            scopes=self.client.provider.asks((*SCOPES, *self.scopes)),
             state=leaving.state,
             verifier=leaving.verifier,
             nonce=leaving.nonce,
@@ -126,7 +134,12 @@ class SignIn:
         subject = subject_of(claims, claim=self.claim)
         if subject is None or person is None:
             raise Failed(f"{provider.label} did not say who signed in.")
-        return SignedIn(issuer=provider.issuer, subject=subject, label=person.label)
+        return SignedIn(
+            issuer=provider.issuer,
+            subject=subject,
+            label=person.label,
+            claims=claim_marks(claims, self.wanted),
+        )
 
     def _code(self, arrival: CallbackParams, leaving: Leaving, metadata: Metadata) -> str:
         """The code that this browser brought, if it is an answer to what it left with."""

@@ -1,4 +1,4 @@
-"""Webhook signatures: one verifier for all schemes that are declared, and what it has proven.
+"""Webhook signatures: one verifier for all schemes that are declared, what it has proven; a signer.
 
 What could go wrong: a forged, altered or replayed delivery that is acted upon. A Delivery exists
 only after verification and holds only what the signature covers, so GitHub's delivery id, which
@@ -157,6 +157,33 @@ def verify(
     if sent_at is not None and sent_at - now > scheme.tolerance:
         raise Unverified("too_new")
     return Delivery(scheme=scheme.name, id=said.id or None, body=body, sent_at=sent_at, proof=PROOF)
+
+
+def sign(
+    scheme: Scheme, *, body: bytes, id: str, secrets: Sequence[str], now: datetime
+) -> list[tuple[str, str]]:
+    """The headers with which the scheme's sender sends the body, signed with each of the secrets.
+
+    Of a scheme by MAC that has headers for its id and its time. Raises ValueError for another one,
+    and for a secret that is none.
+    """
+    if scheme.id_header is None or scheme.time_header is None or scheme.separator is None:
+        raise ValueError(f"{scheme.name}: nothing is sent by this scheme")
+    time = str(int(now.timestamp()))
+    message = _message(scheme, {"id": id, "ts": time}, body)
+    macs = list[str]()
+    for secret in secrets:
+        match _key(scheme, secret):
+            case bytes() as key:
+                macs.append(scheme.signature_label + _mac(scheme, key, message))
+            case _:
+                raise ValueError(f"{scheme.name}: nothing is signed with a public key")
+    family = scheme.families[0]
+    return [
+        (family + scheme.id_header, id),
+        (family + scheme.time_header, time),
+        (family + scheme.signature_header, scheme.separator.join(macs)),
+    ]
 
 
 def header_once(headers: Sequence[tuple[str, str]], name: str, *, pattern: re.Pattern[str]) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +14,10 @@ from flows import elicit
 from tests.support.api_program import CONFIRM, FORM, PAYMENT, URL, Program, program_at
 from tests.support.asking_env import COOKIE, AskingEnv, asking_env
 from tests.support.living import living
+from tests.support.mcp_server import TLS, eventually
 from tests.support.service_env import question_in_store
-from webapp.api.access import REFUSED_AT_ONCE, REQUESTS_AT_ONCE
+from webapp.api.access import BETWEEN_REQUESTS, REFUSED_AT_ONCE, REQUESTS_AT_ONCE
+from webapp.api.router import OPEN_AT_ONCE
 from webapp.identity.api_keys import KeyScope, new_text
 
 READING = (("GET", ""), ("GET", "/events"))
@@ -193,6 +196,36 @@ async def test_a_hostile_body_is_a_problem_of_its_sender(
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert (await shop.call("GET", params={"user": "ann"})).json()["questions"] == []
+
+
+@pytest.mark.parametrize("body", [b'{"kind": NaN}', b'{"user": "\\ud800"}', b"{"])
+async def test_a_body_that_is_no_json_is_told_what_one_is(shop: Program, body: bytes) -> None:
+    answer = await shop.call("POST", content=body, headers={"content-type": "application/json"})
+    assert "JSON" in answer.json()["detail"]
+
+
+async def test_a_program_that_leaves_its_streams_open_leaves_room_for_the_others(
+    here: AskingEnv, shop: Program
+) -> None:
+    asked = await shop.asked(CONFIRM)
+    about = {"authorization": f"Bearer {shop.key}"}
+    many = httpx.Limits(max_connections=OPEN_AT_ONCE)
+    async with (
+        program_at(here) as calm,
+        httpx.AsyncClient(base_url=here.url, headers=about, verify=TLS, limits=many) as client,
+        AsyncExitStack() as streams,
+    ):
+        for _ in range(OPEN_AT_ONCE):
+            here.clock.tick(seconds=BETWEEN_REQUESTS.total_seconds())
+            events = client.stream("GET", f"/api/questions/{asked['id']}/events")
+            assert (await streams.enter_async_context(events)).status_code == 200
+        here.clock.tick(seconds=1)
+        refused = await shop.call("GET", f"/{asked['id']}")
+        assert (refused.status_code, refused.json()["code"]) == (429, "TOO_MANY_OPEN")
+        assert (await calm.call("GET", params={"user": "ann"})).status_code == 200
+        await streams.aclose()
+        await eventually(lambda: not here.service.elicitations.waiters.has(asked["id"]))
+        assert (await shop.call("GET", f"/{asked['id']}")).status_code == 200
 
 
 async def test_a_long_idempotency_key_or_id_is_refused(shop: Program) -> None:

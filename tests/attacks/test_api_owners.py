@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -23,6 +23,7 @@ from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, SECRET, Program
 from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
 from tests.support.service_env import question_in_store
+from tests.support.serving import transport_to
 from webapp.api.asking import application_of, client_of, owner_of_user
 from webapp.api.router import api
 from webapp.identity.api_keys import KeyScope, new_text
@@ -158,7 +159,7 @@ async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Progra
         """Without a network between: there are many requests."""
         program = await stack.enter_async_context(opening)
         client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=cast("Any", env.here.asgi)),
+            transport=transport_to(env.here.asgi),
             base_url=env.here.url,
             headers=program.client.headers,
         )

@@ -5,6 +5,7 @@ answered with a process id; a process id is answered with what that process ende
 """
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
+from tests.crash.program import run_program
 from tests.crash.server import serve_orders, warm_up
 from tests.support.leaks import EARS
 
@@ -61,5 +63,10 @@ def _live(serve: Serve, text: bytes, descriptor: int) -> None:
     os._exit(code)
 
 
+async def _serve(text: bytes, line: socket.socket) -> None:
+    """A server, or a program that has a key to one."""
+    await (run_program if json.loads(text)["key"] else serve_orders)(text, line)
+
+
 if __name__ == "__main__":
-    raise_children(warm_up(), serve=serve_orders)
+    raise_children(warm_up(), serve=_serve)

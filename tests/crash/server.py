@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 
 import httpx
 from mcp.server.mcpserver import MCPServer
+from starlette.requests import Request
 
 from flows import elicit
 from flows.crypto.vault import Ring
@@ -28,6 +29,7 @@ from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.deadline import UNSURE
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.identity.users import Users
 from webapp.limits import CallLimits
 from webapp.service import Service
 from webapp.settings.quotas import ListedClient
@@ -61,6 +63,9 @@ WRITES: Mapping[str, Write] = {
     "taken from another process": Write(
         when="after", is_it=lambda r: _is(r, "elicitation", "accepted")
     ),
+    # A program's claim is durable, or what its work came to, and it has not heard of that.
+    "work claimed": Write(when="after", is_it=lambda r: _is(r, "once", "doing")),
+    "work kept": Write(when="after", is_it=lambda r: _is(r, "once", "done")),
     # The work's result is durable, and the tool has not got it.
     "work written": Write(when="after", is_it=lambda r: r.kind == "once"),
     # The tool's result is durable, and no byte of it is out.
@@ -96,6 +101,7 @@ class Orders:
     later: int = 0
     hangs: bool = False  # the tool's work never ends
     store: str = ""  # its address; a file in the folder where there is none
+    key: str = ""  # of a program that asks over the HTTP API
 
 
 def settings_of(*, public_port: int, folder: str, store: str = "") -> Settings:
@@ -130,6 +136,7 @@ async def serve(orders: Orders, line: socket.socket) -> None:
             clock=clock,
             limits=PATIENT,
             built=clock.settle,
+            users=Users(application="shop", who=_by_cookie),
         ) as app,
         serving(Dying(app, die=orders.die), port=orders.port),
     ):
@@ -157,6 +164,10 @@ class ChildClock:
 
     def pass_until(self, later: int) -> None:
         self._later = float(later)
+
+
+def _by_cookie(request: Request) -> str | None:
+    return request.cookies.get("user")
 
 
 async def warm_up() -> None:

@@ -102,13 +102,13 @@ class Server:
         if self._exit is None:
             self.kill()
 
-    async def says(self, words: str, *, before: str | None = None) -> None:
-        """Read on until it has said that, and has not said `before` first."""
+    async def says(self, words: str, *, before: str | None = None) -> str:
+        """Read on until it has said that, and has not said `before` first; the whole line."""
         async with asyncio.timeout(300):
             async for line in self._reader:
                 assert before is None or not line.decode().startswith(before)
                 if line.decode().startswith(words):
-                    return
+                    return line.decode().rstrip()
         raise AssertionError(f"the server ended before it said {words!r}")
 
     async def died(self) -> None:

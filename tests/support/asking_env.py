@@ -4,7 +4,7 @@ Who is at a browser its `who` reads in a cookie, as an author's own session woul
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -122,6 +122,7 @@ async def asking_env(
     policies: PolicySettings | None = None,
     sign_in_url: str | None = None,
     clock: Clock | None = None,
+    plugins: Sequence[object] = (),
 ) -> AsyncIterator[AskingEnv]:
     clock = clock or Clock()
     async with AsyncExitStack() as stack:
@@ -147,6 +148,7 @@ async def asking_env(
                 sandbox=on.sandbox,
                 users=users,
                 asked_as=key,
+                plugins=plugins,
             )
         )
         await stack.enter_async_context(serving(app, port=on.port))

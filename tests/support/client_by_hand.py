@@ -64,8 +64,10 @@ class Here:
         if tool == "visit":
             await self.env.service.completing.complete(asked.id, {})
             return
+        kind = self.env.service.kinds.on_page(asked.kind)
+        assert kind is not None
         content: Json = {"response": "Ann"} if tool == "name" else {}
-        await self.env.service.kinds.complete(asked, content, OnPage())
+        await kind.complete(asked, content, OnPage())
 
     async def decline_on_page(self) -> None:
         (asked,) = await self.env.elicitations()

@@ -496,6 +496,7 @@ async def server_env(
     min_answer: timedelta = AT_ONCE.min_answer,
     plugins: Sequence[object] = (),
     kinds: Sequence[type[OwnKind]] = (),
+    clock: Callable[[], datetime] = utc_now,
     is_alone: bool = True,
 ) -> AsyncIterator[ServerEnv]:
     """Serve it as `elicit serve` does, with the lifespan under uvicorn.
@@ -517,7 +518,7 @@ async def server_env(
             gate=gate or GatePolicy(),
             policies=replace(policies or PolicySettings(), min_answer=min_answer),
         )
-        more = {"limits": limits, "plugins": plugins, "kinds": kinds}
+        more = {"limits": limits, "plugins": plugins, "kinds": kinds, "clock": clock}
         apps.append(_Lived(settings, server, store=opened, **more))
         return apps[0]
 

@@ -9,18 +9,67 @@ from flows.elicitation.user_code import PAGE_WORDS
 from flows.schema.schema import schema_of
 from tests.support.markup import Page
 from webapp.pages import views as module
-from webapp.pages import views_connections, views_home, views_openers, views_payments
+from webapp.pages import (
+    views_connections,
+    views_decisions,
+    views_home,
+    views_openers,
+    views_payments,
+)
 from webapp.pages import views_forms as views_typed
 from webapp.pages.form import form_of
 from webapp.pages.views import AccountName, Choice, Scope, SwitchBack, View
 from webapp.pages.views_connections import AccountGroup, Assistant, Connected, Sharing
+from webapp.pages.views_decisions import InboxEntry, InboxList, StandingYes
 from webapp.pages.views_forms import Argument
 from webapp.pages.views_openers import CodeButton, SignInButton
 
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
 SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com")
 CODE = CodeButton(action="/e/abc/code", csrf="c5f1")
+WAITING = InboxEntry(
+    url="/inbox/finance/x1",
+    message="Pay it back?",
+    tool="refund",
+    asker="auth0|248289761001",
+    client="Claude",
+    client_id="https://assistant.example/client",
+    asked_at=NOW - timedelta(hours=20),
+    expires_at=NOW + timedelta(hours=4),
+    decision="waiting",
+)
+DECIDED = replace(
+    WAITING,
+    url="/inbox/finance/x2",
+    decision="declined",
+    decided_by="Mona Lisa Octocat",
+    decided_at=NOW - timedelta(hours=2),
+)
 USUAL: Mapping[str, Any] = {
+    "approver": "finance",
+    "decision": "declined",
+    "entry": WAITING,
+    "lists": (
+        InboxList(
+            approver="finance",
+            waiting=(WAITING, replace(WAITING, url="/inbox/finance/x3", is_own=True)),
+            decided=(DECIDED,),
+            more_waiting="/inbox?of=finance&after=x3",
+            more_decided="/inbox?of=finance&after=x2&decided=1",
+        ),
+    ),
+    "approvals": (
+        StandingYes(
+            tool="delete",
+            about="count: 5",
+            until=NOW + timedelta(minutes=9),
+            action="/approvals/a1/revoke",
+            csrf="c5f1",
+        ),
+    ),
+    "hidden": None,
+    "came_late": False,
+    "approve_action": "/inbox/finance/x1/approve",
     "server": "my tools",
     "for_user": False,
     "is_otherwise": False,
@@ -185,7 +234,8 @@ def usual(view: type[ViewT], **changes: Any) -> ViewT:
 VIEWS: tuple[type[View], ...] = tuple(
     view
     for found in (
-        *(module, views_connections, views_home, views_openers, views_payments, views_typed),
+        *(module, views_connections, views_decisions, views_home, views_openers),
+        *(views_payments, views_typed),
     )
     for view in vars(found).values()
     if isinstance(view, type) and issubclass(view, View) and hasattr(view, "template")
@@ -260,4 +310,18 @@ def hostile_views(name: str) -> dict[str, View]:
     others |= {"sign_in": replace(SIGN_IN, issuer=text)}
     others |= {"groups": _hostile_groups(text)}
     others |= {"arguments": (Argument(name=text, value=text + "."),) * 2}
+    words: dict[str, Any] = {
+        "message": text,
+        "tool": text,
+        "asker": text,
+        "client": text,
+        "client_id": text,
+    }
+    entry = replace(WAITING, **words)
+    decided = replace(DECIDED, **words, decided_by=text)
+    others |= {"entry": entry}
+    others |= {"lists": (InboxList(approver="finance", waiting=(entry,), decided=(decided,)),)}
+    others |= {
+        "approvals": tuple([replace(one, tool=text, about=text) for one in USUAL["approvals"]])
+    }
     return {f"{view.__name__} {name}": _made(view, {**USUAL, **others}) for view in VIEWS}

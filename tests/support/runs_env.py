@@ -57,7 +57,7 @@ class Programs:
     here: AskingEnv
     key: str
 
-    def elicit(self, *, run: str = "order 8", user: str = "ann", **more: Any) -> Elicit:
+    def elicit(self, *, run: str = "order 8", user: str | None = "ann", **more: Any) -> Elicit:
         more.setdefault("transport", httpx.AsyncHTTPTransport(verify=TLS))
         return Elicit(self.here.url, api_key=self.key, user=user, run=run, **more)
 

@@ -15,6 +15,7 @@ from webapp.calls.presenter import Leg, PresentedQuestion
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
 from webapp.service import Service, open_service
+from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store
 
@@ -26,11 +27,16 @@ MINUTES = timedelta(minutes=5)
 
 @asynccontextmanager
 async def process(
-    store: Store, clock: Clock, *, ring: Ring = RING, policies: PolicySettings | None = None
+    store: Store,
+    clock: Clock,
+    *,
+    ring: Ring = RING,
+    policies: PolicySettings | None = None,
+    who: IdentitySettings | None = None,
 ) -> AsyncIterator[Service]:
     """One process on the store."""
     async with open_service(
-        store=store, ring=ring, public_url=URL, uid=1000, clock=clock, policies=policies
+        store=store, ring=ring, public_url=URL, uid=1000, clock=clock, policies=policies, who=who
     ) as service:
         yield service
 

@@ -78,7 +78,8 @@ class TaskClient:
         headers = dict(self._headers)
         if self.is_modern:
             headers["mcp-method"] = method
-            headers["mcp-name"] = str(params.get("name", params.get("taskId", "")))
+            named = str(params.get("name", params.get("taskId", "")))
+            headers["mcp-name"] = named if named.isascii() and named.isprintable() else "-"
             params["_meta"] = {
                 types.PROTOCOL_VERSION_META_KEY: MODERN,
                 types.CLIENT_INFO_META_KEY: self._info,
@@ -86,7 +87,8 @@ class TaskClient:
             }
         id = next(self._ids)
         message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
-        async with self._http.stream("POST", self._url, json=message, headers=headers) as response:
+        body, headers["content-type"] = json.dumps(message), "application/json"
+        async with self._http.stream("POST", self._url, content=body, headers=headers) as response:
             if "mcp-session-id" in response.headers:
                 self._headers["mcp-session-id"] = response.headers["mcp-session-id"]
             async for line in response.aiter_lines():
@@ -131,7 +133,7 @@ class TaskClient:
         """Look until it stands so."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (state := await self.get(task))["status"] not in statuses:
-                pass
+                assert state["status"] in ("working", "input_required"), state
         return state
 
     async def text(self, task: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PACKAGES = HERE / "node_modules"
 WANTED = ("package.json", "package-lock.json")
-FOR_CLIENTS, FOR_CONFORMANCE = 20, 22  # the oldest node that they run on
+FOR_CLIENTS, FOR_CONFORMANCE, FOR_TYPES = 20, 22, 24  # the oldest node that they run on
 NO_NODE = "no npm, or no node that is new enough, on this machine"
 NO_PACKAGES = "npm cannot install the TypeScript clients on this machine"
 CONFORMANCE = PACKAGES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"

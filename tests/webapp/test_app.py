@@ -17,13 +17,16 @@ from starlette.requests import Request
 from flows import elicit
 from flows.crypto.vault import Ring
 from flows.providers import github
+from tests.support import event_env
 from tests.support.issuer import issuing
-from tests.support.mcp_server import Page
+from tests.support.mcp_server import Page, eventually
+from tests.support.service_env import asked
 from tests.support.serving import transport_to
 from webapp.app import App, NotRunning, create_app, open_app
 from webapp.calls.shown_link import ShownLink
 from webapp.coroutines import asking
 from webapp.http.connection import Message
+from webapp.service import Service
 from webapp.settings.settings import Settings
 
 URL = "http://127.0.0.1:8765"
@@ -49,6 +52,18 @@ async def test_the_application_starts_answers_and_stops_with_its_lifespan() -> N
         await told.put({"type": "lifespan.shutdown"})
         assert (await said.get())["type"] == "lifespan.shutdown.complete"
         await living
+
+
+async def test_what_happens_is_told_to_the_addresses_that_are_set() -> None:
+    settings = Settings(
+        url=URL, ring=Ring([b"k" * 32]), store="memory:", uid=0, events=(event_env.CRM,)
+    )
+    receiver, services = event_env.Receiver(), list[Service]()
+    async with event_env.outbound_to(receiver) as outbound:
+        server = MCPServer("my tools")
+        async with open_app(settings, server, outbound=outbound, built=services.append):
+            await asked(services[0])
+            await eventually(lambda: receiver.types == ["question.asked"])
 
 
 async def test_every_answer_says_for_how_long_to_come_by_https_where_that_is_asked_for() -> None:

@@ -128,12 +128,17 @@ class Paces:
 def holds(*scopes: KeyScope, or_person: bool = False) -> _Check:
     """A guard of routes: the request has a key with one of these scopes.
 
-    `or_person`: or a person's own access token in the place of a key.
+    `or_person`: or a person's own access token in the place of a key; without scopes, that alone.
     """
 
     async def check(connection: _AnyConnection, _: BaseRouteHandler) -> None:
         request = cast("AnyRequest", connection)
         found = await _found(request, _paces(request), or_person=or_person)
+        if found.key is not None and not scopes:
+            raise NotAllowed(
+                "No key decides this: the approver brings their own access token, as "
+                "Authorization: Bearer TOKEN."
+            )
         if found.key is not None and not set(scopes) & set(found.key.scopes):
             raise NotAllowed(
                 f"This key may {' and '.join(found.key.scopes)}, and this needs one that may "

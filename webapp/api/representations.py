@@ -281,6 +281,44 @@ class Revoked(Struct, frozen=True, kw_only=True):
     revoked: int
 
 
+class InboxRequest(Struct, frozen=True, kw_only=True):
+    """What somebody asks, and this approver may decide.
+
+    `asked_by` is what was verified of whoever asked, `is_own` that this may be the approver, who
+    then cannot decide it. `decision` is waiting, approved, declined, withdrawn or expired.
+    """
+
+    id: str
+    approver: str
+    decision: str
+    message: str
+    arguments: Json
+    tool: str
+    asked_by: str | None
+    client: str | None
+    client_id: str | None
+    asked_at: datetime
+    expires_at: datetime
+    is_own: bool
+    decided_by: str | None = None
+    decided_at: datetime | None = None
+    reason: str | None = None
+
+
+class InboxRequests(Struct, frozen=True, kw_only=True):
+    """Of one name, the latest first; `after` goes on with what is older."""
+
+    requests: list[InboxRequest]
+    after: str | None = None
+
+
+class InboxAnswer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A yes, or a no with a reason for whoever asked."""
+
+    accepts: bool
+    reason: Annotated[str, Meta(max_length=500)] | None = None
+
+
 class UserCode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The letters that the user read on the page, as they typed them."""
 

@@ -30,10 +30,18 @@ async def cancel_question(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> QuestionState:
-    """Nobody is to answer any more; what its provider holds open is closed."""
+    """Nobody is to answer any more; what its provider holds open is closed. Again is no fault."""
     current = await question_of(service, requester, question_id)
-    ended = await service.elicitations.settle(current.id, Status.CANCELLED, by=requester.name)
-    return await told(service, requester, ended)
+    if current.status is not Status.CANCELLED:
+        try:
+            current = await service.elicitations.settle(
+                current.id, Status.CANCELLED, by=requester.name
+            )
+        except NotPossible as error:
+            if error.status != Status.CANCELLED:
+                raise
+            current = await question_of(service, requester, question_id)  # this was sent twice
+    return await told(service, requester, current)
 
 
 @post("/api/questions/{question_id:str}/complete", guards=[_ASKERS], status_code=HTTPStatus.OK)

@@ -6,11 +6,12 @@ each carries headers that forbid both, and each error is problem details (RFC 94
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 from litestar import Litestar, Response
 from litestar.di import Provide
-from litestar.exceptions import HTTPException, ValidationException
+from litestar.exceptions import ClientException, HTTPException, ValidationException
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
@@ -26,6 +27,8 @@ from webapp.api.access import (
 )
 from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
 from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
+from webapp.api.decisions import answer_request, list_inbox
+from webapp.api.events import list_events, replay_event
 from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
 from webapp.api.proxy import ProviderFailed, proxied
 from webapp.api.questions import list_questions, new_question, question_events, read_question
@@ -39,9 +42,12 @@ from webapp.api.resolving import (
 )
 from webapp.api.runs import claim_once, end_run, forget_secret, keep_once, spend_payment
 from webapp.api.webhooks import list_webhooks, read_webhook, replay_webhook
+from webapp.http.address import headers_of
+from webapp.http.answer import problem as told_problem
+from webapp.http.answer import send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.parts import AnyRequest, bring, part, provided
-from webapp.http.rate_limit import TooOften
+from webapp.http.rate_limit import AtOnce, TooOften
 from webapp.http.requests import Bounded
 from webapp.http.root_path import is_below, under
 from webapp.identity.access_tokens import Verifier
@@ -58,13 +64,20 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+OPEN_AT_ONCE: Final = 300  # requests of one key, most of which wait; a third of all connections
+_NO_ROOM: Final = told_problem(
+    HTTPStatus.TOO_MANY_REQUESTS,
+    detail=f"{OPEN_AT_ONCE} requests of this key are not answered yet: close some that wait.",
+    code="TOO_MANY_OPEN",
+)
+_NO_ROOM_HEADERS: Final = {"content-type": "application/problem+json", "retry-after": "1"}
 # What is the tool author's or the operator's fault elsewhere is the program's here.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
 PATHS: Final = tuple(
     f"/api/{resource}"
     for resource in (
-        *("questions", "approvals", "runs", "secrets"),
-        *("accounts", "payments", "webhooks", "reference"),
+        *("questions", "approvals", "runs", "secrets", "inbox"),
+        *("accounts", "payments", "webhooks", "events", "reference"),
     )
 )
 
@@ -85,6 +98,7 @@ class ApiRoutes:
         self._app = app
         paces = Paces(clock=service.clock)
         self._parts = {"service": service, "answers": answers, "paces": paces, "tokens": tokens}
+        self._open = AtOnce(OPEN_AT_ONCE)
         self._tracer = service.telemetry.tracer
         self._root_path = root_path
 
@@ -93,8 +107,15 @@ class ApiRoutes:
             await self._app(scope, receive, send)
             return
         bring(scope, self._parts)
-        with working(f"{scope['method']} /api", tracer=self._tracer):
-            await Bounded(api())(scope, receive, under(self._root_path, send))
+        credentials = " ".join(headers_of(scope, b"authorization"))
+        with (
+            working(f"{scope['method']} /api", tracer=self._tracer),
+            self._open.one_more(credentials) as has_room,
+        ):
+            if has_room:
+                await Bounded(api())(scope, receive, under(self._root_path, send))
+            else:
+                await send_answer(send, HTTPStatus.TOO_MANY_REQUESTS, _NO_ROOM, _NO_ROOM_HEADERS)
 
 
 @cache
@@ -137,6 +158,10 @@ def api() -> Litestar:
             list_webhooks,
             read_webhook,
             replay_webhook,
+            list_events,
+            replay_event,
+            list_inbox,
+            answer_request,
         ],
         dependencies={
             **provided(service="service"),
@@ -208,6 +233,9 @@ def _problem(error: Exception) -> Response[Any] | None:
             told = problem(400, detail="The body is nested too deeply.", code="INVALID_INPUT")
         case ValidationException():
             told = problem(error.status_code, detail=_faults_in(error), code="INVALID_INPUT")
+        case ClientException() if error.status_code == HTTPStatus.BAD_REQUEST:
+            detail = "The body cannot be read: it is JSON, in UTF-8, without NaN and the like."
+            told = problem(error.status_code, detail=detail, code="INVALID_INPUT")
         case _:
             return None
     return told

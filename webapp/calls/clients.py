@@ -248,6 +248,10 @@ class AskedClient:
         """Whether it was seen to let a person answer, or the operator says that it does."""
         return await self._did(mode) == Deed.ANSWERED
 
+    async def draws_nothing(self, mode: Mode) -> bool:
+        """Whether it was seen to show nobody what it was sent."""
+        return await self._did(mode) not in (None, Deed.ANSWERED)
+
     async def needs_link(self, asked: Elicitation, mode: Mode, *, was_out: bool) -> bool:
         """Whether its person is to be given the link, before it is sent this question afresh.
 

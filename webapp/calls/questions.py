@@ -57,6 +57,7 @@ class Questions:
         is_by_code: bool,
         is_for_user: bool,
         is_of_task: bool,
+        asker: str | None,
         is_over: Callable[[], bool],
     ) -> None:
         self._elicitations = elicitations
@@ -69,6 +70,7 @@ class Questions:
         self._is_by_code = is_by_code
         self._is_for_user = is_for_user
         self._is_of_task = is_of_task
+        self._asker = asker
         self._is_over = is_over
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # what was started, and nobody was told of yet
@@ -284,9 +286,10 @@ class Questions:
             tool=self._tool.tool,
             version=self._tool.version,
             client=self._tool.calling_client,
+            asker=self._asker,
         )
         asked = await self._kinds[request.kind].asked(request, asked, link=link, by=by)
-        return Elicitation(
+        started = Elicitation(
             id=id,
             owner=run.owner,
             kind=request.kind,
@@ -301,3 +304,5 @@ class Questions:
             is_of_task=self._is_of_task,
             trace=traceparent(),
         )
+        await self._kinds.decisions.announce(started)
+        return started

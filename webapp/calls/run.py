@@ -60,7 +60,7 @@ def run_of(
             server=tool.server,
             tool=tool.tool,
             client=caller.client,
-            arguments=tool.arguments if is_short(tool.arguments) else None,
+            arguments=tool.arguments if _is_short(tool.arguments) else None,
             version=tool.version,
         ),
         is_nobodys=caller.owner is None,
@@ -106,6 +106,12 @@ class CurrentRun:
     @value.setter
     def value(self, run: Run) -> None:
         self._value = run
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the call can be made again by the run alone: its arguments are kept."""
+        called = self.value.called
+        return called is not None and called.arguments is not None
 
     async def load(self) -> Run:
         """The run; one whose `result` is there has come to its end and is to be repeated."""
@@ -243,6 +249,5 @@ class CurrentRun:
         )
 
 
-def is_short(arguments: str) -> bool:
-    """Whether they are kept with the run, so that the call can be made again by its id."""
+def _is_short(arguments: str) -> bool:
     return len(encode(arguments)) <= ARGUMENTS_BYTES_AT_MOST

@@ -63,6 +63,7 @@ class Verbs:
             is_by_code=call.caller.by_code,
             is_for_user=call.caller.is_user,
             is_of_task=call.is_of_task,
+            asker=call.caller.name,
             is_over=lambda: call.is_over,
         )
         self._counts: Counter[Fact] = Counter()
@@ -253,6 +254,7 @@ class Verbs:
             in_client = call.presenter.asks_in_client(fact[0], about)
             call.kinds.policies.must_have_form(fact[0], in_client=in_client)
             call.caller.must_be_answerable(fact[0], in_client=in_client)
+            call.kinds.decisions.must_be_decidable(question.request, call.caller)
         except (NotAllowed, NotSupported) as error:
             facts = {"kind": fact[0], "tool": call.tool.tool, "why": str(error)}
             _log.info("question.not_asked", extra=facts)

@@ -84,15 +84,16 @@ async def verify_chains(
     heads, owners = service.heads, service.elicitations.owners
     said, found = list[str](), list[str]()
     documents = list[HeadDocument | None]()
+    signer = None if key is None else _key(key)
     try:
         if against is not None:
             exported = read_document(await asyncio.to_thread(against.read_bytes))
-            heads.must_be_signed(exported, key=None if key is None else _key(key))
+            heads.must_be_signed(exported, key=signer)
             documents.append(exported)
     except (BadHead, OSError) as error:
         raise CommandRefused(f"{against}: {error}") from error
     try:
-        documents.append(await heads.newest_document())
+        documents.append(await heads.newest_document(key=signer))
     except BadHead as error:
         found.append(str(error))
     for document in documents:
@@ -135,11 +136,12 @@ async def show_keys(service: Service) -> list[str]:
 async def export_chain(service: Service, owner: str) -> Table[AuditRow]:
     """Raises Refused if nobody or several are meant."""
     tag = await _owner_of(service, owner)
-    rows = [row async for row in _rows(service, tag)]
+    rows = [row async for row in told_of(service, tag)]
     return Table(rows=rows, columns=COLUMNS, nothing="Nothing is told of that owner.")
 
 
-async def _rows(service: Service, owner: str) -> AsyncIterator[AuditRow]:
+async def told_of(service: Service, owner: str) -> AsyncIterator[AuditRow]:
+    """The entries of one owner's chain, by the owner's tag, the oldest first."""
     owners = service.elicitations.owners
     locker, after = await owners.reader(owner), None
     while page := await owners.store.list(AUDIT, owner=owner, after=after, limit=_PAGE):

@@ -35,6 +35,7 @@ from webapp.http.client import Outbound
 from webapp.http.trusted_hosts import TrustedHost
 from webapp.printing import tell
 from webapp.records.owners import last_backup, must_be_servable, open_owners
+from webapp.service import Service
 from webapp.settings.key_usage import seconds_ahead
 from webapp.settings.settings import URL, Settings
 from webapp.stores import Clocked, Store
@@ -152,6 +153,30 @@ async def _kept(
             says += ", ".join(sorted({f"{one.name} {one.release}" for one in clients})[:5])
             fix = "elicit clients list tells what they did; ELICIT_CLIENTS overrides it"
             found.append(note("clients", says, fix=fix))
+        found += await examine_events(service)
+    return found
+
+
+async def examine_events(service: Service) -> Sequence[Finding]:
+    """What each address of events was not told of."""
+    events, found = service.events, list[Finding]()
+    if events.addresses:
+        await events.backlog.read_through()
+    for name, state in (await events.states()).items():
+        waiting = events.backlog.counts().get(name, 0)
+        if state.ended_at is not None:
+            says = f"{name} said at {state.ended_at:%Y-%m-%d %H:%M} UTC that it is gone (410)"
+            fix = f"elicit events resume {name}, or take out ELICIT_EVENTS_{name.upper()}_URL"
+            found.append(wrong("events", says, fix=fix))
+        elif state.not_kept:
+            says = f"{name} was never told of {state.not_kept} events, as too many waited"
+            fix = f"elicit events test {name}, then elicit events resume {name} to end this note"
+            found.append(wrong("events", says, fix=fix))
+        elif waiting:
+            fix = f"elicit events list tells why; elicit events test {name} tries it"
+            found.append(note("events", f"{name} is still to be told of {waiting}", fix=fix))
+        else:
+            found.append(ok("events", f"{name} was told of all"))
     return found
 
 

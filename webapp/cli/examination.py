@@ -25,6 +25,7 @@ from flows.oauth.discovery import Metadata, discover
 from flows.oauth.provider import Client
 from flows.oauth.sign_in import SignIn
 from flows.payments.registry import Gateways
+from webapp.events.addresses import EventAddress
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
 from webapp.identity.sign_in import CALLBACK_PATH
@@ -77,6 +78,7 @@ async def examine_outside(settings: Settings, around: Surroundings) -> list[Find
         _address(settings, around),
         *(_payments(settings, name, around) for name in sorted(settings.sellers)),
         _accounts(settings, around),
+        *(_event_address(address, around) for address in settings.events),
     )
     return [finding for part in parts for finding in part]
 
@@ -231,6 +233,20 @@ def _clock(told_at: str, label: str, now: datetime) -> Sequence[Finding]:
             return [wrong("clock", f"it is {says} {label}'s", fix=fix)]
         return [ok("clock", f"it agrees with {label}'s")]
     return []
+
+
+async def _event_address(address: EventAddress, around: Surroundings) -> list[Finding]:
+    """Whether it is reached; it is told nothing, so what it answers does not count."""
+    setting = f"ELICIT_EVENTS_{address.name.upper()}_URL"
+    try:
+        await around.outbound.send(httpx.Request("HEAD", address.url), bytes_at_most=0)
+    except (httpx.HTTPError, Failed) as error:
+        fix = f"set {setting} to an address that this machine reaches by https; if it is in your "
+        fix += "own network, set ELICIT_TRUSTED_HOSTS to its host"
+        says = f"{address.name} is not reached from here ({_words(error).rstrip('.')})"
+        return [wrong("events", says, fix=fix)]
+    says = f"{address.name} is reached; elicit events test {address.name} tells it something"
+    return [ok("events", says)]
 
 
 async def _accounts(settings: Settings, around: Surroundings) -> list[Finding]:

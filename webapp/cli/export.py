@@ -15,6 +15,7 @@ from flows.elicitation.states import Elicitation
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
+from webapp.cli.audit import AuditRow, told_of
 from webapp.cli.operator import OWNER_CHARACTERS, shows
 from webapp.cli.people import add_owner, owner_of
 from webapp.records.values import Approval, ClientRecord, KeptSecret, StoredWebhook, ValueT
@@ -59,6 +60,7 @@ class Export(Struct, frozen=True, kw_only=True):
     approvals: list[dict[str, Any]]
     clients: list[dict[str, Any]]
     secrets: list[dict[str, Any]]
+    audit: list[dict[str, Any]]
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +89,14 @@ async def export_owner(service: Service, owner: str) -> Export:
         approvals=await told(Approval, _APPROVAL),
         clients=await told(ClientRecord, _CLIENT),
         secrets=await told(KeptSecret, _SECRET),
+        audit=[_told(row) async for row in told_of(service, tag)],
     )
+
+
+def _told(row: AuditRow) -> dict[str, Any]:
+    """What stands in an entry, without what it has no word for."""
+    fields: dict[str, Any] = msgspec.to_builtins(row)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _question(asked: Elicitation) -> dict[str, Any]:

@@ -36,6 +36,7 @@ COMMANDS = {
     "pending": "list what people are asked now",
     "servers": "list the servers, or say that one has moved",
     "webhooks": "list the webhooks that came, and replay one",
+    "events": "list what your addresses were told of, send it again, try one out",
 }
 
 

@@ -180,7 +180,7 @@ class _Proxy(httpx.AsyncBaseTransport):
         passed_on = httpx.Request(
             request.method,
             url,
-            headers=[*headers, *_own_credentials(client), ("host", url.netloc.decode())],
+            headers=[*headers, *self._requests.credentials.items(), ("host", url.netloc.decode())],
             stream=request.stream,
             extensions=request.extensions,
         )
@@ -188,8 +188,3 @@ class _Proxy(httpx.AsyncBaseTransport):
         return httpx.Response(
             reply.status_code, headers=reply.headers.raw, stream=reply.stream, request=request
         )
-
-
-def _own_credentials(client: httpx.AsyncClient) -> list[tuple[str, str]]:
-    names = ("authorization", "user-access-token")
-    return [(name, client.headers[name]) for name in names if name in client.headers]

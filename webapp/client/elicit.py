@@ -55,9 +55,10 @@ class Elicit:
     `run` names the piece of work, for this user: the same program started again under it goes on
     with the same questions, with what was paid, and with what `once` did. `show` is given each link
     when it waits already, and may be async; it is cancelled when there is nothing more to show, and
-    what it raises, the await raises. Without it a link is printed. `access_token` is the user's
-    own, instead of `user`. With `access_tokens` an account has its key, for which the API key needs
-    the scope `tokens`. `on_notice` is given what `notify` tells.
+    what it raises, the await raises. Without it a link is printed. `access_token` stands in place
+    of `user`: the person's own, or a function that gives it. With `access_tokens` an account has
+    its key, for which the API key needs the scope `tokens`. `on_notice` is given what `notify`
+    tells.
 
     What the block got is used up when it ends without an error; a no that leaves it ends the run as
     well. After any other error all of it is there for the same run. A server that does not answer
@@ -76,7 +77,7 @@ class Elicit:
         api_key: str,
         run: str,
         user: str | None = None,
-        access_token: str | None = None,
+        access_token: str | Callable[[], str] | None = None,
         show: Show | None = None,
         on_notice: Callable[[str], Awaitable[object] | object] | None = None,
         access_tokens: bool = False,

@@ -96,7 +96,7 @@ class Requests:
         *,
         api_key: str,
         user: str | None,
-        access_token: str | None,
+        access_token: "str | Callable[[], str] | None",
         patience: timedelta,
         transport: httpx.AsyncBaseTransport | None,
         pause: Pause = asyncio.sleep,
@@ -105,9 +105,8 @@ class Requests:
         origin_of(url)
         self._url = url.rstrip("/")
         self._user = user
-        self._headers = {"authorization": f"Bearer {api_key}"}
-        if access_token is not None:
-            self._headers["user-access-token"] = access_token
+        self._api_key = api_key
+        self._access_token = access_token
         self._patience = patience
         self._transport = transport
         self._pause = pause
@@ -117,7 +116,6 @@ class Requests:
         self._client = await stack.enter_async_context(
             httpx.AsyncClient(
                 base_url=self._url,
-                headers=self._headers,
                 timeout=httpx.Timeout(
                     _ANSWERED_WITHIN_SECONDS, read=WAIT_SECONDS + _ANSWERED_WITHIN_SECONDS
                 ),
@@ -130,6 +128,15 @@ class Requests:
     def client(self) -> httpx.AsyncClient:
         assert self._client is not None  # within the block
         return self._client
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """The key, and the person's own token as it is by now."""
+        found = {"authorization": f"Bearer {self._api_key}"}
+        token = self._access_token
+        if token is not None:
+            found["user-access-token"] = token if isinstance(token, str) else token()
+        return found
 
     @property
     def whose(self) -> dict[str, str]:
@@ -162,6 +169,7 @@ class Requests:
         while True:
             seconds = longest * (1 + random.random()) / 2  # noqa: S311 - that not all come at once
             try:
+                about["headers"] = self.credentials
                 reply = await self.client.request(method, path, **about)
             except httpx.TransportError as error:
                 why = type(error).__name__

@@ -13,7 +13,7 @@ copied again and checked.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from datetime import timedelta
@@ -259,7 +259,7 @@ class Plugins:
             except Exception:  # noqa: BLE001 - somebody else's code, after all is done
                 _log.exception("hook.failed", extra=_about(hook))
 
-    def _for(self, value: ValueT, moment: str, stage: str) -> Sequence[PluginHook[Any]]:
+    def _for(self, value: HookFacts, moment: str, stage: str) -> Sequence[PluginHook[Any]]:
         """Those that its `when` lets in. Raises HookRefused where that raises."""
         found = list[PluginHook[Any]]()
         for hook in self._hooks[moment, stage]:
@@ -321,8 +321,11 @@ class _Onward(Generic[ValueT]):
             return
         left = until - loop.time()
         limit.reschedule(None)
-        yield
-        limit.reschedule(loop.time() + left)
+        try:
+            yield
+        finally:
+            with suppress(RuntimeError):  # the hook has not waited, and is over
+                limit.reschedule(loop.time() + left)
 
 
 def is_heard(kind: str) -> bool:

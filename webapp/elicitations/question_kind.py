@@ -22,6 +22,7 @@ class AskedBy:
     tool: str
     version: str | None = None  # of the tool, if it has one
     client: CallingClient | None = None
+    asker: str | None = None  # what was verified of the owner, for whoever decides for them
     account: str | None = None  # that this call's body has got for the same question
     is_later_leg: bool = False  # than the one in which the body got it
 

@@ -213,9 +213,12 @@ class Elicitations:
         *,
         why: str | None = None,
         by: str | None = None,
+        proof: Proof | None = None,
         also: Also | None = None,
     ) -> Elicitation:
-        """End it without an answer; the first end wins. `by` is told by the audit.
+        """End it without an answer; the first end wins.
+
+        `by` is told by the audit; `proof` is for a no of somebody else's.
 
         If its leg waits here, the same write hands it the outcome.
 
@@ -224,7 +227,11 @@ class Elicitations:
         """
         assert status is not Status.ACCEPTED, "an answer goes through complete_elicitation"
         return await self.whole(
-            self._end(id, partial(states.settle, status=status, why=why, by=by), also=also)
+            self._end(
+                id,
+                partial(states.settle, status=status, why=why, proof=proof, by=by),
+                also=also,
+            )
         )
 
     async def accept(

@@ -198,6 +198,7 @@ class Outbound:
     ) -> httpx.Response:
         """One request, following nothing, unpacking nothing. Raises Failed or httpx.HTTPError.
 
+        With no `bytes_at_most` the body is left unread, whatever it is.
         It reaches this machine or the operator's network only if `is_operators`: the address is of
         something that the operator has configured; one that `is_authors`, this machine at most.
         """
@@ -239,22 +240,14 @@ class Outbound:
                 await self._check_address(request.url, trusted=trusted, is_operators=is_operators)
                 reply = await self._client.send(request, stream=True, follow_redirects=False)
                 try:
-                    if _is_packed(reply):
-                        raise Failed("The other side's reply is packed, and was not to be.")
-                    body = bytearray()
-                    async for chunk in reply.aiter_bytes():
-                        body += chunk
-                        if len(body) > bytes_at_most:
-                            raise Failed("The other side's reply is too large.")
+                    body = await _body_of(reply, bytes_at_most) if bytes_at_most else b""
                 finally:
                     await reply.aclose()
         except TimeoutError as error:
             raise httpx.ReadTimeout("the whole of it took too long", request=request) from error
         # As bytes: not everybody's are ASCII.
         headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_TRANSFER]
-        return httpx.Response(
-            reply.status_code, headers=headers, content=bytes(body), request=request
-        )
+        return httpx.Response(reply.status_code, headers=headers, content=body, request=request)
 
     async def _check_address(
         self, url: httpx.URL, *, trusted: Sequence[TrustedHost] = (), is_operators: bool = True
@@ -269,6 +262,17 @@ class Outbound:
             if url.scheme != "https" or not _is_public(address):
                 _log.warning("outbound.not_public", extra={"host": url.host, "port": port})
                 raise Failed(_NOT_PUBLIC)
+
+
+async def _body_of(reply: httpx.Response, at_most: int) -> bytes:
+    if _is_packed(reply):
+        raise Failed("The other side's reply is packed, and was not to be.")
+    body = bytearray()
+    async for chunk in reply.aiter_bytes():
+        body += chunk
+        if len(body) > at_most:
+            raise Failed("The other side's reply is too large.")
+    return bytes(body)
 
 
 _OF_THE_TRANSFER = (b"content-encoding", b"content-length", b"transfer-encoding")

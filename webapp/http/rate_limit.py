@@ -4,8 +4,9 @@ What could go wrong: the memory itself. There are 10,000 buckets at most, and th
 longest makes room: whoever has more addresses than that is not held by limits for each address.
 """
 
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_network
@@ -92,6 +93,31 @@ def address_key(scope: Mapping[str, Any]) -> str:
     except ValueError:
         return ""
     return str(ip_network((plain, _HOUSEHOLD_BITS), strict=False))
+
+
+class AtOnce:
+    """Lets so many of each key be under way, and no more."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._under_way = Counter[str]()
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    @contextmanager
+    def one_more(self, key: str) -> Iterator[bool]:
+        """Whether there is room for it."""
+        if self._under_way[key] >= self._most:
+            yield False
+            return
+        self._under_way[key] += 1
+        try:
+            yield True
+        finally:
+            self._under_way[key] -= 1
+            if not self._under_way[key]:
+                del self._under_way[key]
 
 
 class Paced:

@@ -7,6 +7,8 @@ ask the same verifier: that of the issuer where people sign in, or the served se
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
@@ -24,7 +26,13 @@ _log = logging.getLogger(__name__)
 
 
 class CheckedToken(AccessToken):
-    """One that was checked here: its subject is what people are known by on our pages."""
+    """One that was checked here: its subject is what people are known by on our pages.
+
+    `approves_by` are the claims that approvers go by, as far as it has them.
+    """
+
+    approves_by: tuple[str, ...] = ()
+    issued_at: datetime
 
 
 class Verifier(Protocol):
@@ -84,6 +92,8 @@ class IssuerTokens:
             resource=self.resource.url,
             subject=verified.subject,
             claims={"iss": verified.issuer},
+            approves_by=verified.claims,
+            issued_at=verified.issued_at,
         )
 
     async def _verified(self, text: str, *, sender: str) -> Verified:
@@ -122,7 +132,7 @@ def subject_of(token: AccessToken, identity: Identity, *, issuer: str) -> Subjec
         issuer=str(claims.get("iss") or issuer), subject=token.subject, client_id=token.client_id
     )
     if isinstance(token, CheckedToken):
-        return subject
+        return replace(subject, claims=token.approves_by, issued_at=token.issued_at)
     return identity.as_on_our_pages(subject, claims)
 
 

@@ -43,7 +43,7 @@ class KeyScope(StrEnum):
     TOKENS = "tokens"  # be told the token of an account, beside asking
     REFUND = "refund"  # give back what was paid, beside asking
     APPROVE = "approve"  # answer forms and confirmations of the owners that it names
-    OPERATE = "operate"  # read what providers sent, and take it once more
+    OPERATE = "operate"  # read, and take or send again, what came from providers and went out
 
 
 _ALONE: Final = {

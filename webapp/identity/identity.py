@@ -7,6 +7,7 @@ with nothing: a person is a subject of an issuer, or this machine's own user.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -39,6 +40,8 @@ class Subject:
     issuer: str
     subject: str | None
     client_id: str
+    claims: tuple[str, ...] = ()  # that approvers go by
+    issued_at: datetime | None = None  # when the issuer said so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,9 @@ class Caller:
     by_code: bool = False
     is_client_verified: bool = False
     is_user: bool = False  # one of the application's own, for whom no tool asks
+    name: str | None = None  # what is known of them, as whoever decides for them is told
+    claims: tuple[str, ...] = ()  # that approvers go by
+    issued_at: datetime | None = None  # when their issuer said so
 
     @property
     def is_anonymous(self) -> bool:
@@ -221,6 +227,7 @@ class Identity:
             client="",
             by_code=users.who is None,
             is_user=True,
+            name=user,
         )
 
     def sender(self, scope: Mapping[str, Any], *, subject: Subject | None) -> Sender | None:
@@ -328,7 +335,13 @@ class Identity:
                 "issuer).",
             )
         owner = self._owners.tag(issuer=subject.issuer, subject=subject.subject)
-        known = Caller(owner=owner, client=subject.client_id)
+        known = Caller(
+            owner=owner,
+            client=subject.client_id,
+            name=subject.subject,
+            claims=subject.claims,
+            issued_at=subject.issued_at,
+        )
         if subject.issuer == self._rules.issuer:
             return known
         if self._rules.binds_by_code:

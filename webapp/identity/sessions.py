@@ -41,7 +41,10 @@ _PATH = re.compile(r"/(?!/)[\x21\x23-\x5b\x5d-\x7e]*")
 
 
 class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
-    """Who signed in in this browser; the id says nothing and opens nothing."""
+    """Who signed in in this browser; the id says nothing and opens nothing.
+
+    `claims` are what the issuer said of them then, as far as approvers go by it.
+    """
 
     id: str
     issuer: str
@@ -49,6 +52,7 @@ class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     signed_in_at: datetime
     seen_at: datetime
+    claims: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return "Session(***)"
@@ -113,6 +117,7 @@ class Sessions:
             label=signed_in.label,
             signed_in_at=now,
             seen_at=now,
+            claims=signed_in.claims,
         )
 
     def set_cookie(self, session: BrowserSession) -> str:

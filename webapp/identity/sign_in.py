@@ -46,6 +46,8 @@ class SigningIn:
         issuer: Issuer,
         client: Client,
         claim: tuple[str, ...],
+        scopes: tuple[str, ...] = (),
+        wanted: frozenset[tuple[str, str]] = frozenset(),
         public_url: str,
         outbound: Outbound,
         sessions: Sessions,
@@ -56,7 +58,11 @@ class SigningIn:
         self.form_targets = ("https:",) if issuer.url.startswith("https:") else ("http:", "https:")
         self._issuer = issuer
         self._signin = SignIn(
-            client=client, redirect_uri=public_url.rstrip("/") + CALLBACK_PATH, claim=claim
+            client=client,
+            redirect_uri=public_url.rstrip("/") + CALLBACK_PATH,
+            claim=claim,
+            scopes=scopes,
+            wanted=wanted,
         )
         self._outbound = outbound
         self._sessions = sessions

@@ -49,10 +49,11 @@ class PageKind:
 
     async def complete(
         self, elicitation: Elicitation, answer: Json, proof: Proof, *, ticks: Collection[str] = ()
-    ) -> Completion:
+    ) -> Elicitation:
         """The person has answered; `ticks` are the boxes of the page beside it.
 
-        For `Kinds.complete` alone, which has plugins hear of it first.
+        Returns what ended the question, which may be something else that was first. For
+        `Kinds.complete` alone, which has plugins hear the answer before.
         """
 
         async def also(accepted: Elicitation) -> Sequence[Value]:
@@ -60,9 +61,10 @@ class PageKind:
 
         id = elicitation.id
         done = await complete_elicitation(self._elicitations, id, answer, proof, also=also)
+        ended = await self._elicitations.as_remembered(id) or elicitation
         if done is Completion.ACCEPTED:
-            self.log(await self._elicitations.as_remembered(id) or elicitation, ticks)
-        return done
+            self.log(ended, ticks)
+        return ended
 
     async def written_with(
         self, accepted: Elicitation, answer: Json, ticks: Collection[str]
@@ -98,7 +100,23 @@ def has_rules(elicitation: Elicitation) -> bool:
     return bool(terms_in(elicitation).get("has_rules"))
 
 
+def approver_of(elicitation: Elicitation) -> str | None:
+    """Who decides it, where that is not whoever was asked."""
+    return _term(elicitation, "approver")
+
+
+def asker_of(elicitation: Elicitation) -> str | None:
+    """What whoever decides it is told of who asked."""
+    return _term(elicitation, "asker")
+
+
 def arguments_in(elicitation: Elicitation) -> Json:
     """What a yes to it is about, as a form shows it."""
     fits = traits_of(elicitation.kind).fits_client_form
     return terms_in(elicitation).get("arguments") if fits else None
+
+
+def _term(elicitation: Elicitation, name: str) -> str | None:
+    if not traits_of(elicitation.kind).is_anothers:
+        return None
+    return cast("str | None", terms_in(elicitation).get(name))

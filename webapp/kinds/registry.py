@@ -1,18 +1,19 @@
 """The kinds of question that this server can carry out, each built once, in sight."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flows.elicitation.proof import Proof
-from flows.elicitation.states import Completion, Elicitation, Json
+from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.traits import Traits, traits_of
 from flows.errors import InvalidAnswer
 from flows.hooks import HookRefused
 from flows.oauth.provider import Client
-from flows.schema.schema import Fault, Schema, check
+from flows.schema.schema import Fault, check
 from webapp.elicitations.plugins import Plugins, is_heard
 from webapp.elicitations.question_kind import QuestionKind
+from webapp.kinds.decision import Decisions
 from webapp.kinds.gate import Gates
 from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.kinds.quotas import Quotas
@@ -31,6 +32,7 @@ class Kinds:
     secrets: SecretPage
     forms: PageKind
     gates: Gates
+    decisions: Decisions
     policies: Quotas
     plugins: Plugins
     rules: Rules
@@ -47,34 +49,51 @@ class Kinds:
         kind = self._by_name()[name]
         return kind if isinstance(kind, PageKind) else None
 
-    async def complete(
+    def complete(
         self, asked: Elicitation, answer: Json, proof: Proof, *, ticks: Collection[str] = ()
-    ) -> Completion:
+    ) -> Awaitable[Elicitation]:
         """What our page takes the answer of was answered, and the answer fits its schema and rules.
 
-        Raises InvalidAnswer where a plugin refuses it: nothing is settled then.
+        Gives what ended the question. Raises InvalidAnswer where a plugin refuses it, which settles
+        nothing.
         """
         kind = self.on_page(asked.kind)
         assert kind is not None, asked.kind
-        if self.plugins.hear_answers and is_heard(asked.kind) and not asked.status.is_final:
-            answer = await self._heard(asked, answer, proof, kind.schema(asked))
-        return await kind.complete(asked, answer, proof, ticks=ticks)
+        if self.plugins.hear_answers:
+            return self._completed(kind, asked, answer, proof, ticks=ticks)
+        return kind.complete(asked, answer, proof, ticks=ticks)
 
-    async def _heard(
-        self, asked: Elicitation, answer: Json, proof: Proof, schema: Schema[Any]
-    ) -> Json:
+    async def heard(self, asked: Elicitation, answer: Json, proof: Proof, *, by: PageKind) -> Json:
+        """What plugins leave of an answer that was verified. Raises InvalidAnswer."""
+        if not is_heard(asked.kind) or asked.status.is_final:
+            return answer
+        schema = by.schema(asked)
+
         async def verify(content: Json) -> None:
             faults: Sequence[Fault] = check(schema, content)
             if not faults and content != answer and has_rules(asked):
                 faults = await self.rules.faults(asked, content)
             if faults:
-                raise InvalidAnswer([(fault.path, fault.message) for fault in faults])
+                details = [(fault.path, fault.message) for fault in faults]
+                raise InvalidAnswer(details, elicitation_id=asked.id)
 
         try:
             return await self.plugins.answering(asked, answer, proof, schema=schema, verify=verify)
         except HookRefused as refused:
             details = [(refused.field or "", str(refused))]
             raise InvalidAnswer(details, elicitation_id=asked.id) from refused
+
+    async def _completed(
+        self,
+        kind: PageKind,
+        asked: Elicitation,
+        answer: Json,
+        proof: Proof,
+        *,
+        ticks: Collection[str],
+    ) -> Elicitation:
+        left = await self.heard(asked, answer, proof, by=kind)
+        return await kind.complete(asked, left, proof, ticks=ticks)
 
     def client(self, elicitation: Elicitation) -> Client | None:
         """Ours at the provider of an account that it is about."""
@@ -93,6 +112,7 @@ class Kinds:
             "form": self.forms,
             "confirm": self.forms,
             "gate": self.gates,
+            "decision": self.decisions,
             **self.others,
         }
 

@@ -68,13 +68,20 @@ async def acted(call: Leg, asked: Elicitation, action: str, content: object) -> 
             return None
 
 
-async def answered(call: Leg, asked: Elicitation, content: object) -> Elicitation:
-    """The client's yes: it settles the question, or ends it where it does not fit."""
+async def answered(
+    call: Leg, asked: Elicitation, content: object, *, ends: bool = True
+) -> Elicitation:
+    """The client's yes: it settles the question; where it does not fit, it ends it if it `ends`."""
     if call.now >= asked.expires_at:  # the sweeper is not there yet
         return await call.elicitations.end(asked, Status.EXPIRED)
-    faults = await _completed(call, asked, content)
+    given, faults = _read(call, asked, content)
     if not faults:
-        return await call.elicitations.as_remembered(asked.id) or asked
+        try:
+            return await call.kinds.complete(asked, given, InClient())
+        except InvalidAnswer as refused:
+            faults = [Fault(**detail) for detail in refused.details]
+    if not ends:
+        return asked
     ended = await call.elicitations.end(asked, Status.FAILED, why=DOES_NOT_FIT)
     if ended.why == DOES_NOT_FIT:
         call.faults[asked.id] = faults
@@ -86,8 +93,8 @@ async def acted_late(call: Leg, asked: Elicitation, action: str, content: object
 
     What does not fit is left to that call, which can say where and why.
     """
-    if action == "accept" and call.now < asked.expires_at:
-        await _completed(call, asked, content)
+    if action == "accept":
+        await answered(call, asked, content, ends=False)
     else:
         await acted(call, asked, action, content)
 
@@ -96,17 +103,6 @@ async def agreed(call: Leg, asked: Elicitation) -> Elicitation:
     """The person goes to the link, and the tool waits for no more than that."""
     await complete_elicitation(call.elicitations, asked.id, {}, InClient())
     return await call.elicitations.as_remembered(asked.id) or asked
-
-
-async def _completed(call: Leg, asked: Elicitation, content: object) -> Sequence[Fault]:
-    """Settle the question with it, unless something does not fit, which it returns."""
-    given, faults = _read(call, asked, content)
-    if not faults:
-        try:
-            await call.kinds.complete(asked, given, InClient())
-        except InvalidAnswer as refused:
-            return [Fault(**detail) for detail in refused.details]
-    return faults
 
 
 def _read(call: Leg, asked: Elicitation, content: object) -> tuple[Json, Sequence[Fault]]:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 
 from flows.elicitation.proof import ByModel
 from flows.elicitation.run import Called, Run
-from flows.elicitation.states import Elicitation, Json, Status, checked_content
+from flows.elicitation.states import Elicitation, Json, checked_content
 from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, InvalidAnswer, NotAllowed, NotPossible
 from flows.schema.schema import check
@@ -148,7 +148,7 @@ class ResultTool:
         if action != "wait" and asked.status.is_final:
             raise NotAllowed(f"It is over already: {asked.status}. Action wait gives the result.")
         if action == "decline":
-            await self._service.elicitations.end(asked, Status.DECLINED)
+            await self._service.elicitations.end(asked, asked.no_of_asker)
         elif action == "wait" and given.get("content") is not None:
             await self._answer(asked, cast("Json", given["content"]))
         if self._is_wiped(found.run):

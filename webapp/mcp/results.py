@@ -14,6 +14,7 @@ from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, Expired, InvalidAnswer, NobodyAsked, NotAccepted
 from flows.kinds.form import on_the_wire
 from webapp.calls.presenter import PresentedQuestion, Prompt
+from webapp.kinds.page_kind import approver_of
 from webapp.logs.masking import masked, masked_in_short
 from webapp.payments.verification import ON_ITS_WAY
 
@@ -44,6 +45,9 @@ def link_result(
     opening = f"{REQUIRES_INPUT}: the person has to do something in a browser."
     if all(part.is_out for part in parts):
         opening = "Still waiting for the person."
+    approvers = [approver_of(part.shown.elicitation) for part in parts]
+    if None not in approvers:
+        opening = f"Waiting for {' and '.join(map(str, dict.fromkeys(approvers)))}."
     if all(part.shown.elicitation.progress == ON_ITS_WAY for part in parts):
         opening = "Still waiting, and not for the person."
     nobody = _nobody_asked(parts)
@@ -81,6 +85,13 @@ def _link_text(shown: PresentedQuestion) -> str:
             "the link.\nIt is waited for until "
             f"{shown.elicitation.expires_at:%H:%M} UTC, and kept if it arrives later."
         )
+    if (approver := approver_of(shown.elicitation)) is not None:
+        return (
+            f"What for: {shown.elicitation.asked.message}\n"
+            f"{approver} decides, who are other people and may take days. Nobody here can answer "
+            f"for them. The person may follow it, or withdraw it: {shown.url}\n"
+            f"It waits until {shown.elicitation.expires_at:%Y-%m-%d %H:%M} UTC."
+        )
     return (
         f"What for: {shown.elicitation.asked.message}\n"
         f"Show the person this link, whole and unchanged: {shown.url}\n{_with_user_code(shown)}"
@@ -109,7 +120,8 @@ def form_result(part: Prompt, *, protocol_version: str, is_error: bool) -> Resul
 
 
 def _when(parts: Sequence[Prompt]) -> str:
-    if all(part.shown.elicitation.progress == ON_ITS_WAY for part in parts):
+    asked = [part.shown.elicitation for part in parts]
+    if all(one.progress == ON_ITS_WAY or approver_of(one) is not None for one in asked):
         return "Later"
     return "When they say that they are done"
 
@@ -124,7 +136,7 @@ def _with_user_code(shown: PresentedQuestion) -> str:
 
 
 def _facts(shown: PresentedQuestion, *, has_result_tool: bool) -> dict[str, Any]:
-    elicitation = shown.elicitation
+    elicitation, approver = shown.elicitation, approver_of(shown.elicitation)
     by_tool = f", or {_HOW_TO_WAIT}" if has_result_tool else ""
     return {
         "elicitId": elicitation.id,
@@ -139,7 +151,10 @@ def _facts(shown: PresentedQuestion, *, has_result_tool: bool) -> dict[str, Any]
         "expiresAt": elicitation.expires_at.isoformat(),
         "instructions": (
             f"Show the link to the person; call the same tool again when done{by_tool}."
+            if approver is None
+            else f"Waiting for {approver}; call the same tool again later{by_tool}."
         ),
+        **({} if approver is None else {"approver": approver}),
     }
 
 

@@ -1,12 +1,14 @@
 """The bodies of tasks: which of them run in this process, and what came of them.
 
 What could go wrong: a body whose result nobody keeps is run again at the next look. So whatever it
-comes to is kept under its run, an error as well; but not that the store was away. Or a client that
-sets more going than this process can bear.
+comes to is kept under its run, an error as well; but not that the store was away. What is too long
+for a record stays in this process, for a client that comes for it soon. Or a client that sets more
+going than this process can bear.
 """
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -28,9 +30,11 @@ from webapp.records.ids import owner_of
 from webapp.service import Service
 
 AT_WORK_AT_MOST: Final = 20  # bodies of one owner's tasks, in this process
+LONG_BYTES_AT_MOST: Final = 16 * 1024 * 1024  # of all results that are too long for a record
 _TOO_LONG = (
-    "The tool is done, but its result has {size} bytes, and {limit} at most are kept for a task. "
-    "Call it for less at once, or without a task."
+    "The tool is done, but its result had {size} bytes, and is here no more: of one that nobody "
+    "comes for soon, {limit} bytes at most are kept. Call the tool for less at once, or without a "
+    "task."
 )
 _ASKS_ITSELF = (
     "This tool asks its client by requests of its own, which no task can carry. Call it without a "
@@ -70,6 +74,11 @@ class TaskLegs:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._at_work: dict[str, AtWork] = {}
+        self._long = OrderedDict[str, str]()
+
+    def long_result(self, run_id: str) -> str | None:
+        """The result of a body of this process that was too long for a record, if it is here."""
+        return self._long.get(run_id)
 
     def of(self, run_id: str) -> AtWork | None:
         return self._at_work.get(run_id)
@@ -109,9 +118,15 @@ class TaskLegs:
         size = len(encode(text))
         if size > RESULT_BYTES_AT_MOST:
             why = _TOO_LONG.format(size=size, limit=RESULT_BYTES_AT_MOST)
-            _log.warning("task.result_not_kept", extra={"run": call.run.value.id, "bytes": size})
+            self._hold(call.run.value.id, text)
             text = encode(_error(why)).decode()
         await call.keep(text)
+
+    def _hold(self, run_id: str, text: str) -> None:
+        self._long[run_id] = text
+        while sum(map(len, self._long.values())) > LONG_BYTES_AT_MOST:
+            gone, _ = self._long.popitem(last=False)
+            _log.warning("task.result_not_kept", extra={"run": gone})
 
 
 def _result_of(came_of_it: HandlerResult | Exception) -> Result:

@@ -34,6 +34,12 @@ class TaskState:
     run: Run
     asked: Sequence[tuple[int, Elicitation]]
     now: datetime
+    long_result: str | None = None  # for which the run has only an excuse
+
+    @property
+    def result(self) -> str:
+        """What it came to, as JSON."""
+        return self.long_result or self.run.result or ""
 
     @property
     def is_over(self) -> bool:
@@ -65,10 +71,9 @@ class TaskState:
         if run.is_cancelled:
             return "cancelled"
         if self.is_over:
-            text = run.result or ""
-            fails = _FAULT in text and fault_of(json.loads(text)) is not None
+            fails = _FAULT in self.result and fault_of(json.loads(self.result)) is not None
             if protocol_version < MODERN:  # where a tool's own error is a failure as well
-                fails = fails or is_error(text)
+                fails = fails or is_error(self.result)
             return "failed" if fails else "completed"
         return "input_required" if self.open else "working"
 

@@ -33,7 +33,6 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from webapp.calls.delivery import is_taken_back
 from webapp.calls.presenter import Presenter, name_at
-from webapp.calls.run import is_short
 from webapp.calls.running import Later
 from webapp.http.connection import ClientConnection
 from webapp.identity.identity import Caller
@@ -128,9 +127,9 @@ class Tasks:
         The same call made again, while that one goes on, is the same task.
         """
         call = leg.call
-        if not is_short(call.tool.arguments):
-            _refuse("The arguments are too long to be kept for a task. Call the tool without one.")
         run = await call.run.load()
+        if not call.run.can_go_on:
+            _refuse("The arguments are too long to be kept for a task. Call the tool without one.")
         if run.finished_at is None and self._legs.of(run.id) is None:
             if self._legs.is_full(run.owner):
                 _refuse("Too many of your tasks are at work. Wait for some of them to end.")
@@ -167,7 +166,9 @@ class Tasks:
     async def _get(self, request: TaskRequest) -> Result:
         state = await self._state(request)
         if not (state.is_over or state.open):
-            await self._look_in(request, state)
+            at_work = await self._go_on(request, state)
+            if at_work is not None:
+                await asyncio.wait({at_work.task}, timeout=AT_ONCE_SECONDS)
             state = await self._state(request)
         status = state.status(request.version)
         told = state.told(request.version, status=status, message=self._message(state, request))
@@ -191,13 +192,15 @@ class Tasks:
         while not (state := await self._state(request)).is_over:
             if self._service.is_draining:
                 raise MCPError(types.INTERNAL_ERROR, "The server restarts. Ask for this again.")
-            run_id = state.run.id
-            at_work = self._legs.of(run_id)
-            if at_work is not None and (is_outrun or not at_work.holds):
+            at_work = self._legs.of(state.run.id)
+            if at_work is None and not state.open:
+                at_work = await self._go_on(request, state)
+            is_held = at_work is not None and at_work.holds
+            if at_work is not None and (is_outrun or not is_held):
                 await asyncio.wait({at_work.task})
                 is_outrun = False
-            elif at_work is None and (is_outrun or state.is_taken):
-                await self._changes(run_id)  # another process has it
+            elif is_outrun or not state.open:
+                await self._changes(state.run.id)  # another process has it
                 is_outrun = False
             else:
                 answer = await self._held(state, request)
@@ -276,15 +279,14 @@ class Tasks:
             return {"resultType": "complete"}
         return state.told(request.version, status="cancelled")
 
-    async def _look_in(self, request: TaskRequest, state: TaskState) -> None:
-        """Have the body go on, if it can, and give it a moment."""
+    async def _go_on(self, request: TaskRequest, state: TaskState) -> AtWork | None:
+        """Have the body go on, if it can; what is at work here."""
         at_work = self._legs.of(state.run.id)
-        if at_work is None and self._may_go_on(state):
-            presenter = self._presenter(request.declared, request.caller)
-            leg = await self._leg(request, state.run, TaskLeg(presents=lambda _: presenter))
-            at_work = None if leg is None else self._begin(leg)
-        if at_work is not None:
-            await asyncio.wait({at_work.task}, timeout=AT_ONCE_SECONDS)
+        if at_work is not None or not self._may_go_on(state):
+            return at_work
+        presenter = self._presenter(request.declared, request.caller)
+        leg = await self._leg(request, state.run, TaskLeg(presents=lambda _: presenter))
+        return None if leg is None else self._begin(leg)
 
     def _may_go_on(self, state: TaskState) -> bool:
         if state.is_taken or self._service.is_draining:
@@ -335,7 +337,7 @@ class Tasks:
         if leg is not None:
             leg.call.give_again(run, run.result)
             service.bodies.deliver(leg.call, request.wire, later=request.later)
-        return in_revision(json.loads(run.result), request.version)
+        return in_revision(json.loads(state.result), request.version)
 
     async def _input_requests(self, state: TaskState, request: TaskRequest) -> dict[str, Any]:
         """What the client is to ask, by names that no other question of the task has."""
@@ -345,7 +347,6 @@ class Tasks:
         for n, one in state.open:
             if one.id not in self._first_shown:
                 _keep(self._first_shown, one.id, state.now)
-                presenter.client.sent(one)
             asked[_key(n, one)] = presenter.request(self._service, one, url=self._link(one))
         return asked
 
@@ -368,7 +369,8 @@ class Tasks:
         elicitations = self._service.elicitations
         found = [await elicitations.get(asking.elicitation_id) for asking in run.asked]
         asked = [(n, one) for n, one in enumerate(found) if one is not None]
-        state = TaskState(run=run, asked=asked, now=self._service.clock())
+        long_result = self._legs.long_result(run.id)
+        state = TaskState(run=run, asked=asked, now=self._service.clock(), long_result=long_result)
         if state.is_gone:
             raise _unknown()
         return state

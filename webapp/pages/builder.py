@@ -18,7 +18,7 @@ from flows.elicitation.traits import PageName, traits_of
 from flows.oauth.connection import Connection
 from flows.payments.session import kept_of, terms_of
 from webapp.oauth.clients import is_at_sandbox
-from webapp.pages.builder_forms import done_view, start_view
+from webapp.pages.builder_forms import decided_view, done_view, start_view, waiting_view
 from webapp.pages.builder_payments import view_of
 from webapp.pages.form import PageForm
 from webapp.pages.locale import price_in
@@ -95,6 +95,8 @@ class PageBuilder:
     async def ended(self) -> View | None:
         """What became of it; None while it is going on."""
         status = self._elicitation.status
+        if self._page == "decision":
+            return decided_view(self._elicitation, now=self._now)
         if status is Status.ACCEPTED:
             return await self._done()
         if not status.is_final and self._now >= self._elicitation.expires_at:
@@ -123,6 +125,9 @@ class PageBuilder:
                 return self._start_payment()
             case "url":
                 return self._start_url()
+            case "decision":
+                live = {"live_url": f"{self._here}/live", "here_url": self._here}
+                return waiting_view(self._elicitation, {**self._common(), **live})
             case _:
                 return self.start_typed()
 

@@ -3,20 +3,24 @@
 import json
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
-from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
-from webapp.kinds.page_kind import arguments_in, terms_in
+from webapp.kinds.page_kind import approver_of, arguments_in, terms_in
 from webapp.kinds.registry import Kinds
 from webapp.pages.form import PageForm, form_of
 from webapp.pages.renderer import PILED_MARKS
 from webapp.pages.views import View
 from webapp.pages.views_forms import (
     Argument,
+    Decided,
+    Decision,
     DoneForm,
     DoneSecret,
     StartConfirm,
+    StartDecision,
     StartForm,
     StartSecret,
 )
@@ -61,6 +65,45 @@ def done_view(elicitation: Elicitation, kinds: Kinds) -> View:
     if page == "secret":
         return DoneSecret(server=server, kept=kinds.secrets.name(elicitation) is not None)
     return DoneForm(server=server, is_approved=page != "form", is_by_model=elicitation.is_by_model)
+
+
+def waiting_view(elicitation: Elicitation, common: Mapping[str, Any]) -> View:
+    """What whoever asked sees while somebody else decides."""
+    return StartDecision(
+        **common,
+        status=elicitation.status,
+        message=elicitation.asked.message,
+        arguments=arguments_of(terms_in(elicitation).get("arguments")),
+        approver=approver_of(elicitation) or "",
+    )
+
+
+def decided_view(elicitation: Elicitation, *, now: datetime) -> View | None:
+    """How somebody else's decision came out, for whoever asked; None while it is open."""
+    decision = decision_of(elicitation, now=now)
+    if decision == "waiting":
+        return None
+    return Decided(
+        server=elicitation.asked.server,
+        approver=approver_of(elicitation) or "",
+        decision=decision,
+        reason=elicitation.why if decision == "declined" else None,
+    )
+
+
+def decision_of(elicitation: Elicitation, *, now: datetime) -> Decision:
+    """How it stands with what somebody else decides."""
+    match elicitation.status:
+        case Status.ACCEPTED:
+            return "approved"
+        case Status.DECLINED:
+            return "declined"
+        case Status.EXPIRED:
+            return "expired"
+        case status if status.is_final:
+            return "withdrawn"
+        case _:
+            return "expired" if now >= elicitation.expires_at else "waiting"
 
 
 def arguments_of(arguments: Json, *, in_a_line: bool = False) -> tuple[Argument, ...]:

@@ -1,10 +1,12 @@
 """The pages on which a person answers: a secret, a form, a yes; and what they say afterwards."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from webapp.pages.form import PageForm
 from webapp.pages.views import Asking, View
+
+Decision = Literal["waiting", "approved", "declined", "withdrawn", "expired"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +70,29 @@ class DoneForm(View):
     template: ClassVar[str] = "done_form.html"
     is_approved: bool
     is_by_model: bool = False  # the person was not the one who answered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartDecision(Asking):
+    """Somebody else decides, and whoever asked looks on; `decline_action` withdraws it.
+
+    The page moves on by itself, as every `Live` one.
+    """
+
+    template: ClassVar[str] = "start_decision.html"
+    message: str
+    arguments: tuple[Argument, ...]
+    approver: str
+    status: str
+    live_url: str
+    here_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided(View):
+    """How it came out, for whoever asked; a no may have a `reason`, in the words of who decided."""
+
+    template: ClassVar[str] = "decided.html"
+    approver: str
+    decision: Decision
+    reason: str | None = None

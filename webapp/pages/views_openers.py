@@ -10,7 +10,8 @@ from typing import ClassVar, Literal
 from flows.elicitation.traits import PageName
 from webapp.pages.views import Live, View
 
-Theirs = Literal["connections", "payments"]  # what is shown only to the person that it belongs to
+# What is shown only to the person that it belongs to.
+Theirs = Literal["connections", "payments", "inbox"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

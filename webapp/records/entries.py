@@ -8,7 +8,7 @@ refresh or a note changes no word.
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Generic, Protocol, TypeVar, cast
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,7 +34,8 @@ _WORDS: Final[Mapping[str, str]] = {
 class Entry(Struct, frozen=True, array_like=True):
     """What happened to one row of an owner's; `about` is its id without the owner's tag.
 
-    `proof` is what an answer was believed for, `digest` that of all the person was shown.
+    `proof` is what an answer was believed for, `digest` that of all the person was shown. `by` is
+    the operator, whose commands did it, or who decided it for the owner.
     """
 
     kind: str
@@ -66,6 +67,14 @@ class Audited(Protocol):
 AuditedT = TypeVar("AuditedT", bound=Audited)
 
 
+class Move(NamedTuple, Generic[AuditedT]):
+    """A row comes to another word than `former`, by being written with this value."""
+
+    value: AuditedT
+    former: str | None
+    entry: Entry
+
+
 class Words(Generic[AuditedT]):
     """At which word and version this process knew rows last."""
 
@@ -80,17 +89,21 @@ class Words(Generic[AuditedT]):
         self._stored = stored
         self._known: OrderedDict[tuple[str, str], tuple[int, str]] = OrderedDict()
 
-    async def moved(self, values: Sequence[AuditedT]) -> list[Entry]:
-        """An entry for each that comes to another word by being written."""
-        found = list[Entry]()
+    async def moved(self, values: Sequence[AuditedT]) -> list[Move[AuditedT]]:
+        """Those that come to another word by being written."""
+        found = list[Move[AuditedT]]()
         for value in values:
             kind = self._kinds[cast("type[Struct]", type(value))]
             if kind not in _AUDITED or value.owner == SERVICE:
                 continue
             word = word_of(kind, value)
-            if word is not None and word != await self._former(value, kind):
+            if word is None:
+                continue
+            former = await self._former(value, kind)
+            if word != former:
                 about = value.id.removeprefix(value.owner)
-                found.append(_entry(value, Entry(kind=kind, what=word, about=about)))
+                entry = _entry(value, Entry(kind=kind, what=word, about=about))
+                found.append(Move(value, former, entry))
         return found
 
     def remember(self, value: AuditedT, *, version: int) -> None:
@@ -124,7 +137,8 @@ def word_of(kind: str, value: object) -> str | None:
             return "accepted late"
         return _WORDS.get(value.status, value.status.value)
     if isinstance(value, Payment):
-        if value.is_part_refunded:
+        is_claimed = value.status is ReceiptStatus.DISPUTED
+        if value.is_part_refunded and not is_claimed:
             return f"refunded in part: {value.refunded_price}"
         return _WORDS.get(value.status, value.status.value)
     if kind == "secret":
@@ -136,8 +150,10 @@ def word_of(kind: str, value: object) -> str | None:
 def _entry(value: object, entry: Entry) -> Entry:
     """The entry with what is told of such a row."""
     if isinstance(value, Elicitation):
-        by = value.settled_by if value.delivered_at is None else None
-        entry = replace(entry, proof=value.proof, why=_short(value.why), by=by)
+        by = None
+        if value.delivered_at is None:
+            by = value.settled_by if value.decided_by is None else value.decided_by.name
+        entry = replace(entry, proof=value.proof, why=_short(value.why), by=_short(by))
         if entry.what != _ASKED:
             return entry
         asked = value.asked

@@ -10,11 +10,15 @@ What could go wrong: a document that was made up. So it counts only if its list 
 signs, and its signature is by a key of this ring, or by one that the operator names.
 """
 
+import asyncio
 import hashlib
 import logging
+import os
+import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -33,6 +37,7 @@ HEAD_KIND: Final = "audit head"
 OWNERS_KIND: Final = "audit owners"
 NEWEST: Final = "newest"
 EVERY: Final = timedelta(days=1)
+_TRIED_AGAIN: Final = timedelta(hours=1)
 _LISTS_KEPT: Final = timedelta(days=3)
 _OWNERS_A_ROW: Final = 400
 _PAGE: Final = 100
@@ -75,11 +80,15 @@ class HeadDocument(Struct, frozen=True, kw_only=True):
 class Heads:
     """Makes, keeps and reads heads; one for a process."""
 
-    def __init__(self, owners: Owners, ring: Ring, chain: AuditChain) -> None:
+    def __init__(
+        self, owners: Owners, ring: Ring, chain: AuditChain, *, folders: Sequence[Path] = ()
+    ) -> None:
+        """`folders` get the document of each day."""
         self._owners = owners
         self._store = owners.store
         self._ring = ring
         self._chain = chain
+        self._folders = folders
         self._look_at: datetime | None = None  # before that there is no use in looking
 
     @property
@@ -91,14 +100,20 @@ class Heads:
         )
 
     async def make_in_time(self) -> None:
-        """The one of today, unless somebody has made it."""
+        """The one of today, unless somebody has made it; and its document, in each folder.
+
+        Raises BadHead, and OSError where a folder takes none: an hour later it tries again.
+        """
         now = self._chain.clock()
         if self._look_at is not None and now < self._look_at:
             return
+        self._look_at = now + _TRIED_AGAIN
         newest = await self.newest()
         if newest is None or newest.at + EVERY <= now:
             with suppress(Conflict):  # another process is at it
                 newest = (await self.make()).elicit_audit_head
+                _log.info("audit.head_made", extra={"number": newest.number})
+        await self._export()
         self._look_at = now + EVERY if newest is None else newest.at + EVERY
 
     async def make(self) -> HeadDocument:
@@ -142,8 +157,11 @@ class Heads:
         found = await self._store.find(SERVICE, HEAD_KIND, NEWEST)
         return None if found is None else _signed(found)
 
-    async def newest_document(self) -> HeadDocument | None:
-        """With its list; None where that is no more, or none was made. Raises BadHead."""
+    async def newest_document(self, *, key: bytes | None = None) -> HeadDocument | None:
+        """With its list; None where that is no more, or none was made. Raises BadHead.
+
+        It may be signed by that key as well, of a secret that has gone.
+        """
         signed = await self.newest()
         if signed is None or signed.at + _LISTS_KEPT <= self._chain.clock():
             return None
@@ -155,8 +173,15 @@ class Heads:
                     chains += _decoded_list(record)
             after = page[-1].id
         document = HeadDocument(elicit_audit_head=signed, chains=tuple(chains))
-        self.must_be_signed(document)
+        self.must_be_signed(document, key=key if signed.key == key else None)
         return document
+
+    async def _export(self) -> None:
+        """Where another process has done so, or its list is no more, there is nothing to do."""
+        for folder in self._folders:
+            document = await self.newest_document()
+            if document is not None:
+                await asyncio.to_thread(_put_in, folder, document)
 
     def must_be_signed(self, document: HeadDocument, *, key: bytes | None = None) -> None:
         """By a key of this ring, or by that one. Raises BadHead."""
@@ -195,6 +220,23 @@ def written_document(document: HeadDocument) -> str:
     head = msgspec.json.encode(document.elicit_audit_head).decode()
     lines = ",\n".join(msgspec.json.encode(each).decode() for each in document.chains)
     return f'{{"elicit_audit_head":{head},\n"chains":[\n{lines}\n]}}\n'
+
+
+def _put_in(folder: Path, document: HeadDocument) -> None:
+    """Whole or not at all, and never over another one."""
+    head = document.elicit_audit_head
+    path = folder / f"head-{head.at:%Y%m%dT%H%M%SZ}-{head.number}.json"
+    if path.exists():
+        return
+    draft = folder / f".{path.name}.{secrets.token_hex(4)}"
+    try:
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(written_document(document))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def read_document(text: bytes) -> HeadDocument:

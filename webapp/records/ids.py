@@ -13,6 +13,7 @@ OWNER_TAG_CHARACTERS: Final = 20
 RANDOM_BYTES: Final = 12
 _TIME_BYTES = 6
 _TIME_CHARACTERS = 8
+_TIME_END = 1 << 47  # in milliseconds; its digits are never fewer than twelve till then
 
 
 class Owned(Protocol):
@@ -100,6 +101,15 @@ class RowIds:
         is_about = owner == owner_of(reference)
         tag = self._tag("hook", seller, event, size=12 if is_about else 18)
         return beside(reference if is_about else owner, tag)
+
+    def approver(self, name: str) -> str:
+        """The owner of what waits for them: nobody's tag."""
+        return self._tag("approver", name)
+
+    def inbox(self, owner: str, *, now: datetime, random: bytes) -> str:
+        """The newest first, as lists are in the order of the ids."""
+        left = _TIME_END - int(now.timestamp() * 1000)
+        return f"{owner}{left:012x}{base64.urlsafe_b64encode(random).decode()}"
 
     def client(self, owner: str, *, name: str, release: str) -> str:
         return owner + self._tag("client", name, release, size=18)

@@ -6,7 +6,7 @@ The whole value is inside the seal, its status too, so that a changed column is 
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import RECORD_KEPT, Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import Unreadable
-from webapp.records.entries import Entry, Words
+from webapp.records.entries import Entry, Move, Words
 from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
 from webapp.records.owners import Owners
 from webapp.records.seal import Row
@@ -24,6 +24,19 @@ from webapp.stores import Record
 
 if TYPE_CHECKING:
     from webapp.records.chain import AuditChain
+
+
+class Outbox(Protocol):
+    """What makes events out of changes."""
+
+    def events(self, moved: Sequence[Move[Value]]) -> Sequence[Value]:
+        """What is written beside these, of the same owner."""
+        ...
+
+    def wrote(self, values: Sequence[Value]) -> None:
+        """These were written, as they now stand."""
+        ...
+
 
 ROWS_AT_ONCE = 100
 _log = logging.getLogger(__name__)
@@ -42,6 +55,7 @@ class Rows:
         self._owners = owners
         self._store = owners.store
         self.chain: AuditChain | None = None  # where changes are told of, if they are
+        self.outbox: Outbox | None = None  # what tells others of them, if there are any
         self._words = Words[Value](KINDS, stored=self._stored)
         self.ids = RowIds(owners.pepper)
         self.longer: Mapping[type[Struct], timedelta] = {}  # than by itself is kept, or less
@@ -57,6 +71,11 @@ class Rows:
         Each is written at its version, which is the one that was read; 0: neither its id nor its
         key is taken. Raises Conflict.
         """
+        is_told = self.chain is not None or self.outbox is not None
+        moved = await self._words.moved(values) if is_told else ()
+        asked = len(values)
+        if self.outbox is not None and moved:
+            values = (*values, *self.outbox.events(moved))
         sealed = [await self._sealed(value) for value in values]
         records = tuple(
             Record(
@@ -72,16 +91,17 @@ class Rows:
             )
             for value, its_bytes in zip(values, sealed, strict=True)
         )
-        if self.chain is None:
-            await self._store.write(*records)
+        if self.chain is not None and moved:
+            await self.chain.write(values[0].owner, records, *(each.entry for each in moved))
         else:
-            if moved := await self._words.moved(values):
-                await self.chain.write(values[0].owner, records, *moved)
-            else:
-                await self._store.write(*records)
+            await self._store.write(*records)
+        if is_told:
             for value in values:
                 self._words.remember(value, version=value.version + 1)
-        return [replace(value, version=value.version + 1) for value in values]
+        written = [replace(value, version=value.version + 1) for value in values]
+        if self.outbox is not None:
+            self.outbox.wrote(written)
+        return written[:asked]
 
     def _erase_at(self, value: Value) -> datetime | None:
         longer = self.longer.get(type(value))

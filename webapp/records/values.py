@@ -120,6 +120,26 @@ class Approval(Struct, frozen=True, kw_only=True):
         return f"Approval({self.id!r}, {self.status!r})"
 
 
+class InboxItem(Struct, frozen=True, kw_only=True):
+    """That a question waits for an approver: no word of it, only where it is.
+
+    Its owner is the tag of the approver's name, and its id puts the newest first. The question says
+    itself whether it still waits; `decided` is a hint that it need not be looked at for that.
+    """
+
+    id: str
+    owner: str
+    elicitation_id: str
+    expires_at: datetime
+    erase_at: datetime
+    version: int = 0
+    status: str = "waiting"  # or decided
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self.expires_at if self.status == "waiting" else None
+
+
 class StoredWebhook(Struct, frozen=True, kw_only=True):
     """A verified webhook, as it came.
 
@@ -237,6 +257,57 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     due_at: None = None
 
 
+class OutgoingEvent(Struct, frozen=True, kw_only=True):
+    """What one address is told of one change: `facts` of its question, payment or account.
+
+    `id` has the place in which it is told (`webapp.events.outbox`), `webhook_id` is what the
+    receiver knows it by. While somebody sends it, `next_at` is when that is not believed any more.
+    """
+
+    id: str
+    owner: str
+    address: str  # its name in the settings
+    webhook_id: str
+    type: str
+    facts: Mapping[str, str | bool]
+    happened_at: datetime
+    erase_at: datetime
+    next_at: datetime
+    tries: int = 0
+    why: str | None = None  # the last try was none
+    sent_at: datetime | None = None
+    status: str = "waiting"  # or sent, or given up
+    version: int = 0
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self.next_at if self.status == "waiting" else None
+
+    @property
+    def row_key(self) -> str:
+        return self.webhook_id
+
+
+class EventAddressState(Struct, frozen=True, kw_only=True):
+    """What is known of an address that events are sent to; `ended`: it has said that it is gone.
+
+    `not_kept` is how many events were not even kept for it, as too many waited.
+    """
+
+    id: str
+    owner: str
+    ended_at: datetime | None = None
+    not_kept: int = 0
+    not_kept_at: datetime | None = None
+    version: int = 0
+    due_at: None = None
+    erase_at: datetime | None = None
+
+    @property
+    def status(self) -> str:
+        return "used" if self.ended_at is None else "ended"
+
+
 class ClientDeed(Struct, frozen=True, kw_only=True):
     """What a client did last with what it was sent in one mode, and how long that counts."""
 
@@ -293,6 +364,7 @@ Value: TypeAlias = (
     | UnresolvedPayment
     | KeptSecret
     | Approval
+    | InboxItem
     | StoredWebhook
     | EarlyEvent
     | TurnedAway
@@ -302,6 +374,8 @@ Value: TypeAlias = (
     | Check
     | ClientRecord
     | ApiKey
+    | OutgoingEvent
+    | EventAddressState
 )
 ValueT = TypeVar("ValueT", bound=Value)
 
@@ -315,6 +389,7 @@ KINDS: Mapping[type[Struct], str] = {
     UnresolvedPayment: "loose end",
     KeptSecret: "secret",
     Approval: "approval",
+    InboxItem: "inbox",
     StoredWebhook: "hook",
     EarlyEvent: "early news",
     TurnedAway: "unverified",
@@ -324,4 +399,6 @@ KINDS: Mapping[type[Struct], str] = {
     Check: "check",
     ClientRecord: "client",
     ApiKey: "api key",
+    OutgoingEvent: "event",
+    EventAddressState: "event address",
 }

@@ -18,10 +18,11 @@ from litestar.params import FromPath
 
 from flows.crypto.tokens import Purpose
 from flows.elicitation.proof import OnPage
-from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import Failed, InvalidAnswer, InvalidToken, NotAllowed, NotConfigured, NotPossible
 from flows.schema.schema import Fault, parse
+from webapp.kinds.decision import WITHDRAWN
 from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.pages.builder import PageBuilder
 from webapp.pages.form import form_of
@@ -57,6 +58,8 @@ async def show(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
 async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Begin an attempt in this browser and send it on its way, or take what was typed."""
     elicitation = await _pressed(page, token)
+    if traits_of(elicitation.kind).is_anothers:  # there is nothing to go on with
+        return see_other(f"/e/{token}")
     typed = page.service.kinds.on_page(elicitation.kind)
     if typed is not None:
         return await _take_answer(page, elicitation, typed, token=token)
@@ -86,9 +89,10 @@ async def allow(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
 
 @post("/e/{token:str}/decline", status_code=HTTPStatus.SEE_OTHER)
 async def decline(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """Say no: the tool ends, the link is dead."""
+    """Say no: the tool ends, the link is dead. What somebody else decides is withdrawn."""
     elicitation = await _pressed(page, token)
-    await page.service.elicitations.end(elicitation, Status.DECLINED)
+    why = WITHDRAWN if traits_of(elicitation.kind).is_anothers else None
+    await page.service.elicitations.end(elicitation, elicitation.no_of_asker, why=why)
     return see_other(f"/e/{token}")
 
 

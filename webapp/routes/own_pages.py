@@ -22,10 +22,13 @@ class _About(TypedDict):
     now: datetime
 
 
-async def known_viewer(page: PageRequest, *, of: Theirs) -> Viewer:
-    """Raises NotShown where it is not known who looks. The page of theirs has that very name."""
+async def known_viewer(page: PageRequest, *, of: Theirs, is_too_long_ago: bool = False) -> Viewer:
+    """Raises NotShown where it is not known who looks. The page of theirs has that very name.
+
+    `is_too_long_ago`: their sign-in counts no more for it.
+    """
     viewer = await page.viewer()
-    if viewer is not None:
+    if viewer is not None and not is_too_long_ago:
         return viewer
     view = Closed(
         server=page.answers.server,

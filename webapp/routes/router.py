@@ -21,6 +21,7 @@ from webapp.identity.users import note_request
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import provider_answers, provider_returns
 from webapp.routes.connections import connections, disconnect, keep, reconnect, switch, unshare
+from webapp.routes.decisions import approve_request, decline_request, inbox, look, revoke
 from webapp.routes.home import alive, home, ready, static
 from webapp.routes.links import allow, decline, go_on, show, show_user_code
 from webapp.routes.live import live
@@ -75,6 +76,11 @@ def routes() -> Litestar:
             reconnect,
             payments,
             request_refund,
+            inbox,
+            look,
+            approve_request,
+            decline_request,
+            revoke,
             home,
         ],
         exception_handlers={Exception: page, HTTPException: page},

@@ -18,6 +18,8 @@ from flows.errors import InvalidQuestion
 from flows.oauth.provider import OUR_PARAMETERS, PersonProbe, Provider, Revocation
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
+from webapp.identity.approvers import Approver
+from webapp.settings.approvers import read_approvers
 from webapp.settings.payment_providers import read_merchant_accounts
 from webapp.settings.toml_tables import TABLE, TYPES, converted, keys_of, tables_in
 
@@ -52,6 +54,7 @@ class Declarations:
     sellers: Mapping[str, ProviderDeclaration] = field(
         default_factory=dict[str, ProviderDeclaration]
     )
+    approvers: tuple[Approver, ...] = ()
 
 
 def load_declarations(path: Path) -> Declarations:
@@ -80,16 +83,17 @@ def read_declarations(text: str, *, source: str) -> Declarations:
     if _is_too_deep(found):
         raise BadDeclaration(["it has too many tables in one another."], source=source)
     problems = [
-        f"{key}: unknown; only [providers.NAME] and [sellers.NAME]."
+        f"{key}: unknown; only [providers.NAME], [sellers.NAME] and [approvers.NAME]."
         for key in found
-        if key not in ("providers", "sellers")
+        if key not in ("providers", "sellers", "approvers")
     ]
     problems += _secrets_in(found)
     providers = _providers(_tables(found, "providers", problems), problems)
     sellers = read_merchant_accounts(_tables(found, "sellers", problems), problems)
+    approvers = read_approvers(_tables(found, "approvers", problems), problems)
     if problems:
         raise BadDeclaration(problems, source=source)
-    return Declarations(providers=providers, sellers=sellers)
+    return Declarations(providers=providers, sellers=sellers, approvers=approvers)
 
 
 def _is_too_deep(found: Mapping[str, Any]) -> bool:

@@ -2,14 +2,16 @@
 
 import re
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 from flows.errors import InvalidQuestion
 from flows.oauth.access_token import SUBJECT_CLAIM
 from flows.oauth.provider import Client
 from flows.providers import openid
+from webapp.identity.approvers import ApprovalRules, Approver
 from webapp.identity.identity import IdentityRules
-from webapp.settings.parsers import each, matching, only, switch, words
+from webapp.settings.parsers import duration, each, matching, only, switch, words
 from webapp.settings.table import Setting, Values, rows_of, setting
 
 PROVIDER = "signin"
@@ -25,7 +27,9 @@ CLIENT_ID = Setting(
 )
 CLIENT_SECRET = Setting(name="ELICIT_ISSUER_CLIENT_SECRET", parse=str, says="its secret")
 # They say nothing where nobody signs in.
-_OF_THE_ISSUER = ("claim", "audiences", "scopes", "advertised_scopes", "introspects")
+_OF_THE_ISSUER = (
+    *("claim", "audiences", "scopes", "advertised_scopes", "introspects", "approvers_scopes"),
+)
 # A client that is told of no scope asks for none, and many issuers then give nothing.
 _ASKED_FOR = ("openid",)
 # What people say of themselves (OpenID Connect Core, 5.1, and what Microsoft adds), so that one can
@@ -40,6 +44,8 @@ _NOBODYS = frozenset(
         *("acr", "amr", "nonce", "iat", "exp", "nbf", "auth_time", "jti", "sid"),
     }
 )
+# By these nobody becomes an approver; a group or a role is given by the issuer.
+OF_PEOPLES_OWN = _NOBODYS - {"groups", "roles"}
 # Of all people of a place, so that they need another claim beside them.
 _EVERYBODYS = frozenset({"iss", "tid"})
 _NAME = re.compile(r"[A-Za-z0-9_:/.-]{1,100}")
@@ -66,11 +72,14 @@ _scopes = each(matching(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", "can be no scope (RF
 class IdentitySettings:
     """`client` is our registration at the issuer where people sign in.
 
+    `approvers` are those of `elicit.toml`.
+
     `scopes` are what an access token must have, `advertised_scopes` what clients ask for besides.
     `server_issuer` is whose the served server's own access tokens are, where they do not say.
     """
 
     client: Client | None = None
+    approvers: tuple[Approver, ...] = ()
     claim: tuple[str, ...] = setting(
         "ELICIT_SUBJECT_CLAIM",
         parse=_claim,
@@ -133,6 +142,37 @@ class IdentitySettings:
         "can run `elicit pair` or read the key file",
     )
 
+    askers_decide: bool = setting(
+        "ELICIT_APPROVERS_ASKER",
+        parse=only("may"),
+        otherwise="whoever asks never decides",
+        says="`may`: an approver decides what they asked themselves, too ([approvals]"
+        "(approvals.md)); and people may decide for whoever is known in another way, as a user of "
+        "your application for one who signs in at `ELICIT_ISSUER`",
+    )
+    decides_after_sign_in: timedelta = setting(
+        "ELICIT_APPROVERS_SIGN_IN",
+        parse=duration(timedelta(days=7), "7 days"),
+        default="1h",
+        says="how long after they signed in on our pages people decide as approvers; then they "
+        "sign in again, and what the issuer says of their groups is read anew: seconds, or `12h`, "
+        "`30m` and the like",
+    )
+    approvers_scopes: tuple[str, ...] = setting(
+        "ELICIT_APPROVERS_SCOPES",
+        parse=_scopes,
+        says="what our pages ask the issuer for beside `openid` and `profile` when people sign in, "
+        "where it tells their groups only then, such as `groups`",
+    )
+
+    @property
+    def approval(self) -> ApprovalRules:
+        return ApprovalRules(
+            approvers=self.approvers,
+            lets_askers_decide=self.askers_decide,
+            sign_in_counts_for=self.decides_after_sign_in,
+        )
+
     @property
     def issuer(self) -> str | None:
         return None if self.client is None else self.client.provider.issuer
@@ -163,6 +203,19 @@ def read_identity(values: Values) -> IdentitySettings:
     if found.scopes or found.advertised_scopes:
         return found
     return replace(found, advertised_scopes=_ASKED_FOR)
+
+
+def with_approvers(
+    found: IdentitySettings, approvers: tuple[Approver, ...], problems: list[str]
+) -> IdentitySettings:
+    """With those that a file declares; what they need and is not set goes to `problems`."""
+    problems += [
+        f"ELICIT_ISSUER: needed, as the subjects and claims of approvers.{one.name} are of people "
+        "who sign in there."
+        for one in approvers
+        if found.client is None and (one.subjects or one.claims)
+    ]
+    return replace(found, approvers=approvers)
 
 
 def _client(values: Values) -> Client | None:

@@ -59,7 +59,8 @@ def matching(pattern: str, wrong: str) -> Callable[[str], str]:
 def module_and_object(word: str) -> str:
     """What `import` and an attribute of it name."""
     module, _, name = word.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), name)):
+    is_named = all(part.isidentifier() for part in (*module.split("."), name))
+    if not is_named or module.endswith(".py"):
         raise ValueError(
             f"{word!r} does not name an object: write module:object, as in my_rules:audit (no "
             "path, no .py)."

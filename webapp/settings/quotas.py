@@ -3,11 +3,12 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 from flows.elicitation.capabilities import MODES
 from flows.question import TIMEOUT_AT_MOST
-from webapp.settings.parsers import count, duration, each, module_and_object, switch
+from webapp.settings.parsers import count, duration, each, folders, module_and_object, switch
 from webapp.settings.table import setting
 
 # What one owner has open stands in one record.
@@ -178,12 +179,33 @@ class PolicySettings:
         says="objects of yours whose hooks run as questions are asked and answered "
         "([hooks](hooks.md)), as `module:object` with commas; the first is asked first",
     )
+    keep_events: timedelta = setting(
+        "ELICIT_KEEP_EVENTS",
+        parse=duration(KEPT_AT_MOST, _FROM_A_WEEK, at_least=timedelta(days=7)),
+        default="30d",
+        says="how long an event is kept that an address of `ELICIT_EVENTS_{NAME}_URL` was told of, "
+        "as `90d` and the like, from 7 days on, as one is tried for three",
+    )
+    events_waiting: int = setting(
+        "ELICIT_EVENTS_WAITING",
+        parse=count(100_000),
+        default="10000",
+        says="how many events may wait for one address that does not take them. What happens "
+        "beyond that is not kept for it, and the log, the metrics and `elicit doctor` say so",
+    )
     audit: bool = setting(
         "ELICIT_AUDIT",
         parse=switch,
         default="0",
         says="`1`: each change of a question, a payment, an account or an approval is told of in "
         "its owner's chain, in the same write ([audit](audit.md)); `0`: none is",
+    )
+    audit_heads: tuple[Path, ...] = setting(
+        "ELICIT_AUDIT_HEADS",
+        parse=folders,
+        default="",
+        says="a folder that the head of each day is written to, where `ELICIT_AUDIT` is on: one "
+        "that those who can write to the store cannot change ([audit](audit.md))",
     )
     keep_audit: timedelta = setting(
         "ELICIT_KEEP_AUDIT",

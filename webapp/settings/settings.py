@@ -16,14 +16,15 @@ from flows.origin import is_loopback
 from flows.payments.declared.catalog import SELLERS
 from flows.payments.gateway import MerchantAccount
 from flows.providers import PROVIDERS
+from webapp.events.addresses import EventAddress
 from webapp.http.guard import Network
 from webapp.http.root_path import is_below
 from webapp.http.trusted_hosts import TrustedHost
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
-from webapp.settings import identity, payments
+from webapp.settings import events, identity, payments
 from webapp.settings.config_file import BadDeclaration, Declarations, read_declarations
-from webapp.settings.identity import IdentitySettings, read_identity
+from webapp.settings.identity import IdentitySettings, read_identity, with_approvers
 from webapp.settings.key_file import CONFIG_HOME, DATA_HOME, KeyFile, data_folder, folder_of
 from webapp.settings.parsers import (
     asks_of_payments,
@@ -86,7 +87,8 @@ CONFIG = Setting(
     name="ELICIT_CONFIG",
     parse=str,
     otherwise="`elicit-url/elicit.toml` in the configuration folder",
-    says="the file that declares further providers of accounts and payments",
+    says="the file that declares further providers of accounts and payments, and "
+    "[who approves](approvals.md)",
     names_file=True,
 )
 EXPOSE = Setting(
@@ -216,6 +218,7 @@ class Settings:
         names_file=True,
     )
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    events: tuple[EventAddress, ...] = ()
 
     @property
     def log(self) -> LogSettings:
@@ -248,6 +251,7 @@ TABLE: tuple[Setting[Any], ...] = (
     *payments.PAYMENTS,
     *rows_of(Settings).values(),
     *rows_of(PolicySettings).values(),
+    *events.EVENTS,
     *identity.IDENTITY,
     *(EXPOSE, READ_SECONDS, CONNECTIONS),
     *TELEMETRY,
@@ -283,6 +287,7 @@ def read_settings(
     ring = _ring(values, file=key_file, is_local=is_local, store=store)
     credentials = _credentials(values)
     declared = _declared(values)
+    who = with_approvers(who, declared.approvers, problems)
     settings = Settings(
         url=url,
         ring=ring or Ring([b"x" * 32]),
@@ -305,6 +310,7 @@ def read_settings(
             connections=values.read(CONNECTIONS),
         ),
         telemetry=read_telemetry(values),
+        events=events.read_events(values),
         **values.fields_of(Settings),
     )
     if not problems and not is_below(settings.root_path, settings.taken_path):
@@ -437,6 +443,7 @@ def _registered(environment: Mapping[str, str]) -> list[str]:
 def _known(environment: Mapping[str, str], declared: Declarations) -> Iterator[str]:
     """All names; of accounts also those of an author's own providers, as far as they are set."""
     yield from (row.name for row in TABLE if not row.is_of_providers)
+    yield from (row.of(n).name for n in events.names_in(environment) for row in events.EVENTS)
     for provider in (*PROVIDERS, *declared.providers, *_registered(environment)):
         yield from (row.of(provider).name for row in payments.OF_ACCOUNTS)
     for declaration in {**SELLERS, **declared.sellers}.values():

@@ -99,6 +99,13 @@ WEBHOOKS = MetricFamily(
     says="Webhooks, by what became of them. Those that could not be verified have the reason, and "
     "`not_kept` was answered 503, as the store could not be written.",
 )
+EVENTS = MetricFamily(
+    name="elicit_events_total",
+    kind="counter",
+    labels=("address", "result"),
+    says="Tries to tell the addresses of `ELICIT_EVENTS_{NAME}_URL` of an event: `sent`, `failed` "
+    "(it is tried again), `given_up`, or `not_kept`, as too many waited. See [events](events.md).",
+)
 SWEEPER_LAG = MetricFamily(
     name="elicit_sweeper_lag_seconds",
     kind="gauge",
@@ -113,7 +120,7 @@ SWEPT = MetricFamily(
 )
 COUNTED = (
     *(ASKED, OUTCOMES, WAKE, HELD, TAKEN_OVER, STORE, STORE_RESULTS, PROVIDER, PROVIDER_RESULTS),
-    *(WEBHOOKS, SWEEPER_LAG, SWEPT),
+    *(WEBHOOKS, EVENTS, SWEEPER_LAG, SWEPT),
 )
 
 # Of the store, which all processes share: told by the process that is asked, once.
@@ -148,6 +155,13 @@ UNRESOLVED_AGE = MetricFamily(
     kind="gauge",
     says="How long ago the oldest of these was found; 0 if there is none.",
 )
+EVENTS_WAITING = MetricFamily(
+    name="elicit_events_waiting",
+    kind="gauge",
+    labels=("address",),
+    says="Events that an address was not told of yet, whether they are tried again or wait for one "
+    "before them.",
+)
 DISK = MetricFamily(
     name="elicit_store_disk_free_bytes",
     kind="gauge",
@@ -159,5 +173,7 @@ LOOKED_UP = MetricFamily(
     says="When the store was last read through for the gauges above; the changes since are added. "
     "Until that is done for the first time they are left out.",
 )
-OF_THE_STORE = (READY, OPEN, UNSPENT, UNRESOLVED, UNRESOLVED_AGE, DISK, LOOKED_UP)
+OF_THE_STORE = (
+    *(READY, OPEN, UNSPENT, UNRESOLVED, UNRESOLVED_AGE, EVENTS_WAITING, DISK, LOOKED_UP),
+)
 FAMILIES = (*COUNTED, *OF_THE_STORE)

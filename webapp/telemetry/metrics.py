@@ -60,6 +60,7 @@ class Metrics(Observer):
         self._provider = _histogram(families.PROVIDER, registry)
         self._provider_results = _counter(families.PROVIDER_RESULTS, registry)
         self._webhooks = _counter(families.WEBHOOKS, registry)
+        self._events = _counter(families.EVENTS, registry)
         self._lag = _gauge(families.SWEEPER_LAG, registry)
         self._swept = _gauge(families.SWEPT, registry)
 
@@ -98,6 +99,9 @@ class Metrics(Observer):
 
     def webhook_came(self, provider: str, result: str) -> None:
         self._webhooks.labels(provider, result).inc()
+
+    def event_sent(self, address: str, result: str) -> None:
+        self._events.labels(address, result).inc()
 
     def swept(self, *, at: datetime, lag_seconds: float) -> None:
         self._lag.set(max(lag_seconds, 0.0))

@@ -37,6 +37,9 @@ class Observer:
     def webhook_came(self, provider: str, result: str) -> None:
         """A delivery was answered; what became of it, or why it was turned away."""
 
+    def event_sent(self, address: str, result: str) -> None:
+        """What became of an event out: `sent`, `failed`, `given_up` or `not_kept`."""
+
     def swept(self, *, at: datetime, lag_seconds: float) -> None:
         """The sweeper went round; the oldest of what was due had waited so long."""
 

@@ -408,6 +408,7 @@ GOES_BY = {
     "form": {"OnPage", "InClient", "NamedByAuthor", "ByModel"},
     "confirm": {"OnPage", "InClient"},
     "gate": {"OnPage", "InClient"},
+    "decision": {"ByApprover"},
     "of another version": set[str](),
 }
 PROOFS = (
@@ -419,6 +420,7 @@ PROOFS = (
     proof.TrustedCode(),
     proof.NamedByAuthor(),
     proof.ByModel(),
+    proof.ByApprover(approver="finance", person=proof.Decider(name="ann", label="Ann")),
 )
 
 

@@ -28,6 +28,7 @@ from flows.webhooks.signatures import (
     STANDARD_WEBHOOKS,
     Delivery,
     Scheme,
+    sign,
     verify,
 )
 from tests.support import signing
@@ -92,6 +93,27 @@ def test_a_key_without_prefix_or_padding_is_read_as_their_library_reads_it() -> 
             ("webhook-signature", Webhook(secret).sign("msg_1", now, BODY.decode())),
         ]
         assert received(STANDARD_WEBHOOKS, headers, secret, now=now).id == "msg_1"
+
+
+def test_what_we_sign_our_verifier_and_their_library_believe_by_each_secret() -> None:
+    now, other = datetime.now(UTC), "whsec_c2VjcmV0IHNlY3JldCBzZWNyZXQgYWdhaW4="
+    headers = sign(
+        STANDARD_WEBHOOKS, body=BODY, id="msg_1", secrets=[STANDARD_SECRET, other], now=now
+    )
+    for secret in (STANDARD_SECRET, other):
+        assert received(STANDARD_WEBHOOKS, headers, secret, now=now).id == "msg_1"
+        assert Webhook(secret).verify(BODY, dict(headers))["id"] == "evt_1"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "secret"),
+    [(STRIPE, STRIPE_SECRET), (STANDARD_WEBHOOKS, PUBLIC), (STANDARD_WEBHOOKS, "whsec_")],
+)
+def test_what_is_not_sent_so_and_what_is_no_secret_of_ours_signs_nothing(
+    scheme: Scheme, secret: str
+) -> None:
+    with pytest.raises(ValueError):
+        sign(scheme, body=BODY, id="msg_1", secrets=[secret], now=NOON)
 
 
 # Published examples

@@ -171,8 +171,40 @@ async def test_a_cancelled_question_is_over(here: AskingEnv, shop: Program) -> N
     asked = await shop.asked(PAYMENT)
     ended = await shop.post(asked["id"], "cancel")
     assert (ended.status_code, ended.json()["status"]) == (200, "cancelled")
-    assert (await shop.post(asked["id"], "cancel")).status_code == 409
     assert (await shop.post(asked["id"], "taken")).status_code == 409
+
+
+async def test_a_cancel_whose_answer_was_lost_is_sent_again(shop: Program) -> None:
+    asked = await shop.asked(URL)
+    first = await asyncio.gather(*(shop.post(asked["id"], "cancel") for _ in range(2)))
+    later = await shop.post(asked["id"], "cancel")
+    assert {each.status_code for each in (*first, later)} == {200}
+    assert {each.json()["status"] for each in (*first, later)} == {"cancelled"}
+
+
+async def test_one_wish_that_is_sent_many_times_at_once_is_asked_once(shop: Program) -> None:
+    for body in (URL, FORM, PAYMENT):
+        sent = [shop.ask(body, name=body["kind"]) for _ in range(8)]
+        answers = await asyncio.gather(*sent)
+        assert len({(each.status_code, each.json()["id"]) for each in answers}) == 1
+    others = [{**FORM, "message": f"City {number % 3}?"} for number in range(9)]
+    answers = await asyncio.gather(*(shop.ask(body, name="one of three") for body in others))
+    asked = [each.json() for each in answers if each.status_code == 201]
+    assert len(asked) == 3
+    assert len({each["id"] for each in asked}) == 1
+    assert {each.status_code for each in answers} == {201, 409}
+
+
+async def test_of_a_yes_and_a_cancel_at_once_one_counts(shop: Program) -> None:
+    asked = await shop.asked(URL)
+    yes, no = await asyncio.gather(
+        shop.post(asked["id"], "complete", {"content": {"room": 7}}),
+        shop.post(asked["id"], "cancel"),
+    )
+    told = await shop.read(asked["id"])
+    assert yes.json()["status"] == "accepted"
+    assert (told["status"], told["content"]) == ("accepted", {"room": 7})
+    assert no.status_code == 409 or told["is_late"]
 
 
 async def test_a_question_expires_and_says_so(here: AskingEnv, shop: Program) -> None:

@@ -393,6 +393,35 @@ async def test_where_all_is_well_it_is_said_what_has_to_be_registered(
     assert "it agrees with Stripe's" in told
 
 
+EVENTS = {
+    **PUBLIC,
+    "ELICIT_EVENTS_CRM_URL": "https://crm.example/hooks",
+    "ELICIT_EVENTS_CRM_SECRET": "whsec_" + "a" * 32,
+}
+
+
+@pytest.mark.parametrize("status", [200, 401])
+async def test_an_address_of_events_that_answers_anything_is_reached(
+    tmp_path: Path, httpx_mock: HTTPXMock, status: int
+) -> None:
+    alive(httpx_mock)
+    url = EVENTS["ELICIT_EVENTS_CRM_URL"]
+    httpx_mock.add_response(method="HEAD", url=url, status_code=status)
+    found = await examined(EVENTS, tmp_path)
+    assert "elicit events test crm" in told_of(found, "ok")
+
+
+async def test_an_address_of_events_that_is_not_reached_is_named_with_its_setting(
+    tmp_path: Path, httpx_mock: HTTPXMock
+) -> None:
+    alive(httpx_mock)
+    url = EVENTS["ELICIT_EVENTS_CRM_URL"]
+    httpx_mock.add_exception(httpx.ConnectError("refused"), method="HEAD", url=url)
+    told = told_of(await examined(EVENTS, tmp_path), "wrong")
+    assert "ELICIT_EVENTS_CRM_URL" in told
+    assert "ELICIT_TRUSTED_HOSTS" in told
+
+
 async def test_the_age_of_the_last_backup_is_told(tmp_path: Path) -> None:
     settings = settings_of({}, tmp_path)
 

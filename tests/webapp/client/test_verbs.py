@@ -22,6 +22,7 @@ from flows import (
 )
 from flows.payments.receipt import ReceiptStatus
 from flows.providers import github
+from tests.support.api_people import people_env
 from tests.support.asking_env import AskingEnv, asking_env
 from tests.support.by_code import letters_on
 from tests.support.living import living
@@ -380,3 +381,25 @@ async def test_it_is_light() -> None:
     process = await start(sys.executable, "-c", code, name="light")
     told = await ended(process)
     assert (told.status, told.out.strip()) == (0, "[]")
+
+
+async def test_a_person_who_signs_in_is_asked_by_their_own_token_as_it_is_by_then() -> None:
+    async with living(people_env()) as env, programs_at(env.here) as shop:
+        tokens = list[str]()
+
+        def token() -> str:
+            tokens.append(env.token("alice"))
+            return tokens[-1]
+
+        async def work(_: Elicit) -> bool:
+            return await elicit.confirm("Delete it?") and await elicit.once("delete", delete)
+
+        async def delete(_: str) -> bool:
+            return True
+
+        block = shop.begin(work, user=None, access_token=token)
+        link = await block.link()
+        alice = await env.signed_in("alice", link.url)
+        await alice.press(link.url)
+        assert await block
+        assert len(tokens) > 3

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.clock import Clock
-from webapp.http.rate_limit import Rates, TooOften, address_key
+from webapp.http.rate_limit import AtOnce, Rates, TooOften, address_key
 
 
 @pytest.fixture
@@ -118,3 +118,15 @@ def test_limits_that_limit_nothing_are_refused(clock: Clock, wrong: dict[str, An
 )
 def test_one_customer_of_a_network_is_one_key(client: object, key: str) -> None:
     assert address_key({"client": client}) == key
+
+
+def test_so_many_at_once_of_each_and_nothing_is_remembered_of_those_that_are_over() -> None:
+    some = AtOnce(2)
+    with some.one_more("a") as first, some.one_more("a") as second:
+        with some.one_more("a") as third, some.one_more("b") as other:
+            assert (first, second, third, other) == (True, True, False, True)
+        with pytest.raises(KeyError), some.one_more("c"):
+            raise KeyError
+    with some.one_more("a") as again:
+        assert again
+    assert len(some) == 0

@@ -14,7 +14,7 @@ import pytest
 
 from flows.elicitation.proof import OnPage
 from flows.elicitation.run import Called
-from flows.elicitation.states import Asked, Completion, Elicitation, Status, fall_due
+from flows.elicitation.states import Asked, Elicitation, Status, fall_due
 from flows.errors import Declined
 from flows.kinds.gate import Gate, gate_question
 from flows.question import asking
@@ -79,7 +79,7 @@ async def approved(
     async with at_the_gate(service, arguments, **about) as (task, asked):
         given = {"remember": is_wide, "all_clients": is_for_all}
         ticks = [name for name, is_ticked in given.items() if is_ticked]
-        await service.kinds.complete(asked, {}, OnPage(), ticks=ticks)
+        await service.kinds.gates.complete(asked, {}, OnPage(), ticks=ticks)
         await task
 
 
@@ -211,12 +211,12 @@ async def test_a_no_is_remembered_for_nothing(service: Service) -> None:
 async def test_it_is_written_with_the_yes_or_not_at_all(service: Service, clock: Clock) -> None:
     async with at_the_gate(service) as (_, asked):
         await service.elicitations.settle(asked.id, Status.DECLINED)
-        done = await service.kinds.complete(asked, {}, OnPage(), ticks={"remember"})
-        assert done is Completion.ALREADY_SETTLED
+        ended = await service.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"})
+        assert ended.status is Status.DECLINED
     async with at_the_gate(service) as (_, asked):
         clock.tick(minutes=6)
-        done = await service.kinds.complete(asked, {}, OnPage())
-        assert done is Completion.ALREADY_SETTLED
+        ended = await service.kinds.gates.complete(asked, {}, OnPage())
+        assert ended.status is Status.EXPIRED
     assert not await service.elicitations.store.list("approval")
 
 
@@ -242,7 +242,7 @@ async def test_a_yes_holds_for_its_call_when_its_content_is_long_wiped(
     await eventually(lambda: presenter.holds is not None)
     assert presenter.shown is not None
     asked = presenter.shown.elicitation
-    await service.kinds.complete(asked, {}, OnPage())
+    await service.kinds.gates.complete(asked, {}, OnPage())
     await task
     run_id = call.run.value.id
     await call.run.keep_open()
@@ -337,8 +337,8 @@ async def test_what_is_waited_for_is_told_by_owner(service: Service) -> None:
         assert not await service.elicitations.open_of(bob)
         async with at_the_gate(service, subject="bob") as (_, his):
             assert {one.id for one in await service.elicitations.open_of()} == {asked.id, his.id}
-            await service.kinds.complete(his, {}, OnPage())
-        await service.kinds.complete(asked, {}, OnPage())
+            await service.kinds.gates.complete(his, {}, OnPage())
+        await service.kinds.gates.complete(asked, {}, OnPage())
     assert not await service.elicitations.open_of(alice)
 
 
@@ -379,7 +379,7 @@ async def test_while_a_body_runs_under_a_yes_that_was_revoked_no_second_one_star
     task = asyncio.create_task(passes(first))
     await eventually(lambda: presenter.holds is not None)
     assert presenter.shown is not None
-    await service.kinds.complete(presenter.shown.elicitation, {}, OnPage())
+    await service.kinds.gates.complete(presenter.shown.elicitation, {}, OnPage())
     await task  # its body runs from here on
     await service.kinds.gates.approvals.clear()
     again = Holding()
@@ -402,7 +402,7 @@ async def test_the_log_says_what_was_approved_and_revoked(
     caplog.set_level(logging.INFO, logger="webapp")
     async with at_the_gate(service) as (_, asked):
         for _ in range(2):
-            await service.kinds.complete(asked, {}, OnPage(), ticks={"remember"})
+            await service.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"})
     for _ in range(2):
         await service.kinds.gates.approvals.clear()
     given, revoked = [

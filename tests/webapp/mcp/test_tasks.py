@@ -1,13 +1,35 @@
 """Tasks: a call whose person takes days holds no request, and its client looks in for it."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
+import mcp_types as types
 import pytest
 
 from flows import elicit
-from tests.support.mcp_server import server_env
-from tests.support.task_client import task_client
+from flows.elicitation.proof import OnPage
+from flows.elicitation.states import Status
+from flows.kinds.gate import GatePolicy
+from tests.support.clock import Clock
+from tests.support.mcp_server import (
+    LEGACY,
+    MODERN,
+    ServerEnv,
+    eventually,
+    new_server,
+    server_env,
+    soon,
+)
+from tests.support.task_client import DECLARED, RELATED, TASKS, Refused, task_client
+from webapp.calls.call import RESULT_BYTES_AT_MOST
+from webapp.calls.run import ARGUMENTS_BYTES_AT_MOST
+from webapp.mcp.task_state import LOOKS_AT_LEAST, LOOKS_AT_MOST
+from webapp.stores.memory import MemoryStore
+
+THREE_DAYS = timedelta(days=3)
+ACCEPT = {"action": "accept"}
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 class Shop:
@@ -26,14 +48,37 @@ class Shop:
             return f"read {page}"
 
         @server.tool()
-        async def delete() -> str:
-            return "deleted" if await elicit.confirm("Delete it all?") else "kept"
+        async def delete(note: str = "") -> str:
+            """Ask whoever may say so, who may be away over the weekend."""
+            is_yes = await elicit.confirm("Delete it all?", timeout=THREE_DAYS)
+            return "deleted" if is_yes else "kept"
 
         @server.tool()
-        async def plain(words: str = "done") -> str:
+        async def book() -> str:
+            first = await elicit.form("Your name?")
+            second = await elicit.form("How many?")
+            return f"{first} {second}"
+
+        @server.tool()
+        async def both() -> str:
+            questions = (elicit.url(f"Read {n}", f"https://shop.example/{n}") for n in (1, 2))
+            return f"{len(await elicit.together(*questions))} read"
+
+        @server.tool()
+        async def look() -> str:
+            outcome = await elicit.url("Look", "https://shop.example/", wait_for_completion=False)
+            return "looked" if outcome is not None else "nothing"
+
+        @server.tool()
+        async def plain(words: str = "done", times: int = 1) -> str:
             self.began.append("plain")
             await self.may_end.wait()
-            return words
+            return words * times
+
+        @server.tool()
+        async def breaks() -> str:
+            await elicit.confirm("Break it?")
+            raise RuntimeError("broken")
 
 
 @pytest.fixture
@@ -41,17 +86,343 @@ def shop(server: Any) -> Shop:
     return Shop(server)
 
 
+async def the_open(env: ServerEnv) -> Any:
+    """The one question that is open."""
+    (asked,) = [one for one in await env.elicitations() if not one.status.is_final]
+    return asked
+
+
+async def say_yes(env: ServerEnv) -> None:
+    """What the person does on our page."""
+    asked = await the_open(env)
+    kind = env.service.kinds.on_page(asked.kind)
+    assert kind is not None
+    await kind.complete(asked, {}, OnPage())
+
+
 @pytest.mark.every_way
-async def test_a_task_waits_for_its_person_and_then_comes_to_its_end(
-    server: Any, shop: Shop, revision: str
-) -> None:
+async def test_a_task_waits_for_its_person_and_then_comes_to_its_end(server, shop, revision):
     async with server_env(server) as env, task_client(env, revision) as client:
         task = await client.task("visit")
         waiting = await client.until(task, "input_required")
-        assert waiting["taskId"] == task
-        (asked,) = await env.elicitations()
-        assert await client.status(task) == "input_required"
-        await env.complete(env.link_of(asked))
+        asked = await the_open(env)
+        link = waiting["statusMessage"].split()[-1]
+        assert env.id_of(link) == asked.id
+        assert (await client.get(task))["status"] == "input_required"
+        assert shop.began == ["terms"]  # to look in costs no body
+        await env.complete(link)
         assert await client.text(task) == "read terms"
         assert await client.status(task) == "completed"
         assert shop.began == ["terms", "terms"]
+        assert (await env.elicitations())[0].delivered_at is not None
+
+
+@pytest.mark.every_way
+async def test_an_approval_takes_two_days_and_a_restart(library, revision):
+    clock, store = Clock(), MemoryStore()
+
+    def served() -> Any:
+        server = new_server(library)
+        Shop(server)
+        return server_env(server, store=store, clock=clock)
+
+    async with served() as env, task_client(env, revision) as client:
+        task = await client.task("delete")
+        state = await client.until(task, "input_required")
+        ttl = state["ttlMs" if client.is_modern else "ttl"] * _MILLISECOND
+        assert THREE_DAYS < ttl < THREE_DAYS + timedelta(hours=1)
+    clock.tick(days=1)
+    async with served() as env:
+        clock.tick(hours=20)
+        await say_yes(env)
+        # Its client sleeps till the morning: what the person said is not lost meanwhile.
+        clock.tick(hours=10)
+        async with task_client(env, revision) as client:
+            assert await client.text(task) == "deleted"
+            assert await client.status(task) == "completed"
+
+
+async def test_a_gate_in_a_task_is_as_patient(library, revision):
+    clock, gates = Clock(), GatePolicy(patterns=("plain",))
+    server = new_server(library)
+    shop = Shop(server)
+    async with (
+        server_env(server, gate=gates, clock=clock) as env,
+        task_client(env, revision) as client,
+    ):
+        task = await client.task("plain")
+        await client.until(task, "input_required")
+        await say_yes(env)
+        clock.tick(minutes=4)
+        assert await client.text(task) == "done"
+        assert shop.began == ["plain"]
+
+
+async def test_a_client_without_tasks_sees_nothing_of_them(server, shop, revision):
+    plain = {"elicitation": {"form": {}, "url": {}}}
+    async with server_env(server) as env, task_client(env, revision, declares=plain) as client:
+        assert "tasks" not in client.promised
+        assert TASKS not in client.promised.get("extensions", {})
+        listed = await client.request("tools/list")
+        assert all("execution" not in tool for tool in listed["tools"])
+        answer = await client.call("plain")  # though it asks for a task on the older revision
+        assert answer["content"][0]["text"] == "done"
+        missing = -32021 if client.is_modern else -32601
+        for method in ("tasks/get", "tasks/cancel"):
+            with pytest.raises(Refused) as refused:
+                await client.request(method, taskId="any")
+            assert refused.value.code == missing
+
+
+async def test_a_client_with_tasks_is_promised_them(server, shop, revision):
+    async with server_env(server) as env, task_client(env, revision) as client:
+        if client.is_modern:
+            assert client.promised["extensions"][TASKS] == {}
+            return
+        assert client.promised["tasks"] == {"cancel": {}, "requests": {"tools": {"call": {}}}}
+        listed = await client.request("tools/list")
+        assert {tool["execution"]["taskSupport"] for tool in listed["tools"]} == {"optional"}
+
+
+async def test_a_client_that_shows_no_links_gets_no_task(server, shop, revision):
+    forms = {**DECLARED, "elicitation": {}}
+    async with server_env(server) as env, task_client(env, revision, declares=forms) as client:
+        assert "tasks" not in client.promised
+        answer = await client.call("visit")
+        assert "/e/" in answer["content"][0]["text"]
+
+
+async def test_a_call_that_asks_nobody_has_its_result_at_once(server, shop):
+    async with server_env(server) as env, task_client(env, MODERN) as client:
+        answer = await client.call("plain")
+        assert answer["resultType"] == "complete"
+        assert answer["content"][0]["text"] == "done"
+
+
+async def test_a_tool_that_asks_nobody_is_a_task_where_its_client_says_so(server, shop):
+    shop.may_end.clear()
+    async with server_env(server) as env, task_client(env, LEGACY) as client:
+        task = await client.task("plain")
+        assert await client.status(task) == "working"
+        assert await client.task("plain") == task  # made again while it goes on
+        shop.may_end.set()
+        assert await client.text(task) == "done"
+        assert await client.text(task) == "done"
+        assert shop.began == ["plain"]
+        assert await client.task("plain") != task
+
+
+async def test_the_question_goes_out_beside_the_request_for_the_result(server, shop):
+    async with server_env(server) as env, task_client(env, LEGACY) as client:
+        task = await client.task("visit")
+        await client.until(task, "input_required")
+        result = asyncio.create_task(client.request("tasks/result", taskId=task))
+        asked = await soon(client.asked.get())
+        link = env.link_of(await the_open(env))
+        assert asked["mode"] == "url"
+        assert asked["_meta"][RELATED] == {"taskId": task}
+        client.answers.put_nowait(ACCEPT)
+        assert await client.status(task) == "input_required"
+        await env.complete(link)
+        told = await soon(result)
+        assert told["content"][0]["text"] == "read terms"
+        assert told["_meta"][RELATED] == {"taskId": task}
+
+
+async def test_two_that_wait_for_one_result_both_get_it(server, shop):
+    async with server_env(server) as env, task_client(env, LEGACY) as client:
+        task = await client.task("visit")
+        first = asyncio.create_task(client.request("tasks/result", taskId=task))
+        await soon(client.asked.get())
+        async with task_client(env, LEGACY) as other:
+            second = asyncio.create_task(other.request("tasks/result", taskId=task))
+            await soon(other.asked.get())
+            await env.complete(env.link_of(await the_open(env)))
+            client.answers.put_nowait(ACCEPT)
+            other.answers.put_nowait(ACCEPT)
+            for result in (first, second):
+                assert (await soon(result))["content"][0]["text"] == "read terms"
+
+
+async def test_what_a_task_asks_is_in_its_state_and_answered_by_an_update(server, shop):
+    async with server_env(server) as env, task_client(env, MODERN) as client:
+        task = await client.task("book")
+        first = (await client.get(task))["inputRequests"]
+        (request,) = first.values()
+        assert request["method"] == "elicitation/create"
+        assert request["params"]["mode"] == "form"
+        assert (await client.get(task))["inputRequests"] == first
+        done = await client.update(task, action="accept", content={"response": "Ann"})
+        assert done == {"resultType": "complete"}
+        second = (await client.until(task, "input_required"))["inputRequests"]
+        assert not first.keys() & second.keys()
+        await client.update(task, action="accept", content={"response": "2"})
+        assert await client.text(task) == "Ann 2"
+
+
+async def test_to_agree_to_a_link_only_means_to_go_there(server, shop):
+    async with server_env(server) as env, task_client(env, MODERN) as client:
+        task = await client.task("visit")
+        for _ in range(3):
+            await client.update(task, action="accept", content={"done": True})
+        assert await client.status(task) == "input_required"
+        assert (await the_open(env)).status is Status.PENDING
+        task = await client.task("look")  # whose tool waits for no more than that
+        await client.update(task, action="accept")
+        assert await client.text(task) == "looked"
+
+
+async def test_a_no_in_the_client_is_the_tasks_result(server, shop):
+    async with server_env(server) as env, task_client(env, MODERN) as client:
+        task = await client.task("visit")
+        await client.update(task, action="decline")
+        result = (await client.until(task, "completed"))["result"]
+        assert result["isError"]
+        assert "ELICITATION_DECLINED" in result["content"][0]["text"]
+
+
+async def test_a_question_that_the_client_dismissed_ends_its_task_and_stays_open(server, shop):
+    async with server_env(server) as env, task_client(env, MODERN) as client:
+        task = await client.task("visit")
+        asked = await the_open(env)
+        await client.update(task, action="cancel")
+        await client.until(task, "cancelled")
+        again = await client.task("visit")
+        assert again != task
+        assert await the_open(env) == (await env.elicitations())[-1]
+        await env.complete(env.link_of(asked))
+        assert await client.text(again) == "read terms"
+
+
+@pytest.mark.every_way
+async def test_a_cancelled_task_stays_so_and_the_same_call_goes_on(server, shop, revision):
+    async with server_env(server) as env, task_client(env, revision) as client:
+        task = await client.task("visit")
+        await client.until(task, "input_required")
+        answer = await client.cancel(task)
+        if not client.is_modern:
+            assert answer["status"] == "cancelled"
+            with pytest.raises(Refused) as refused:
+                await client.cancel(task)
+            assert refused.value.code == -32602
+            told = await client.request("tasks/result", taskId=task)
+            assert told["isError"]
+        again = await client.task("visit")
+        await client.until(again, "input_required")
+        await env.complete(env.link_of(await the_open(env)))
+        assert await client.status(task) == "cancelled"
+        assert await client.text(again) == "read terms"
+
+
+async def test_a_body_at_work_is_ended_by_a_cancel(server, shop):
+    shop.may_end.clear()
+    async with server_env(server) as env, task_client(env, LEGACY) as client:
+        task = await client.task("plain")
+        await eventually(lambda: shop.began)
+        await client.cancel(task)
+        await eventually(lambda: not len(env.service.bodies))
+        assert await client.status(task) == "cancelled"
+
+
+async def test_questions_that_are_asked_together_are_answered_one_by_one(server, shop, revision):
+    async with server_env(server) as env, task_client(env, revision) as client:
+        task = await client.task("both")
+        state = await client.until(task, "input_required")
+        if client.is_modern:
+            assert len(state["inputRequests"]) == 2
+        first, second = await env.elicitations()
+        await env.complete(env.link_of(first))
+        assert await client.status(task) == "input_required"
+        await env.complete(env.link_of(second))
+        assert await client.text(task) == "2 read"
+
+
+async def test_what_a_body_ends_with_is_told_as_its_revision_has_it(server, shop, revision):
+    async with server_env(server) as env, task_client(env, revision) as client:
+        task = await client.task("breaks")
+        await client.until(task, "input_required")
+        await say_yes(env)
+        # An error of the tool's own is a result, which the older revision calls a failure.
+        state = await client.until(task, "completed", "failed")
+        assert state["status"] == ("completed" if client.is_modern else "failed")
+        assert "breaks" in await client.text(task)
+
+
+async def test_a_question_out_of_time_ends_its_task(server, shop, revision):
+    clock = Clock()
+    async with server_env(server, clock=clock) as env, task_client(env, revision) as client:
+        task = await client.task("visit")
+        await client.until(task, "input_required")
+        clock.tick(minutes=6)
+        assert "ELICITATION_TIMEOUT" in await client.text(task)
+        clock.tick(minutes=11)
+        with pytest.raises(Refused, match="Call the tool again"):
+            await client.get(task)
+
+
+async def test_a_client_is_to_look_in_the_seldomer_the_longer_it_takes(server, shop, revision):
+    clock = Clock()
+    async with server_env(server, clock=clock) as env, task_client(env, revision) as client:
+        key = "pollIntervalMs" if client.is_modern else "pollInterval"
+        task = await client.task("delete")
+        first = (await client.until(task, "input_required"))[key] * _MILLISECOND
+        clock.tick(hours=1)
+        then = (await client.get(task))[key] * _MILLISECOND
+        assert (first, then) == (LOOKS_AT_LEAST, LOOKS_AT_MOST)
+
+
+async def test_a_result_too_long_for_a_record_is_there_for_who_comes_soon(server, shop):
+    times = RESULT_BYTES_AT_MOST // 900
+    async with server_env(server) as env, task_client(env, LEGACY) as client:
+        task = await client.task("plain", words="x" * 1000, times=times)
+        assert await client.text(task) == "x" * 1000 * times
+        assert await client.status(task) == "completed"
+        assert shop.began == ["plain"]
+
+
+async def test_a_result_too_long_for_a_record_is_told_to_be_gone_by_another_process(server, shop):
+    store, long = MemoryStore(), {"words": "x" * 1000, "times": RESULT_BYTES_AT_MOST // 900}
+    async with server_env(server, store=store) as env, task_client(env, LEGACY) as client:
+        task = await client.task("plain", **long)
+        await client.until(task, "completed")
+    another = new_server("mcp")
+    Shop(another)
+    async with server_env(another, store=store) as env, task_client(env, LEGACY) as client:
+        assert "is here no more" in await client.text(task)
+        assert await client.status(task) == "failed"
+
+
+async def test_arguments_too_long_to_be_kept_make_no_task(server, shop, revision):
+    words = "x" * ARGUMENTS_BYTES_AT_MOST
+    async with server_env(server) as env, task_client(env, revision) as client:
+        if not client.is_modern:
+            with pytest.raises(Refused, match="without one"):
+                await client.call("delete", note=words)
+            return
+        asked = await client.call("delete", note=words)
+        assert asked["resultType"] == "input_required"
+
+
+async def test_a_server_with_tasks_of_its_own_keeps_them(revision):
+    server = new_server("mcp")
+    Shop(server)
+
+    async def own(context: Any, params: Any) -> dict[str, Any]:
+        return {"taskId": params.task_id, "status": "of its own"}
+
+    server._lowlevel_server.add_request_handler("tasks/get", types.GetTaskRequestParams, own)
+    async with server_env(server) as env, task_client(env, revision) as client:
+        assert "tasks" not in client.promised
+        assert (await client.get("theirs"))["status"] == "of its own"
+        await client.call("plain")
+
+
+async def test_it_goes_on_over_a_line_that_broke(server, shop):
+    """A client that lost the answer to its call makes it again, and has the same task."""
+    async with server_env(server) as env:
+        tasks: list[str] = []
+        for _ in range(2):
+            async with task_client(env, MODERN) as client:
+                tasks.append(await client.task("visit"))
+        assert len(set(tasks)) == 1
+        assert len(await env.elicitations()) == 1

@@ -12,10 +12,12 @@ from flows.elicitation.traits import PageName
 from tests.support.markup import Page
 from tests.support.page_views import (
     CODE,
+    DECIDED,
     HOSTILE,
     SIGN_IN,
     USUAL,
     VIEWS,
+    WAITING,
     Shown,
     _choice,
     _made,
@@ -44,7 +46,8 @@ from webapp.pages.views import (
     View,
 )
 from webapp.pages.views_connections import AccountGroup, ConnectionsPage
-from webapp.pages.views_forms import DoneForm, DoneSecret, StartConfirm
+from webapp.pages.views_decisions import Decide, InboxPage
+from webapp.pages.views_forms import Decided, Decision, DoneForm, DoneSecret, StartConfirm
 from webapp.pages.views_openers import (
     BeforeOpener,
     Closed,
@@ -87,7 +90,7 @@ def _variants() -> dict[str, View]:
     views["DoneForm sent"] = DoneForm(server="my tools", is_approved=False)
     views["DoneForm by model"] = DoneForm(server="my tools", is_approved=False, is_by_model=True)
     views |= _identity_variants() | _account_variants() | _payment_variants()
-    return views | _connection_variants()
+    return views | _connection_variants() | _decision_variants()
 
 
 def _identity_variants() -> dict[str, View]:
@@ -201,6 +204,24 @@ def _payment_variants() -> dict[str, View]:
         **{f"Late {kind}": _made(Late, {**real, "kind": kind}) for kind in ("account", "payment")},
         "Late payment as a test": _made(Late, {**USUAL, "kind": "payment", "returned": None}),
         "DonePayment whole": _made(module.DonePayment, {**USUAL, "returned": None}),
+    }
+
+
+def _decision_variants() -> dict[str, View]:
+    nothing: dict[str, Any] = {**USUAL, "lists": (), "approvals": ()}
+    own = replace(WAITING, is_own=True, asker=None, client=None, client_id=None)
+    return {
+        "Decide own": _made(Decide, {**USUAL, "entry": own, "arguments": ()}),
+        "Decide late": _made(Decide, {**USUAL, "entry": DECIDED, "came_late": True}),
+        "Inbox of nobody": _made(InboxPage, {**nothing, "sign_in": None}),
+        "Inbox signed out": _made(InboxPage, {**nothing, "sign_out_csrf": None}),
+        "Inbox stale": _made(InboxPage, {**nothing, "hidden": "stale"}),
+        "Inbox unpaired": _made(InboxPage, {**nothing, "hidden": "unpaired"}),
+        **{
+            f"Decided {decision}": _made(Decided, {**USUAL, "decision": decision, "reason": None})
+            for decision in get_args(Decision)
+            if decision != "waiting"
+        },
     }
 
 

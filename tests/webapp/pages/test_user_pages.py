@@ -1,11 +1,12 @@
 """Pages for an application's own user, who has no assistant and no chat."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from flows.elicitation.user_code import USERS_PAGE_WORDS
-from tests.support.page_views import VIEWS, Shown, usual
+from tests.support.page_views import VIEWS, WAITING, Shown, usual
 from webapp.pages.views import StartUrl, View
 from webapp.pages.views_home import Home
 from webapp.pages.views_openers import (
@@ -29,6 +30,8 @@ AS_FOR_USERS = {
     "sign_in": None,
     "words": USERS_PAGE_WORDS,
     "why": "It works only for the person who asked.",
+    "entry": replace(WAITING, client=None, client_id=None),
+    "lists": (),
 }
 
 

@@ -2,26 +2,30 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace as replaced
 from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+from flows.crypto.vault import Ring
 from flows.elicitation.states import Status
-from tests.support.chains import audited, faults_of, put
+from tests.support.chains import AUDITED, audited, faults_of, put
 from tests.support.clock import Clock
-from tests.support.service_env import RING, asked
-from webapp.cli.audit import export_chain, make_head, verify_chains
+from tests.support.service_env import RING, asked, process
+from webapp.cli.audit import export_chain, make_head, show_keys, verify_chains
+from webapp.cli.export import export_owner
 from webapp.cli.operator import OWNER_CHARACTERS
 from webapp.command import CommandRefused
 from webapp.records.chain import AUDIT, HEAD, block_of
-from webapp.records.heads import BadHead
-from webapp.records.owners import DATA_KEY
+from webapp.records.heads import BadHead, read_document
+from webapp.records.owners import DATA_KEY, rewrap
 from webapp.records.verification import verify
 from webapp.service import Service
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
 
 QUESTIONS, PEOPLE = 1000, 4
 PER_BLOCK = 16
@@ -203,6 +207,83 @@ async def test_a_head_is_made_each_day_once_by_whichever_process_is_first() -> N
         assert (newest.number, newest.entries) == (3, 1)
 
 
+def in_folder(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+async def test_each_day_a_head_goes_to_the_folder_once_and_shows_there_what_was_put_back(
+    tmp_path: Path,
+) -> None:
+    policies = replaced(AUDITED, audit_heads=(tmp_path,))
+    store, clock = MemoryStore(), Clock()
+    async with (
+        process(store, clock, policies=policies) as one,
+        process(store.sibling(), clock, policies=policies) as other,
+    ):
+        question = await asked(one)
+        await fall_due(one)
+        yesterday = [each async for page in store.scan() for each in page]
+        await one.elicitations.settle(question.id, Status.CANCELLED)
+        for _ in range(2):
+            clock.tick(days=1)
+            await asyncio.gather(fall_due(one), fall_due(other))
+        first, _, last = files = in_folder(tmp_path)
+        heads = [read_document(file.read_bytes()).elicit_audit_head for file in files]
+        assert [head.number for head in heads] == [1, 2, 3]
+        assert "Nothing is missing" in (await verify_chains(other, against=last))[-1]
+    back = MemoryStore()
+    await put(back, *yesterday)
+    async with audited(back, clock) as service:
+        assert "Nothing is missing" in (await verify_chains(service, against=first))[-1]
+        with pytest.raises(CommandRefused, match="its last 1 entry is missing"):
+            await verify_chains(service, against=last)
+        for number in range(3):  # until it is longer than it was
+            await asked(service, join=f"after {number}")
+        with pytest.raises(CommandRefused, match="entry 2 or one before it is not what the head"):
+            await verify_chains(service, against=last)
+
+
+async def test_a_folder_that_takes_no_head_stops_nobody_and_gets_it_an_hour_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "mounted later"
+    clock = Clock()
+    policies = replaced(AUDITED, audit_heads=(folder,))
+    async with process(MemoryStore(), clock, policies=policies) as service:
+        await fall_due(service)
+        await fall_due(service)
+        told = [each for each in caplog.records if each.message == "audit.head_not_exported"]
+        assert len(told) == 1
+        assert "ELICIT_AUDIT_HEADS" in told[0].__dict__["why"]
+        folder.mkdir()
+        clock.tick(hours=1)
+        await fall_due(service)
+        assert len(in_folder(folder)) == 1
+
+
+async def test_a_head_counts_after_its_secret_has_gone_by_the_key_that_was_kept_of_it(
+    tmp_path: Path,
+) -> None:
+    store, clock = MemoryStore(), Clock()
+    former, newer = b"a secret that is to go, 32 bytes", b"a secret that comes after it, 32"
+    file = tmp_path / "head.json"
+    async with audited(store, clock, ring=Ring([former])) as service:
+        await asked(service)
+        file.write_text("\n".join(await make_head(service)))
+        (key,) = await show_keys(service)
+    both = Ring([newer, former])
+    async with audited(store.sibling(), clock, ring=both) as service:
+        await rewrap(store=store, ring=both)
+        assert "Nothing is missing" in (await verify_chains(service, against=file))[-1]
+    async with audited(store.sibling(), clock, ring=Ring([newer])) as service:
+        with pytest.raises(CommandRefused, match="--key"):
+            await verify_chains(service, against=file)
+        said = await verify_chains(service, against=file, key=key)
+        assert "Nothing is missing" in said[-1]
+        await asked(service, join="under the new one")
+        assert await faults_of(service) == []
+
+
 async def test_what_time_has_erased_is_not_missed() -> None:
     store, clock = MemoryStore(), Clock()
     async with audited(store, clock) as service:
@@ -237,7 +318,9 @@ async def test_an_owners_chain_is_told_in_order() -> None:
         question = await asked(service)
         await service.elicitations.settle(question.id, Status.CANCELLED, why="by whoever asked")
         rows = (await export_chain(service, "tests#alice")).rows
+        also = (await export_owner(service, "tests#alice")).audit
     assert [(row.what, row.why) for row in rows] == [
         ("asked", None),
         ("cancelled", "by whoever asked"),
     ]
+    assert [entry["what"] for entry in also] == ["asked", "cancelled"]

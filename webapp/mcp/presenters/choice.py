@@ -1,6 +1,7 @@
 """Presenting: which way a call shows its questions, by the revision and what was declared."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from mcp.server.context import ServerRequestContext
 
 from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.traits import traits_of
 from webapp.calls.clients import AskedClient
 from webapp.calls.presenter import Leg, PresentedQuestion, Presenter
 from webapp.deadline import Deadline
@@ -91,10 +93,10 @@ def presenter_of(
                 is_error=is_error,
                 task_id=task_id,
             )
-            return ByKind(forms=forms, links=links, in_form=in_form)
-        return links
+            return ByKind(forms=forms, links=links, waits=in_result, in_form=in_form)
+        return ByKind(forms=links, links=links, waits=in_result, in_form=in_form)
     if not (shows or declared.asks):
-        return in_result
+        return ByKind(forms=in_result, links=in_result, waits=in_result, in_form=in_form)
     retry = Retry(
         chain=chain,
         links=service.links,
@@ -108,7 +110,8 @@ def presenter_of(
         is_error=is_error,
         in_form=in_form,
     )
-    return retry if shows else ByKind(forms=retry, links=in_result, in_form=in_form)
+    links = retry if shows else in_result
+    return ByKind(forms=retry, links=links, waits=in_result, in_form=in_form)
 
 
 def in_task_of(
@@ -130,13 +133,23 @@ def in_task_of(
 
 
 class ByKind:
-    """Presents what a form can ask in one way, and what needs a link in another."""
+    """Presents what a form can ask in one way, and what needs a link in another.
+
+    What somebody else decides is put to nobody in the client: the call waits for a while, and its
+    result says for whom.
+    """
 
     def __init__(
-        self, *, forms: Presenter, links: Presenter, in_form: Callable[[str], bool]
+        self,
+        *,
+        forms: Presenter,
+        links: Presenter,
+        waits: Presenter,
+        in_form: Callable[[str], bool],
     ) -> None:
         self._forms = forms
         self._links = links
+        self._waits = waits
         self._in_form = in_form
 
     def can(self, mode: str) -> bool:
@@ -159,10 +172,14 @@ class ByKind:
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
+        if traits_of(asked.kind).is_anothers:
+            return await self._waits.wait(call, replace(shown, is_again=True), waiter)
         in_client = self.asks_in_client(asked.kind, arguments_in(asked))
         return await (self._forms if in_client else self._links).wait(call, shown, waiter)
 
     def _of(self, kind: str) -> Presenter:
+        if traits_of(kind).is_anothers:
+            return self._waits
         return self._forms if self._in_form(kind) else self._links
 
 

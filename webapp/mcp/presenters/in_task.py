@@ -67,7 +67,9 @@ class InTask:
         current = await call.hold(shown.elicitation, waiter, until=call.now)
         if not call.is_waiting_for(current):
             return current
-        if self._otherwise is not None and await self._goes_by_link(current):
+        if self._otherwise is not None and (
+            await self._goes_by_link(current) or not call.run.can_go_on
+        ):
             return await self._otherwise.wait(call, shown, waiter)
         await call.links.prove()
         await shown.group.park(Prompt(shown=shown), way=RETRY, is_urgent=True)
@@ -113,6 +115,4 @@ class InTask:
 
     async def _goes_by_link(self, asked: Elicitation) -> bool:
         is_for_page = self.client.has_page(asked.kind)
-        return is_for_page and await self.client.needs_link(
-            asked, self.mode_of(asked), was_out=False
-        )
+        return is_for_page and await self.client.draws_nothing(self.mode_of(asked))

@@ -116,7 +116,12 @@ class OnStream:
         return ClientAnswer(action=given.action, content=given.content, after=ticks() - sent_at)
 
     async def _goes_by_link(self, asked: Elicitation) -> bool:
-        """Whether the client is not to be sent this one afresh: its person gets the link."""
+        """Whether the client is not to be sent this one afresh: its person gets the link.
+
+        A task's result waits in any case, and the task itself says where the link leads.
+        """
+        if self._task_id is not None:
+            return False
         if not self._client.has_page(asked.kind) or self._asks.has_accepted(asked.id):
             return False
         if self._asks.has_left(asked.id) and await self._client.has_answered(self.mode):

@@ -1,0 +1,77 @@
+// Ask a user over the HTTP API, wait for what they say, and end the run.
+//
+//   ELICIT_URL=https://elicit.example ELICIT_API_KEY=elicit_key_... node ask_a_user.ts ann "order 8"
+//
+// Nothing to install: node 24 runs it as it stands. Started again, it goes on where it was.
+
+type Kind = "url" | "oauth" | "payment" | "form" | "confirm" | "secret";
+type Question = { kind: Kind; [field: string]: unknown };
+type State = {
+  id: string | null;
+  status: string;
+  message: string;
+  url: string | null;
+  content: Record<string, unknown> | null;
+};
+
+const OPEN = new Set(["pending", "opened", "exchanging"]);
+const NOBODY = new Set([502, 503, 504]);
+const AGAIN = new Set(["STORE_UNAVAILABLE", "ELICITATION_TOO_OFTEN", "QUESTION_BUSY"]);
+const PATIENCE_MS = 10 * 60 * 1000;
+
+const server = process.env["ELICIT_URL"] ?? "http://127.0.0.1:8765";
+const key = process.env["ELICIT_API_KEY"] ?? "";
+const [user = "ann", run = "order 8"] = process.argv.slice(2);
+const used: string[] = [];
+const asked = new Map<string, number>();
+
+/** What the server answers: asked again, after longer pauses, while nobody does. */
+async function send<T>(method: string, path: string, body?: object): Promise<T> {
+  const giveUpAt = Date.now() + PATIENCE_MS;
+  for (let pause = 100; ; pause = Math.min(2 * pause, 10_000)) {
+    let why: unknown;
+    try {
+      const reply = await fetch(server + path, {
+        method,
+        headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
+        body: body === undefined ? null : JSON.stringify(body),
+      });
+      const told = await reply.json().catch(() => ({}));
+      if (reply.ok) return told as T;
+      const isNobody = told.code === undefined && NOBODY.has(reply.status);
+      if (!isNobody && !AGAIN.has(told.code)) throw new Refused(told.detail ?? reply.statusText);
+      pause = Math.max(pause, 1000 * Number(reply.headers.get("retry-after") ?? 0));
+      why = reply.status;
+    } catch (error) {
+      if (error instanceof Refused) throw error;
+      why = error;
+    }
+    if (Date.now() > giveUpAt) throw new Error(`${server} does not answer: ${why}`);
+    await new Promise((resume) => setTimeout(resume, pause));
+  }
+}
+
+class Refused extends Error {}
+
+/** Ask it at its place in the run: how many equal ones came before it. */
+async function ask(question: Question): Promise<State> {
+  const place = JSON.stringify(question);
+  const nth = asked.get(place) ?? 0;
+  asked.set(place, nth + 1);
+  let state = await send<State>("POST", "/api/questions", { ...question, user, run, nth });
+  if (OPEN.has(state.status)) console.log(`${state.message}\n${state.url}`);
+  while (OPEN.has(state.status)) {
+    state = await send<State>("GET", `/api/questions/${state.id}?wait=50`);
+  }
+  if (state.id !== null) used.push(state.id);
+  return state;
+}
+
+const city = await ask({ kind: "form", message: "Which city?" });
+if (city.status === "accepted") {
+  // Keep what you got before the run ends: from then on the server has it no more.
+  console.log(`Booked in ${city.content?.["response"]}.`);
+} else {
+  console.log(`Nothing booked: ${city.status}.`);
+}
+await send("POST", "/api/runs/end", { user, run, questions: used });

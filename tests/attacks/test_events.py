@@ -1,0 +1,114 @@
+"""Events out, as their receivers and whoever chose an address's name in the DNS try them."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from flows.elicitation.proof import TrustedCode
+from flows.errors import Unverified
+from tests.support.clock import Clock
+from tests.support.event_env import (
+    CRM,
+    DESK,
+    SECRET,
+    Receiver,
+    events_of,
+    pass_time,
+    telling,
+    verified,
+)
+from tests.support.service_env import asked
+from webapp.elicitations.complete import complete_elicitation
+from webapp.service import Service
+from webapp.stores.memory import MemoryStore
+
+WEEK = timedelta(days=7)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+@pytest.fixture
+async def here(clock: Clock, receiver: Receiver) -> AsyncIterator[Service]:
+    async with telling(MemoryStore(), clock, receiver) as service:
+        yield service
+
+
+async def test_a_receiver_learns_no_name_no_question_and_no_answer(
+    here: Service, receiver: Receiver
+) -> None:
+    question = await asked(here, subject="ann@example.com", issuer="https://login.example")
+    answer = {"city": "Ghent"}
+    await complete_elicitation(here.elicitations, question.id, answer, TrustedCode())
+    await here.events.sender.send_all()
+    told = b"".join(
+        request.content + str(request.headers).encode() for request in receiver.requests
+    )
+    assert len(receiver.requests) == 2
+    for word in (b"ann@", b"login.example", b"Ghent", b"Please go there", b"example.com"):
+        assert word not in told
+
+
+async def test_the_receiver_of_one_address_cannot_sign_for_another(clock: Clock) -> None:
+    receiver = Receiver()
+    async with telling(MemoryStore(), clock, receiver, addresses=[CRM, DESK]) as service:
+        await asked(service)
+        await service.events.sender.send_all()
+    (desk,) = [request for request in receiver.requests if request.url.host == "desk.example"]
+    with pytest.raises(Unverified):
+        verified(desk, secret=SECRET, clock=clock)
+
+
+async def test_an_address_that_leads_into_our_own_network_is_not_told(
+    clock: Clock, receiver: Receiver
+) -> None:
+    async with telling(MemoryStore(), clock, receiver, resolved="10.0.0.7") as service:
+        await asked(service)
+        await service.events.sender.send_all()
+        (event,) = await events_of(service)
+    assert receiver.requests == []
+    assert "ELICIT_TRUSTED_HOSTS" in str(event.why)
+
+
+async def test_a_redirect_is_not_followed_and_is_no_yes(here: Service, receiver: Receiver) -> None:
+    receiver.answers = [httpx.Response(307, headers={"location": "http://169.254.169.254/"})]
+    await asked(here, timeout=WEEK)
+    await here.events.sender.send_all()
+    (event,) = await events_of(here)
+    assert (len(receiver.requests), event.status, event.why) == (1, "waiting", "HTTP 307")
+
+
+async def test_the_body_of_an_answer_is_left_unread_however_long_it_is(
+    here: Service, receiver: Receiver
+) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(1_000_000):
+            yield b"x" * 1_000_000
+        raise AssertionError("somebody reads it")
+
+    packed = {"content-encoding": "gzip"}
+    receiver.answers = [httpx.Response(200, content=endless(), headers=packed)]
+    await asked(here, timeout=WEEK)
+    await here.events.sender.send_all()
+    (event,) = await events_of(here)
+    assert event.status == "sent"
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "soon", "Sun, 01 Mar 2099 12:00:00 GMT"])
+async def test_what_it_says_of_the_time_is_a_day_at_most(
+    here: Service, receiver: Receiver, clock: Clock, text: str
+) -> None:
+    receiver.answers = [httpx.Response(503, headers={"retry-after": text})]
+    await asked(here, timeout=WEEK)
+    await here.events.sender.send_all()
+    await pass_time(here, clock, days=1)
+    assert len(receiver.requests) == 2

@@ -1,0 +1,210 @@
+"""Tasks as somebody looks in for another's, floods us with them, or answers for the person."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from flows.elicitation.states import Status
+from tests.support.clock import Clock
+from tests.support.mcp_server import LEGACY, MODERN, eventually, new_server, server_env
+from tests.support.signed_in_people import signed_in_env
+from tests.support.task_client import Refused, TaskClient, task_client
+from webapp.mcp.task_legs import AT_WORK_AT_MOST
+
+INVALID = -32602
+YEARS_MS = 10**15
+ODD_IDS = [None, 7, "", "x" * 10_000, "\u00e4", "' or 1=1", {"taskId": "x"}]
+
+
+class Shop:
+    def __init__(self, server: Any) -> None:
+        self.began = 0
+        self.deleted = 0
+        self.may_end = asyncio.Event()
+
+        @server.tool()
+        async def visit() -> str:
+            self.began += 1
+            await elicit.url("Please read this", "https://shop.example/terms")
+            return "read"
+
+        @server.tool()
+        async def delete() -> str:
+            if not await elicit.confirm("Delete it all?"):
+                return "kept"
+            self.deleted += 1
+            return "deleted"
+
+        @server.tool()
+        async def works(number: int) -> str:
+            await self.may_end.wait()
+            return f"{number}"
+
+
+@pytest.fixture
+def server() -> Any:
+    return new_server("mcp")
+
+
+@pytest.fixture
+def shop(server: Any) -> Shop:
+    return Shop(server)
+
+
+def requests_about(client: TaskClient, task: Any) -> list[tuple[str, dict[str, Any]]]:
+    of_revision = (
+        ("tasks/update", {"inputResponses": {}}) if client.is_modern else ("tasks/result", {})
+    )
+    methods = [("tasks/get", {}), ("tasks/cancel", {}), of_revision]
+    return [(method, {**more, "taskId": task}) for method, more in methods]
+
+
+async def refusals(client: TaskClient, task: Any) -> set[tuple[int, str]]:
+    """What it is told, whichever way it asks."""
+    told = set()
+    for method, params in requests_about(client, task):
+        with pytest.raises(Refused) as refused:
+            await client.request(method, **params)
+        told.add((refused.value.code, str(refused.value)))
+    return told
+
+
+async def test_the_task_of_another_person_is_as_unknown_as_one_that_never_was(revision):
+    async with signed_in_env() as here:
+        bearers = here.bearer("alice"), here.bearer("mallory")
+        async with (
+            task_client(here.env, revision, headers=bearers[0]) as alice,
+            task_client(here.env, revision, headers=bearers[1]) as mallory,
+        ):
+            task = await alice.task("visit")
+            made_up = task[:20] + "A" * (len(task) - 20)
+            told = await refusals(mallory, task)
+            assert told == await refusals(mallory, made_up) == await refusals(alice, made_up)
+            assert {code for code, _ in told} == {INVALID}
+            await alice.until(task, "input_required")
+
+
+async def test_a_task_is_its_own_clients(server, shop, revision):
+    async with (
+        server_env(server) as env,
+        task_client(env, revision) as client,
+        task_client(env, revision, name="another") as another,
+    ):
+        task = await client.task("visit")
+        assert {code for code, _ in await refusals(another, task)} == {INVALID}
+        await client.until(task, "input_required")
+
+
+async def test_what_is_no_id_is_refused_and_nothing_breaks(server, shop, revision, caplog):
+    async with server_env(server) as env, task_client(env, revision) as client:
+        for id in ODD_IDS:
+            assert {code for code, _ in await refusals(client, id)} == {INVALID}
+        assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_task_lives_no_longer_than_what_it_asks_whatever_its_client_wants(server, shop):
+    async with server_env(server) as env, task_client(env, LEGACY) as client:
+        for wish in ({"ttl": YEARS_MS}, {"ttl": -1}, {"ttl": "for ever"}, {"ttl": None}, {}):
+            answer = await client.request("tools/call", name="visit", arguments={}, task=wish)
+            task = answer["task"]["taskId"]
+            granted = (await client.until(task, "input_required"))["ttl"]
+            assert 0 < granted <= timedelta(minutes=16) / timedelta(milliseconds=1)
+
+
+async def test_no_more_bodies_work_for_one_person_than_may(server, shop):
+    async with server_env(server) as env, task_client(env, LEGACY) as client:
+        tasks = [await client.task("works", number=n) for n in range(AT_WORK_AT_MOST)]
+        with pytest.raises(Refused, match="Wait for some"):
+            await client.task("works", number=-1)
+        assert len(env.service.bodies) == AT_WORK_AT_MOST
+        shop.may_end.set()
+        for n, task in enumerate(tasks):
+            assert await client.text(task) == f"{n}"
+        assert await client.text(await client.task("works", number=-1)) == "-1"
+
+
+async def test_a_storm_of_looks_runs_one_body(server, shop):
+    async with server_env(server) as env, task_client(env, MODERN) as client:
+        task = await client.task("visit")
+        await asyncio.gather(*(client.get(task) for _ in range(50)))
+        assert shop.began == 1
+        (asked,) = await env.elicitations()
+        await env.complete(env.link_of(asked))
+        states = await asyncio.gather(*(client.get(task) for _ in range(50)))
+        assert {state["status"] for state in states} <= {"working", "completed"}
+        assert await client.text(task) == "read"
+        assert shop.began == 2
+
+
+async def test_of_a_cancel_and_a_yes_at_once_one_wins(server, shop):
+    async with server_env(server) as env, task_client(env, MODERN) as client:
+        for _ in range(10):
+            task = await client.task("delete")
+            deleted = shop.deleted
+            (key,) = (await client.get(task))["inputRequests"]
+            yes = {key: {"action": "accept", "content": {}}}
+            await asyncio.gather(
+                client.cancel(task),
+                client.request("tasks/update", taskId=task, inputResponses=yes),
+                client.get(task),
+            )
+            state = await client.until(task, "completed", "cancelled")
+            assert (await client.get(task))["status"] == state["status"]
+            await eventually(lambda: not len(env.service.bodies))
+            assert shop.deleted - deleted <= 1
+            if state["status"] == "completed":
+                assert shop.deleted - deleted == 1
+            for one in await env.elicitations():  # an answer is there still for the same call
+                if not one.status.is_final:
+                    await env.service.elicitations.end(one, Status.CANCELLED)
+
+
+async def test_a_yes_that_is_said_twice_is_used_once(server, shop):
+    async with server_env(server) as env, task_client(env, MODERN) as client:
+        task = await client.task("delete")
+        (key,) = (await client.get(task))["inputRequests"]
+        yes = {key: {"action": "accept", "content": {}}}
+        await asyncio.gather(
+            *(client.request("tasks/update", taskId=task, inputResponses=yes) for _ in range(20))
+        )
+        assert await client.text(task) == "deleted"
+        assert shop.deleted == 1
+
+
+async def test_no_answer_of_a_client_opens_a_link_for_its_person(server, shop):
+    async with server_env(server) as env, task_client(env, MODERN) as client:
+        task = await client.task("visit")
+        (key,) = (await client.get(task))["inputRequests"]
+        for response in (
+            {"action": "accept"},
+            {"action": "accept", "content": {"status": "accepted", "done": True}},
+            {"action": "accepted"},
+            {"action": ["accept"]},
+            {},
+        ):
+            answers = {key: response, "elicit-url-0": response, "0": response}
+            await client.request("tasks/update", taskId=task, inputResponses=answers)
+        assert await client.status(task) == "input_required"
+        assert [one.status for one in await env.elicitations()] == [Status.PENDING]
+        for responses in (None, [], "yes"):
+            with pytest.raises(Refused):
+                await client.request("tasks/update", taskId=task, inputResponses=responses)
+
+
+async def test_an_answer_sooner_than_anybody_reads_is_nobodys(server, shop):
+    clock, second = Clock(), timedelta(seconds=1)
+    async with (
+        server_env(server, clock=clock, min_answer=second) as env,
+        task_client(env, MODERN) as client,
+    ):
+        task = await client.task("delete")
+        await client.update(task, action="accept", content={})
+        await client.update(task, action="decline")
+        assert await client.status(task) == "input_required"
+        assert shop.deleted == 0
+        clock.tick(seconds=5)
+        await client.update(task, action="accept", content={})
+        assert await client.text(task) == "deleted"

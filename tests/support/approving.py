@@ -1,0 +1,126 @@
+"""A shop whose refunds others approve: who asks, who decides, and both of their browsers."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from typing import Any
+from urllib.parse import urljoin
+
+from flows import elicit
+from flows.elicitation.states import Elicitation
+from tests.support.clock import Clock
+from tests.support.issuer import Issuing, issuing, sign_in
+from tests.support.mcp_server import MODERN, Caller, Page, Person, ServerEnv, new_server, server_env
+from webapp.identity.approvers import Approver
+from webapp.limits import CallLimits
+
+FINANCE = Approver(
+    name="finance",
+    subjects=frozenset({"frank", "flora"}),
+    claims={"groups": ("finance-approvers",)},
+)
+GROUPS = {"groups": ["staff", "finance-approvers"]}
+AT_ONCE = CallLimits(link=timedelta())  # a call is told at once that it waits
+WAITS = "Waiting for finance."
+
+
+def shop(library: str = "mcp", ran: list[str] | None = None) -> Any:
+    """`refund` waits before it starts, `ship` in the middle."""
+    ran, server = [] if ran is None else ran, new_server(library)
+
+    @server.tool()
+    @elicit.gate(approver="finance", message="Pay it back?", timeout=timedelta(days=3))
+    async def refund(order: str) -> str:
+        ran.append(order)
+        return f"{order} is paid back"
+
+    @server.tool()
+    async def ship(order: str) -> str:
+        asked = elicit.confirm("Ship it?", arguments={"order": order}, approver="finance")
+        outcome = await asked.outcome()
+        return f"{outcome.status}: {outcome.error or 'shipped'}"
+
+    return server
+
+
+@dataclass(slots=True, kw_only=True)
+class ApprovalEnv:
+    """What is served, the issuer where everybody signs in, and a clock that both go by."""
+
+    env: ServerEnv
+    issuer: Issuing
+    clock: Clock
+
+    @property
+    def inbox(self) -> str:
+        return f"{self.env.url}/inbox"
+
+    def bearer(self, subject: str, **claims: Any) -> dict[str, str]:
+        """An access token that outlives the test's days."""
+        until = int(self.clock().timestamp()) + 30 * 24 * 3600
+        return self.issuer.bearer(subject, audience=self.env.mcp_url, exp=until, **claims)
+
+    @asynccontextmanager
+    async def asking(
+        self, subject: str = "alice", revision: str = MODERN, **options: Any
+    ) -> AsyncIterator[Caller]:
+        headers = self.bearer(subject)
+        async with self.env.caller(revision, headers=headers, **options) as caller:
+            yield caller
+
+    async def signed_in(self, subject: str, **claims: Any) -> Person:
+        """Somebody at their inbox; `claims` are what the issuer says of them."""
+        person = await self.env.person()
+        self.issuer.claims = claims
+        page = await sign_in(person, await person.visit(self.inbox), subject)
+        assert page.heading == "Your inbox"
+        return person
+
+    async def waiting(self, person: Person) -> list[str]:
+        """The addresses of what waits in their inbox."""
+        return (await self.inboxes(person))[0]
+
+    async def inboxes(self, person: Person) -> tuple[list[str], list[str]]:
+        """Of what waits, and of what was decided."""
+        page = await person.visit(self.inbox)
+        waiting, _, decided = page.text.partition("Decided in the last 30 days")
+        return self._addresses(waiting), self._addresses(decided)
+
+    def _addresses(self, text: str) -> list[str]:
+        found = re.findall(r'<a href="(/inbox/[^"?]+/[^"]+)"', text)
+        return [urljoin(self.inbox, unescape(each)) for each in found]
+
+    async def one(self, person: Person) -> str:
+        (address,) = await self.waiting(person)
+        return address
+
+    async def asked(self) -> Elicitation:
+        (row,) = await self.env.elicitations()
+        return row
+
+
+async def press(
+    person: Person, address: str, answer: str, *, page: Page | None = None, reason: str = ""
+) -> Page:
+    """Open the request and press a button; `page` was opened before."""
+    page = page or await person.visit(address)
+    data = {"csrf": page.csrf or "", "reason": reason}
+    pressed = Page.of(await person.browser.post(f"{address}/{answer}", data=data))
+    return await person.visit(pressed.location) if pressed.location else pressed
+
+
+@asynccontextmanager
+async def approving(
+    server: Any, *, approvers: tuple[Approver, ...] = (FINANCE,), **options: Any
+) -> AsyncIterator[ApprovalEnv]:
+    """Serve it; further options are settings of who is who, or `store`."""
+    clock = Clock(datetime.now(UTC).replace(microsecond=0))
+    own = {name: options.pop(name) for name in ("store", "limits") if name in options}
+    async with issuing(clock) as issuer:
+        who = issuer.who(approvers=approvers, **options)
+        limits = {"limits": AT_ONCE, **own}
+        async with server_env(server, who=who, clock=clock, **limits) as env:
+            yield ApprovalEnv(env=env, issuer=issuer, clock=clock)

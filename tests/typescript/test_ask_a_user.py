@@ -1,0 +1,74 @@
+"""The example in TypeScript, by fetch alone: it asks, waits, ends, and goes on after a restart."""
+
+import asyncio
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from flows.elicitation.states import Elicitation
+from tests.support.asking_env import asking_env
+from tests.support.cli import HOUSE
+from tests.support.living import living
+from tests.support.processes import DEADLINE_SECONDS, ended, killed, start
+from tests.support.runs_env import Programs, decline, fill, programs_at
+from tests.typescript.packages import FOR_TYPES, Missing, node
+
+EXAMPLE = HOUSE / "examples" / "ask_a_user.ts"
+
+
+@pytest.fixture(scope="session")
+def runs_types() -> str:
+    """A node that runs TypeScript as it stands; nothing is installed."""
+    try:
+        return node(FOR_TYPES)
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Programs]:
+    async with living(asking_env()) as here, programs_at(here) as programs:
+        yield programs
+
+
+@asynccontextmanager
+async def program(shop: Programs, node: str) -> AsyncIterator[Process]:
+    about = {"ELICIT_URL": shop.here.url, "ELICIT_API_KEY": shop.key}
+    process = await start(node, str(EXAMPLE), "ann", "order 8", name="ask_a_user.ts", env=about)
+    try:
+        yield process
+    finally:
+        await killed(process)
+
+
+async def link_of(process: Process) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        message, link = [(await process.stdout.readline()).decode().strip() for _ in range(2)]
+    assert message == "Which city?"
+    return link
+
+
+async def test_it_asks_waits_and_ends_its_run_also_after_a_restart(
+    shop: Programs, runs_types: str
+) -> None:
+    # parity: F2
+    guest = await shop.here.guest()
+    async with program(shop, runs_types) as first:
+        link = await link_of(first)
+    async with program(shop, runs_types) as second:
+        await link_of(second)
+        await fill(guest, link)
+        done = await ended(second)
+    assert (done.status, done.out, done.err) == (0, "Booked in Lund.\n", "")
+    (asked,) = await shop.here.service.elicitations.all(Elicitation)
+    assert (asked.delivered_at is not None, asked.content) == (True, None)
+
+
+async def test_it_tells_of_a_no(shop: Programs, runs_types: str) -> None:
+    guest = await shop.here.guest()
+    async with program(shop, runs_types) as process:
+        await decline(guest, await link_of(process))
+        assert (await ended(process)).out == "Nothing booked: declined.\n"

@@ -1,0 +1,93 @@
+"""The inbox over the API: an approver by their own access token, and no key."""
+
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from flows.elicitation.states import Status
+from tests.support.approving import ApprovalEnv, approving, press, shop
+from tests.support.mcp_server import TLS
+from webapp.identity.api_keys import KeyScope
+
+
+async def sent(here: ApprovalEnv, path: str, headers: dict[str, str], json: Any = None) -> Any:
+    """A GET, or a POST of this."""
+    async with httpx.AsyncClient(base_url=here.env.url, headers=headers, verify=TLS) as client:
+        if json is None:
+            return await client.get(path)
+        return await client.post(path, json=json)
+
+
+async def test_an_approver_reads_their_inbox_and_answers():
+    async with approving(shop()) as here, here.asking() as caller:
+        await caller.result("refund", order="o8")
+        token = here.bearer("frank")
+        listed = (await sent(here, "/api/inbox", token)).json()
+        (request,) = listed["requests"]
+        about = ("approver", "message", "tool", "asked_by", "arguments", "decision", "is_own")
+        assert [request[name] for name in about] == [
+            *("finance", "Pay it back? (refund)", "refund", "alice", {"order": "o8"}),
+            *("waiting", False),
+        ]
+        path = f"/api/inbox/{request['id']}/answer"
+        done = await sent(here, path, token, {"accepts": True})
+        assert (done.status_code, done.json()["decision"]) == (200, "approved")
+        again = await sent(here, path, token, {"accepts": True})
+        assert again.status_code == 200, "the same answer, sent twice"
+        other = await sent(here, path, here.bearer("flora"), {"accepts": False})
+        assert (other.status_code, other.json()["code"]) == (409, "ELICITATION_ALREADY_SETTLED")
+        decided = (await sent(here, "/api/inbox?decided=true", here.bearer("flora"))).json()
+        assert decided["requests"][0]["decided_by"] == "frank"
+        assert await caller.text("refund", order="o8") == "o8 is paid back"
+
+
+async def test_a_no_of_a_group_has_its_reason():
+    async with approving(shop()) as here, here.asking() as caller:
+        await caller.result("refund", order="o8")
+        token = here.bearer("carol", groups=["finance-approvers"])
+        (request,) = (await sent(here, "/api/inbox?of=finance", token)).json()["requests"]
+        answer = {"accepts": False, "reason": "No receipt"}
+        done = await sent(here, f"/api/inbox/{request['id']}/answer", token, answer)
+        assert (done.json()["decision"], done.json()["reason"]) == ("declined", "No receipt")
+        assert "No receipt" in await caller.text("refund", order="o8")
+
+
+async def test_no_key_and_no_other_person_decides():
+    async with approving(shop()) as here, here.asking() as caller:
+        await caller.result("refund", order="o8")
+        (request,) = (await sent(here, "/api/inbox", here.bearer("frank"))).json()["requests"]
+        paths = ("/api/inbox", f"/api/inbox/{request['id']}/answer")
+        keys = here.env.service.api_keys
+        ends_at = here.clock() + timedelta(days=1)
+        long_ago = int(here.clock().timestamp()) - 3601
+        headers = [here.bearer("alice"), here.bearer("frank", iat=long_ago)]
+        for scope, owners in ((KeyScope.ASK, ()), (KeyScope.APPROVE, ("frank",))):
+            text, _ = await keys.new(
+                program="desk", scopes=[scope], owners=owners, expires_at=ends_at
+            )
+            key = {"authorization": f"Bearer {text}"}
+            token = here.bearer("frank")["authorization"].removeprefix("Bearer ")
+            headers += [key, {**key, "user-access-token": token}]
+        for header in headers:
+            assert (await sent(here, paths[0], header)).status_code == 403
+            assert (await sent(here, paths[1], header, {"accepts": True})).status_code == 403
+        for header in ({}, {"authorization": "Bearer x.y.z"}):
+            assert (await sent(here, paths[1], header, {"accepts": True})).status_code == 401
+        assert (await here.asked()).status is Status.PENDING
+
+
+async def test_whoever_asks_does_not_decide_over_the_api_either():
+    async with approving(shop()) as here, here.asking("frank") as caller:
+        await caller.result("refund", order="o8")
+        token = here.bearer("frank")
+        (request,) = (await sent(here, "/api/inbox", token)).json()["requests"]
+        assert request["is_own"]
+        refused = await sent(here, f"/api/inbox/{request['id']}/answer", token, {"accepts": True})
+        assert refused.status_code == 403
+        assert "somebody else" in refused.json()["detail"]
+        unknown = await sent(here, "/api/inbox/finance.x/answer", token, {"accepts": True})
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "NO_SUCH_REQUEST")
+        flora = await here.signed_in("flora")
+        await press(flora, await here.one(flora), "approve")
+        assert (await here.asked()).status is Status.ACCEPTED

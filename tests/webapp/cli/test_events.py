@@ -1,0 +1,159 @@
+"""`elicit events`: listed, sent again, tried out; and what the doctor says of each address."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from tests.support.clock import Clock
+from tests.support.event_env import (
+    CRM,
+    SECRET,
+    Receiver,
+    events_of,
+    pass_time,
+    round_of,
+    telling,
+    told_of_one,
+)
+from tests.support.service_env import asked
+from webapp.cli.doctor import examine_events
+from webapp.cli.events import list_events, replay_events, resume_address, try_address
+from webapp.cli.main import main
+from webapp.cli.table import lines_of
+from webapp.command import CommandRefused
+from webapp.events.addresses import is_secret
+from webapp.events.sender import SCHEDULE
+from webapp.service import Service
+from webapp.settings.quotas import PolicySettings
+from webapp.stores.memory import MemoryStore
+
+WEEK = timedelta(days=7)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+@pytest.fixture
+async def here(clock: Clock, receiver: Receiver) -> AsyncIterator[Service]:
+    policies = PolicySettings(events_waiting=3)
+    async with telling(MemoryStore(), clock, receiver, policies=policies) as service:
+        yield service
+
+
+async def lost(service: Service, receiver: Receiver, clock: Clock) -> None:
+    """An event that was given up."""
+    receiver.is_down = True
+    await told_of_one(service, timeout=WEEK)
+    for pause in SCHEDULE:
+        await pass_time(service, clock, seconds=pause.total_seconds() * 1.2 + 1)
+    receiver.is_down = False
+
+
+def test_a_secret_is_made_that_the_settings_take(capsys: pytest.CaptureFixture[str]) -> None:
+    made = set[str]()
+    for _ in range(2):
+        assert main(["events", "secret"]) == 0
+        made.add(capsys.readouterr().out.strip())
+    assert len(made) == 2
+    assert all(map(is_secret, made))
+
+
+@pytest.mark.usefixtures("home")
+def test_where_nothing_was_told_the_list_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["events", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.usefixtures("home")
+def test_an_address_that_is_not_set_is_named_with_the_setting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["events", "test", "crm"]) == 2
+    assert "ELICIT_EVENTS_{NAME}_URL" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("home")
+def test_a_server_that_tells_of_events_is_listed_as_it_is_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ELICIT_EVENTS_CRM_URL", CRM.url)
+    monkeypatch.setenv("ELICIT_EVENTS_CRM_SECRET", SECRET)
+    assert main(["settings", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["ELICIT_EVENTS_{NAME}_URL"]["set_by"] == ["ELICIT_EVENTS_CRM_URL"]
+
+
+async def test_what_was_told_is_listed_and_sent_again_by_the_beginning_of_its_id(
+    here: Service, receiver: Receiver, clock: Clock
+) -> None:
+    await told_of_one(here, timeout=WEEK)
+    table = await list_events(here)
+    (row,) = table.rows
+    assert (row.id, row.address, row.status, row.tries) == (receiver.ids[0], "crm", "sent", 1)
+    head, line = lines_of(table, width=200, now=clock())
+    assert head.split()[:3] == ["ID", "ADDRESS", "TYPE"]
+    assert line.startswith(row.id[:8])
+    assert "Ghent" not in line
+    (said,) = await replay_events(here, id=row.id[:10])
+    assert "question.asked for crm" in said
+    await round_of(here)
+    assert receiver.ids == [row.id, row.id]
+
+
+async def test_all_that_an_address_missed_is_sent_again_at_once(
+    here: Service, receiver: Receiver, clock: Clock
+) -> None:
+    await lost(here, receiver, clock)
+    assert [event.status for event in await events_of(here)] == ["given up"]
+    assert "1 events for crm" in (await replay_events(here, given_up="crm"))[0]
+    await round_of(here)
+    assert receiver.types == ["question.asked"]
+
+
+async def test_an_id_of_nothing_is_refused(here: Service) -> None:
+    with pytest.raises(CommandRefused, match="events list"):
+        await replay_events(here, id="evt_nothing")
+
+
+async def test_an_address_is_tried_out_and_what_it_says_is_told(
+    here: Service, receiver: Receiver
+) -> None:
+    assert await try_address(here, name="CRM") == ["crm took it."]
+    receiver.answers = [httpx.Response(401)]
+    with pytest.raises(CommandRefused, match=r"HTTP 401.*ELICIT_EVENTS_CRM_URL"):
+        await try_address(here, name="crm")
+
+
+async def test_the_doctor_tells_of_what_waits_of_what_was_not_kept_and_of_who_is_gone(
+    here: Service, receiver: Receiver, clock: Clock
+) -> None:
+    async def said() -> tuple[str, str]:
+        (finding,) = await examine_events(here)
+        return finding.standing, f"{finding.says} {finding.fix}"
+
+    assert await said() == ("ok", "crm was told of all None")
+    receiver.is_down = True
+    await told_of_one(here, timeout=WEEK)
+    standing, words = await said()
+    assert (standing, "still to be told of 1" in words) == ("note", True)
+    for number in range(4):
+        await asked(here, join=str(number), timeout=WEEK)
+    await round_of(here)
+    standing, words = await said()
+    assert (standing, "never told of 2" in words) == ("wrong", True)
+    receiver.is_down, receiver.answers = False, [httpx.Response(410)]
+    await pass_time(here, clock, minutes=10)
+    standing, words = await said()
+    assert (standing, "elicit events resume crm" in words) == ("wrong", True)
+    assert "from now on" in (await resume_address(here, name="crm"))[0]
+    assert (await said())[0] == "ok"

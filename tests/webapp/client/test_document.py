@@ -1,0 +1,165 @@
+"""docs/client.md: its code does what it says."""
+
+import ast
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from flows import Money, elicit
+from flows.elicitation.states import Elicitation
+from flows.providers import github
+from tests.support.runs_env import Programs, approve, connect, pay
+from tests.support.samples import samples
+from webapp.calls.shown_link import ShownLink
+from webapp.client import Elicit
+
+FIRST, AGENT, GRAPH, TASK, NOTEBOOK = samples("docs/client.md", "python")
+NAMES: dict[str, Any] = {"Elicit": Elicit, "Money": Money, "elicit": elicit, "github": github}
+
+
+@dataclass
+class Reader:
+    """Whoever copied a sample, with what it takes for granted, and the person who is asked."""
+
+    shop: Programs
+    links: asyncio.Queue[ShownLink] = field(default_factory=asyncio.Queue)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    def show(self, link: ShownLink) -> None:
+        self.loop.call_soon_threadsafe(self.links.put_nowait, link)
+
+    def copied(self, sample: str, **names: Any) -> dict[str, Any]:
+        own = {**NAMES, "KEY": self.shop.key, "send_link": self.show, **names}
+        exec(self.code(sample), own)  # noqa: S102 - what a reader copies
+        return own
+
+    def code(self, sample: str) -> Any:
+        text = sample.replace("https://elicit.example", self.shop.here.url)
+        return compile(text, "client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+    async def does(self, *acts: Any) -> None:
+        guest = await self.shop.here.guest()
+        for act in acts:
+            await act(guest, (await self.links.get()).url)
+
+
+@pytest.fixture
+async def reader(shop: Programs) -> Reader:
+    return Reader(shop)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A library that is not installed here, with the one name that a sample takes of it."""
+
+    def put(name: str, **members: object) -> None:
+        package = name.partition(".")[0]
+        for each in {package, name}:
+            module = ModuleType(each)
+            vars(module).update(members)
+            monkeypatch.setitem(sys.modules, each, module)
+
+    return put
+
+
+async def test_the_first_sample_connects_is_paid_and_does_its_work(reader: Reader) -> None:
+    async def file_report(who: str, receipt: str, key: str) -> str:
+        return f"a report for {who}"
+
+    report = reader.copied(FIRST, file_report=file_report)["report"]
+    said, _ = await asyncio.gather(report("ann", 8), reader.does(connect, pay))
+    assert said == "a report for octocat"
+
+
+async def test_an_agent_that_starts_again_repeats_no_step(reader: Reader) -> None:
+    # parity: F2
+    @dataclass
+    class Step:
+        tool: str | None
+        is_risky: bool = False
+        answer: str = "Deleted."
+        arguments: dict[str, Any] = field(default_factory=dict)
+
+    done, told, crashes = list[str](), list[str](), [True]
+
+    async def next_step(said: list[str]) -> Step:
+        if len(said) == 2 and crashes:
+            raise LookupError(crashes.pop())
+        steps = [Step("read"), Step("delete", is_risky=True), Step(None)]
+        return steps[len(said) - 1]
+
+    async def run_tool(step: Step, key: str) -> str:
+        done.append(str(step.tool))
+        return f"{step.tool} is done"
+
+    run_agent = reader.copied(AGENT, next_step=next_step, run_tool=run_tool, send_text=told.append)[
+        "run_agent"
+    ]
+    with pytest.raises(LookupError):
+        await run_agent("Tidy up.", user="ann", run="tidy")
+    said, _ = await asyncio.gather(
+        run_agent("Tidy up.", user="ann", run="tidy"), reader.does(approve)
+    )
+    assert (said, done) == ("Deleted.", ["read", "delete"])
+    assert told[-1] == "Running delete"
+
+
+async def test_a_graph_is_interrupted_with_the_link_and_resumed_with_the_answer(
+    reader: Reader, stand_in: Callable[..., None]
+) -> None:
+    class GraphInterrupt(Exception):
+        """As the library ends a node."""
+
+    def interrupt(value: dict[str, Any]) -> None:
+        raise GraphInterrupt(value)
+
+    stand_in("langgraph.types", interrupt=interrupt)
+    node, state = reader.copied(GRAPH)["approve"], {"user": "ann", "order": "order 8"}
+    with pytest.raises(GraphInterrupt) as first:
+        await node(state)
+    link = first.value.args[0]
+    assert link["message"] == "Send the invoice?"
+    await approve(await reader.shop.here.guest(), link["url"])
+    assert await node(state) == {"approved": True}
+    (asked,) = await reader.shop.here.service.elicitations.all(Elicitation)
+    assert asked.delivered_at is not None
+
+
+async def test_a_task_that_is_no_coroutine_waits_by_asyncio_run(
+    reader: Reader, stand_in: Callable[..., None]
+) -> None:
+    def shared_task(*, acks_late: bool) -> Callable[[Any], Any]:
+        return lambda function: function
+
+    stand_in("celery", shared_task=shared_task)
+    bill = reader.copied(TASK)["bill"]
+    receipt, _ = await asyncio.gather(asyncio.to_thread(bill, "ann", 8), reader.does(pay))
+    (paid,) = await reader.shop.here.service.kinds.payments.ledger.all()
+    assert (receipt, paid.status.value) == (paid.id, "spent")
+
+
+async def test_a_notebook_prints_the_link_below_its_cell(
+    reader: Reader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = {**NAMES, "KEY": reader.shop.key}
+    running = asyncio.ensure_future(_cell(reader.code(NOTEBOOK), cell))
+    out = ""
+    while "/e/" not in out and not running.done():
+        await asyncio.sleep(0)
+        out += capsys.readouterr().out
+    assert out.startswith("Connect GitHub\n")
+    await connect(await reader.shop.here.guest(), out.split()[-1])
+    await running
+    assert cell["repositories"]
+
+
+async def _cell(code: Any, names: dict[str, Any]) -> None:
+    waits = eval(code, names)  # noqa: S307 - as a notebook does it
+    if inspect.isawaitable(waits):
+        await waits

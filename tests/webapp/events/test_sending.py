@@ -1,0 +1,427 @@
+"""Events out: a receiver that is down, slow or wrong is told all the same, in order and by id."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import httpx
+import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from flows.elicitation.proof import TrustedCode
+from flows.elicitation.states import Elicitation, Status
+from tests.support.clock import Clock
+from tests.support.event_env import (
+    CRM,
+    DESK,
+    OTHER_SECRET,
+    SECRET,
+    Receiver,
+    events_of,
+    pass_time,
+    round_of,
+    telling,
+    verified,
+)
+from tests.support.mcp_server import eventually
+from tests.support.samples import FILES
+from tests.support.service_env import asked
+from webapp.connecting import utc_now
+from webapp.elicitations.complete import complete_elicitation
+from webapp.events.addresses import EventAddress
+from webapp.events.sender import CLAIMED, JITTER, LANES, SCHEDULE
+from webapp.service import Service
+from webapp.stores.memory import MemoryStore
+
+WEEK = timedelta(days=7)  # longer than any event is tried: nothing else happens meanwhile
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+async def here(store: MemoryStore, clock: Clock, receiver: Receiver) -> AsyncIterator[Service]:
+    async with telling(store, clock, receiver) as service:
+        yield service
+
+
+@pytest.fixture
+async def there(
+    store: MemoryStore, clock: Clock, receiver: Receiver, here: Service
+) -> AsyncIterator[Service]:
+    async with telling(store.sibling(), clock, receiver) as service:
+        yield service
+
+
+async def accepted(service: Service, question: Elicitation) -> None:
+    await complete_elicitation(service.elicitations, question.id, {"city": "Ghent"}, TrustedCode())
+
+
+async def test_a_question_is_told_of_from_asked_to_accepted_and_what_was_answered_is_not(
+    here: Service, receiver: Receiver, clock: Clock
+) -> None:
+    question = await asked(here, subject="ann@example.com", timeout=WEEK)
+    await here.elicitations.open_attempt(question.id, browser="b" * 64)
+    await accepted(here, question)
+    await here.events.sender.send_all()
+    assert receiver.types == ["question.asked", "question.opened", "question.accepted"]
+    assert receiver.told() == {
+        "type": "question.accepted",
+        "timestamp": clock().isoformat().replace("+00:00", "Z"),
+        "data": {
+            "id": question.id,
+            "kind": "url",
+            "status": "accepted",
+            "server": "s",
+            "tool": "t",
+        },
+    }
+    for request in receiver.requests:
+        assert verified(request, secret=SECRET, clock=clock).id == request.headers["webhook-id"]
+        for word in (b"Ghent", b"ann@", b"Please"):
+            assert word not in request.content
+    assert {event.status for event in await events_of(here)} == {"sent"}
+
+
+async def test_the_library_of_standard_webhooks_believes_it_under_either_secret_while_rotating(
+    store: MemoryStore, receiver: Receiver
+) -> None:
+    rotating = EventAddress(name="crm", url=CRM.url, secrets=(OTHER_SECRET, SECRET))
+    clock = Clock(utc_now())  # the library knows no other
+    async with telling(store, clock, receiver, addresses=[rotating]) as service:
+        await asked(service)
+        await service.events.sender.send_all()
+    (request,) = receiver.requests
+    for secret in (SECRET, OTHER_SECRET):
+        told = Webhook(secret).verify(request.content, dict(request.headers))
+        assert told["type"] == "question.asked"
+    with pytest.raises(WebhookVerificationError):
+        Webhook("whsec_" + "eA==" * 8).verify(request.content, dict(request.headers))
+
+
+async def test_the_receiver_of_the_documentation_takes_what_is_told_and_nothing_of_anybody_elses(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ELICIT_EVENTS_CRM_SECRET", f"{SECRET},{OTHER_SECRET}")
+    module: dict[str, Any] = {}
+    exec(FILES["receiver.py"], module)  # noqa: S102 - ours
+    url = "https://crm.example/hooks/elicit"
+    receiver = httpx.ASGITransport(app=module["app"])
+    ours = EventAddress(name="crm", url=url, secrets=(SECRET,))
+    other = EventAddress(name="desk", url=url, secrets=(OTHER_SECRET,))
+    async with telling(
+        store, Clock(utc_now()), receiver.handle_async_request, addresses=[ours, other]
+    ) as service:
+        question = await asked(service)
+        await service.events.sender.send_all()
+        taken = {event.address: event for event in await events_of(service)}
+        assert (taken["crm"].status, taken["desk"].why) == ("sent", "HTTP 401")
+        assert await service.events.replay(taken["crm"].webhook_id)
+        await round_of(service)
+    assert capsys.readouterr().out == f"question.asked {question.id}\n"
+
+
+async def test_a_receiver_that_answers_500_twice_is_told_a_third_time_under_the_same_id(
+    here: Service, receiver: Receiver, clock: Clock
+) -> None:
+    receiver.answers = [httpx.Response(500), httpx.Response(500)]
+    await asked(here, timeout=WEEK)
+    await here.events.sender.send_all()
+    await pass_time(here, clock, seconds=3)
+    assert len(receiver.requests) == 1
+    await pass_time(here, clock, seconds=4)
+    await pass_time(here, clock, minutes=7)
+    await pass_time(here, clock, hours=1)
+    assert len(receiver.requests) == 3
+    assert len(set(receiver.ids)) == 1
+    times = [int(request.headers["webhook-timestamp"]) for request in receiver.requests]
+    assert times == sorted(set(times))
+    (event,) = await events_of(here)
+    assert (event.status, event.tries, event.why) == ("sent", 3, None)
+
+
+async def test_what_happens_while_it_is_down_is_told_in_order_once_it_is_up(
+    here: Service, receiver: Receiver, clock: Clock
+) -> None:
+    receiver.is_down = True
+    question = await asked(here, timeout=WEEK)
+    await here.elicitations.open_attempt(question.id, browser="b" * 64)
+    await here.events.sender.send_all()
+    await accepted(here, question)
+    await here.events.sender.send_all()
+    await pass_time(here, clock, seconds=2)
+    receiver.is_down = False
+    await pass_time(here, clock, seconds=5)
+    assert receiver.types == ["question.asked", "question.opened", "question.accepted"]
+
+
+async def test_an_event_waits_for_the_one_before_it_and_another_questions_does_not(
+    here: Service, receiver: Receiver, clock: Clock
+) -> None:
+    receiver.answers = [httpx.Response(503)]
+    first = await asked(here, join="1")
+    await here.events.sender.send_all()
+    await here.elicitations.settle(first.id, Status.CANCELLED)
+    second = await asked(here, join="2")
+    await here.elicitations.settle(second.id, Status.DECLINED)
+    await here.events.sender.send_all()
+    assert receiver.types[1:] == ["question.asked", "question.declined"]
+    await pass_time(here, clock, seconds=7)
+    assert receiver.types[3:] == ["question.asked", "question.cancelled"]
+
+
+async def test_one_address_that_is_down_keeps_no_other_waiting(
+    store: MemoryStore, clock: Clock
+) -> None:
+    heard = Receiver()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "crm.example":
+            raise httpx.ConnectError("down", request=request)
+        return await heard(request)
+
+    async with telling(store, clock, answer, addresses=[CRM, DESK]) as service:
+        question = await asked(service)
+        await service.elicitations.settle(question.id, Status.CANCELLED)
+        await service.events.sender.send_all()
+        assert heard.types == ["question.asked", "question.cancelled"]
+        waiting = [each for each in await events_of(service) if each.status == "waiting"]
+        assert {each.address for each in waiting} == {"crm"}
+
+
+async def test_a_receiver_that_does_not_answer_holds_up_no_write_and_no_other_address(
+    store: MemoryStore, clock: Clock
+) -> None:
+    heard, goes_on = Receiver(), asyncio.Event()
+    asking = 0
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal asking
+        if request.url.host == "crm.example":
+            asking += 1
+            await goes_on.wait()
+        return await heard(request)
+
+    async with (
+        telling(store, clock, answer, addresses=[CRM, DESK]) as service,
+        asyncio.TaskGroup() as group,
+    ):
+        running = group.create_task(service.events.run())
+        questions = [await asked(service, join=str(each)) for each in range(LANES + 2)]
+        for question in questions:
+            await service.elicitations.settle(question.id, Status.CANCELLED)
+        await eventually(lambda: len(heard.about("desk.example")) == 2 * len(questions))
+        assert asking == LANES
+        goes_on.set()
+        await eventually(lambda: len(heard.about("crm.example")) == 2 * len(questions))
+        running.cancel()
+
+
+async def test_two_processes_that_find_it_due_send_it_once(
+    here: Service, there: Service, receiver: Receiver, clock: Clock
+) -> None:
+    receiver.is_down = True
+    await asked(here, timeout=WEEK)
+    await here.events.sender.send_all()
+    receiver.is_down = False
+    clock.tick(seconds=7)
+    (event,) = await events_of(there)
+    for service in (here, there):
+        await service.events.sender.fall_due(event)
+    await asyncio.gather(here.events.sender.send_all(), there.events.sender.send_all())
+    assert len(receiver.requests) == 1
+
+
+async def test_what_another_process_wrote_a_moment_ago_is_left_to_it_until_it_may_be_gone(
+    here: Service, there: Service, receiver: Receiver, clock: Clock
+) -> None:
+    await asked(here, timeout=WEEK)  # and it never sends it
+    await round_of(there)
+    assert receiver.requests == []
+    await pass_time(there, clock, seconds=6)
+    assert receiver.types == ["question.asked"]
+
+
+async def test_killed_between_the_request_and_its_note_it_is_sent_once_more_under_the_same_id(
+    store: MemoryStore, clock: Clock, receiver: Receiver
+) -> None:
+    # The receiver has it, and the process that sent it hears no answer any more.
+    async def answer(request: httpx.Request) -> httpx.Response:
+        await receiver(request)
+        raise asyncio.CancelledError
+
+    async with telling(store, clock, answer) as killed:
+        await asked(killed, timeout=WEEK)
+        with pytest.raises(asyncio.CancelledError):
+            await killed.events.sender.send_all()
+    async with telling(store.sibling(), clock, receiver) as service:
+        await pass_time(service, clock, seconds=6)
+        assert len(receiver.requests) == 1
+        await pass_time(service, clock, seconds=CLAIMED.total_seconds())
+        await pass_time(service, clock, days=1)
+    assert len(receiver.requests) == 2
+    assert len(set(receiver.ids)) == 1
+
+
+async def test_a_process_that_is_told_to_end_waits_for_the_answer_and_notes_it(
+    store: MemoryStore, clock: Clock, receiver: Receiver
+) -> None:
+    has_arrived, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        has_arrived.set()
+        await goes_on.wait()
+        return await receiver(request)
+
+    async with telling(store, clock, answer) as ending:
+        await asked(ending, timeout=WEEK)
+        sending = asyncio.create_task(ending.events.sender.send_all())
+        await has_arrived.wait()
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        goes_on.set()
+    async with telling(store.sibling(), clock, receiver) as service:
+        await pass_time(service, clock, days=1)
+        assert [event.status for event in await events_of(service)] == ["sent"]
+    assert len(receiver.requests) == 1
+
+
+async def test_killed_before_the_request_it_is_sent_by_whoever_comes(
+    store: MemoryStore, clock: Clock, receiver: Receiver
+) -> None:
+    async with telling(store, clock, receiver) as killed:
+        await asked(killed, timeout=WEEK)
+    async with telling(store.sibling(), clock, receiver) as service:
+        await pass_time(service, clock, minutes=1)
+    assert receiver.types == ["question.asked"]
+
+
+async def test_a_receiver_that_is_gone_is_sent_nothing_more_and_nothing_is_kept_for_it(
+    here: Service, there: Service, receiver: Receiver, clock: Clock
+) -> None:
+    receiver.answers = [httpx.Response(410)]
+    question = await asked(here, timeout=WEEK)
+    await here.events.sender.send_all()
+    await round_of(there)
+    await asked(there, join="another", timeout=WEEK)
+    await here.elicitations.settle(question.id, Status.CANCELLED)
+    for service in (here, there):
+        await pass_time(service, clock, days=2)
+    assert len(receiver.requests) == 1
+    assert [(each.status, each.why) for each in await events_of(here)] == [("given up", "ended")]
+    await there.events.resume(CRM)
+    await round_of(here)
+    await asked(here, join="a third", timeout=WEEK)
+    await here.events.sender.send_all()
+    assert len(receiver.requests) == 2
+
+
+async def test_another_address_under_the_name_of_one_that_is_gone_is_told(
+    store: MemoryStore, clock: Clock, receiver: Receiver
+) -> None:
+    receiver.answers = [httpx.Response(410)]
+    async with telling(store, clock, receiver) as service:
+        await asked(service)
+        await service.events.sender.send_all()
+    moved = EventAddress(name="crm", url="https://new.example/", secrets=(SECRET,))
+    async with telling(store.sibling(), clock, receiver, addresses=[moved]) as service:
+        await round_of(service)
+        await asked(service, join="another")
+        await service.events.sender.send_all()
+    assert [request.url.host for request in receiver.requests] == ["crm.example", "new.example"]
+
+
+@pytest.mark.parametrize("is_date", [False, True])
+async def test_a_receiver_that_says_when_is_not_told_before(
+    here: Service, receiver: Receiver, clock: Clock, is_date: bool
+) -> None:
+    at = format_datetime(clock() + timedelta(seconds=600), usegmt=True) if is_date else "600"
+    receiver.answers = [httpx.Response(429, headers={"retry-after": at})]
+    await asked(here, timeout=WEEK)
+    await here.events.sender.send_all()
+    await pass_time(here, clock, seconds=590)
+    assert len(receiver.requests) == 1
+    await pass_time(here, clock, seconds=20)
+    assert len(receiver.requests) == 2
+
+
+async def test_it_is_tried_ten_times_in_some_three_days_and_then_given_up(
+    here: Service, receiver: Receiver, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.answers = [httpx.Response(500) for _ in range(20)]
+    began = clock()
+    question = await asked(here, timeout=WEEK)
+    await here.events.sender.send_all()
+    for number, pause in enumerate(SCHEDULE, start=2):
+        await pass_time(here, clock, seconds=pause.total_seconds() - 1)
+        assert len(receiver.requests) == number - 1
+        await pass_time(here, clock, seconds=1 + pause.total_seconds() * JITTER)
+        assert len(receiver.requests) == number
+    assert timedelta(days=3) < clock() - began < timedelta(days=4)
+    await here.elicitations.settle(question.id, Status.CANCELLED)
+    receiver.answers = []
+    await here.events.sender.send_all()
+    assert receiver.types[-1] == "question.cancelled"  # it waited for nothing
+    assert [each.status for each in await events_of(here)] == ["given up", "sent"]
+    assert "event.given_up" in caplog.messages
+
+
+async def test_what_was_sent_is_sent_again_by_a_replay_under_its_id(
+    here: Service, receiver: Receiver
+) -> None:
+    await asked(here, timeout=WEEK)
+    await here.events.sender.send_all()
+    (event,) = await events_of(here)
+    found = await here.events.find(event.webhook_id)
+    assert found == event
+    assert await here.events.replay(event.webhook_id)
+    await round_of(here)
+    assert receiver.ids == [event.webhook_id] * 2
+    assert json.loads(receiver.requests[0].content) == json.loads(receiver.requests[1].content)
+
+
+async def test_an_address_that_is_known_to_other_processes_only_is_given_up_in_its_time(
+    store: MemoryStore, clock: Clock, receiver: Receiver
+) -> None:
+    async with telling(store, clock, receiver) as knows:
+        await asked(knows, timeout=WEEK)
+        async with telling(store.sibling(), clock, receiver, addresses=()) as other:
+            await pass_time(other, clock, minutes=1)
+        await pass_time(knows, clock, minutes=1)
+        assert receiver.types == ["question.asked"]
+
+
+async def test_an_owner_who_is_erased_takes_their_events_along(
+    here: Service, receiver: Receiver, clock: Clock
+) -> None:
+    receiver.is_down = True
+    question = await asked(here, timeout=WEEK)
+    await here.events.sender.send_all()
+    await here.elicitations.store.erase(owner=question.owner)
+    receiver.is_down = False
+    await pass_time(here, clock, days=1)
+    assert receiver.requests == []
+    assert await events_of(here) == []
+
+
+async def test_a_test_is_sent_at_once_and_kept_nowhere(here: Service, receiver: Receiver) -> None:
+    assert await here.events.test(CRM) is None
+    receiver.answers = [httpx.Response(404)]
+    assert await here.events.test(CRM) == "HTTP 404"
+    assert receiver.types == ["test", "test"]
+    assert await events_of(here) == []

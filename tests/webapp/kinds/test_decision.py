@@ -1,0 +1,214 @@
+"""The inbox as it is kept: two rows of two owners, and every crash between their writes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from flows import elicit
+from flows.elicitation.states import Status
+from flows.errors import StoreUnavailable
+from flows.question import Outcome, asking
+from tests.support.chains import told_of
+from tests.support.clock import Clock
+from tests.support.service_env import Holding, call_of, process
+from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion
+from webapp.calls.verbs import Verbs
+from webapp.elicitations.waiters import Waiter
+from webapp.identity.approvers import OWN_USER, Approver, Deciding
+from webapp.identity.identity import Viewer
+from webapp.kinds.decision import LISTED_AT_MOST, PendingDecision
+from webapp.records.values import KINDS, InboxItem
+from webapp.service import Service
+from webapp.settings.identity import IdentitySettings
+from webapp.settings.quotas import PolicySettings
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
+
+ME = Approver(name="finance", is_local=True)
+WHO = IdentitySettings(approvers=(ME,), askers_decide=True)
+AUDITED = PolicySettings(audit=True)
+
+
+class Dying(MemoryStore):
+    """A store whose process is killed right before it writes a row of this kind."""
+
+    def __init__(self, *, at: str, status: str | None = None) -> None:
+        super().__init__()
+        self._at = at
+        self._status = status
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        if any(self._is_it(record) for record in records):
+            raise StoreUnavailable("killed")
+        return await super().write(*records)
+
+    def _is_it(self, record: Record) -> bool:
+        return record.kind == self._at and self._status in (None, record.status)
+
+
+class AtOnce(Holding):
+    """Ends the call with what it waits for."""
+
+    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> None:
+        call.interrupt(shown.elicitation.id)
+
+
+async def ask(service: Service, *, arguments: object = None) -> Outcome[bool] | None:
+    """What came of it; None where it waits."""
+    call = call_of(service, presenter=AtOnce(), arguments=arguments)
+    call.begin()
+    with service.bodies.at_work(call):
+        try:
+            with asking(Verbs(call)):
+                return await elicit.confirm("Pay it?", approver="finance").outcome()
+        except Interrupted:
+            return None
+        finally:
+            await call.finish(lambda: "{}")
+
+
+def approver(service: Service) -> Deciding:
+    viewer = Viewer(owner=service.identity.local_owner, label="you, on this computer")
+    person = service.kinds.decisions.approvers.deciding(viewer)
+    assert person is not None
+    return person
+
+
+async def waiting(service: Service) -> list[PendingDecision]:
+    return list((await service.kinds.decisions.inbox("finance"))[0])
+
+
+async def decided(service: Service) -> list[PendingDecision]:
+    return list((await service.kinds.decisions.inbox("finance", is_decided=True))[0])
+
+
+async def items(service: Service) -> list[str]:
+    rows = await service.elicitations.store.list(KINDS[InboxItem])
+    return [row.status for row in rows]
+
+
+@asynccontextmanager
+async def another(store: MemoryStore, clock: Clock) -> AsyncIterator[Service]:
+    """The process that is started afterwards."""
+    sibling = store.sibling()
+    async with process(sibling, clock, who=WHO) as service:
+        yield service
+
+
+async def test_a_crash_before_the_question_leaves_what_leads_to_nothing(clock: Clock) -> None:
+    store = Dying(at="elicitation")
+    async with process(store, clock, who=WHO) as service:
+        with pytest.raises(StoreUnavailable):
+            await ask(service)
+    async with another(store, clock) as service:
+        assert await items(service) == ["waiting"]
+        assert await waiting(service) == []
+        assert await ask(service) is None
+        assert len(await waiting(service)) == 1, "the same call asks anew"
+        clock.tick(days=2)
+        while await fall_due(service):
+            clock.tick(minutes=1)
+        assert await items(service) == ["decided", "decided"]
+        assert [one.asked.status for one in await decided(service)] == [Status.EXPIRED]
+
+
+async def test_a_crash_before_its_item_leaves_nothing_of_either(clock: Clock) -> None:
+    store = Dying(at=KINDS[InboxItem])
+    async with process(store, clock, who=WHO) as service:
+        with pytest.raises(StoreUnavailable):
+            await ask(service)
+    async with another(store, clock) as service:
+        assert await service.elicitations.store.list("elicitation") == []
+        assert await waiting(service) == []
+
+
+async def test_a_crash_before_the_answer_is_kept_leaves_it_waiting(clock: Clock) -> None:
+    store = Dying(at="elicitation", status="accepted")
+    async with process(store, clock, who=WHO) as service:
+        await ask(service)
+        (one,) = await waiting(service)
+        with pytest.raises(StoreUnavailable):
+            await service.kinds.decisions.decide(one, approver(service), accepts=True)
+    async with another(store, clock) as service:
+        (one,) = await waiting(service)
+        await service.kinds.decisions.decide(one, approver(service), accepts=True)
+        outcome = await ask(service)
+        assert outcome is not None
+        assert outcome.accepted
+
+
+async def test_a_crash_after_the_answer_is_kept_loses_no_more_than_a_mark(clock: Clock) -> None:
+    store = Dying(at=KINDS[InboxItem], status="decided")
+    async with process(store, clock, who=WHO) as service:
+        await ask(service)
+        (one,) = await waiting(service)
+        with pytest.raises(StoreUnavailable):
+            await service.kinds.decisions.decide(one, approver(service), accepts=False, reason="no")
+    async with another(store, clock) as service:
+        assert await waiting(service) == []
+        outcome = await ask(service)
+        assert outcome is not None
+        assert outcome.status is Status.DECLINED
+        clock.tick(days=2)
+        await fall_due(service)
+        assert await items(service) == ["decided"]
+        (one,) = await decided(service)
+        assert one.asked.decided_by is not None
+
+
+async def test_the_inbox_is_read_in_pages_the_latest_first(store, clock: Clock) -> None:
+    async with process(store, clock, who=WHO) as service:
+        for number in range(LISTED_AT_MOST + 5):
+            await ask(service, arguments=number)
+            clock.tick(minutes=1)
+        decisions = service.kinds.decisions
+        first, after = await decisions.inbox("finance")
+        second, end = await decisions.inbox("finance", after=after)
+        assert (len(first), len(second), end) == (LISTED_AT_MOST, 5, None)
+        times = [one.asked.created_at for one in (*first, *second)]
+        assert times == sorted(times, reverse=True)
+        me = approver(service)
+        for one in first[:3]:
+            await decisions.decide(one, me, accepts=True)
+        assert [one.id for one in await decided(service)] == [one.id for one in first[:3]]
+        assert len(await waiting(service)) == LISTED_AT_MOST
+        assert (await decisions.inbox("legal"))[0] == []
+
+
+async def test_what_was_decided_is_listed_for_thirty_days(store, clock: Clock) -> None:
+    async with process(store, clock, who=WHO) as service:
+        await ask(service)
+        (one,) = await waiting(service)
+        await service.kinds.decisions.decide(one, approver(service), accepts=True)
+        clock.tick(days=29)
+        assert len(await decided(service)) == 1
+        clock.tick(days=3)
+        assert await decided(service) == []
+        while await fall_due(service):
+            pass
+        assert await items(service) == []
+
+
+async def test_an_erased_asker_leaves_no_word_of_theirs_in_the_inbox(store, clock: Clock) -> None:
+    async with process(store, clock, who=WHO) as service:
+        await ask(service)
+        (one,) = await waiting(service)
+        while await service.elicitations.store.erase(owner=one.asked.owner):
+            pass
+        service.elicitations.owners.forget(one.asked.owner)
+        assert await waiting(service) == []
+        assert await service.kinds.decisions.read("finance", one.id) is None
+        assert await items(service) == ["waiting"]
+
+
+async def test_the_askers_audit_names_who_decided(store, clock: Clock) -> None:
+    async with process(store, clock, who=WHO, policies=AUDITED) as service:
+        await ask(service)
+        (one,) = await waiting(service)
+        await service.kinds.decisions.decide(one, approver(service), accepts=True)
+        entries = await told_of(service, one.asked.owner)
+        told = {entry.what: (entry.by, entry.proof) for entry in entries}
+        assert told["asked"] == ("service", None)
+        assert told["accepted"] == (OWN_USER, "ByApprover")

@@ -1,0 +1,284 @@
+"""What others decide, as callers and approvers meet it: over days, and by the right person."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from flows.elicitation.states import Completion, Status
+from flows.errors import InvalidQuestion
+from tests.support.approving import (
+    AT_ONCE,
+    FINANCE,
+    GROUPS,
+    WAITS,
+    approving,
+    press,
+    shop,
+)
+from tests.support.mcp_server import (
+    BOTH,
+    FORM,
+    LEGACY,
+    MODERN,
+    URL,
+    caller_of,
+    link_in,
+    new_server,
+    server_env,
+    text_of,
+)
+from webapp.identity.approvers import Approver
+from webapp.settings.identity import IdentitySettings
+from webapp.sweeper import fall_due
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("declares", [BOTH, URL, FORM, None])
+async def test_a_tool_waits_for_days_until_somebody_else_approves(library, revision, declares):
+    ran: list[str] = []
+    async with approving(shop(library, ran)) as here:
+        async with here.asking(revision=revision, declares=declares) as caller:
+            said = await caller.text("refund", order="o8")
+            assert WAITS in said
+            assert "Pay it back? (refund)" in said
+            assert not caller.has_links_left, "nobody in the client can answer"
+        frank = await here.signed_in("frank")
+        here.clock.tick(hours=2)
+        assert "sign in again" in (await frank.visit(here.inbox)).text
+        here.clock.tick(hours=45)
+        await fall_due(here.env.service)
+        frank = await here.signed_in("frank")
+        page = await frank.visit(await here.one(frank))
+        for words in ("alice", "refund", "Pay it back? (refund)", "o8", "finance"):
+            assert words in page.text
+        assert (await press(frank, await here.one(frank), "approve")).status == 200
+        here.clock.tick(hours=1)
+        async with here.asking(revision=revision, declares=declares) as caller:
+            assert await caller.text("refund", order="o8") == "o8 is paid back"
+            assert ran == ["o8"]
+            assert WAITS in await caller.text("refund", order="o8"), "a yes is for one run"
+        assert ran == ["o8"]
+
+
+async def test_a_call_that_waits_goes_on_with_the_decision(revision):
+    async with approving(shop(), limits=None) as here, here.asking(revision=revision) as caller:
+        call = caller.call("ship", order="o8")
+        (asked,) = await here.env.pending()
+        flora = await here.signed_in("flora")
+        await press(flora, await here.one(flora), "approve")
+        assert text_of(await call) == "accepted: shipped"
+        row = await here.asked()
+        assert (row.proof, row.id) == ("ByApprover", asked.id)
+        assert row.decided_by is not None
+        assert row.decided_by.name == f"{here.issuer.url}#flora"
+
+
+async def test_a_no_comes_with_its_reason():
+    ran: list[str] = []
+    async with approving(shop(ran=ran)) as here, here.asking() as caller:
+        for tool in ("refund", "ship"):
+            link = link_in(await caller.result(tool, order="o8"))
+            frank = await here.signed_in("frank")
+            page = await press(frank, await here.one(frank), "decline", reason="No  receipt\nthere")
+            assert "Declined" in page.text
+            alice = await here.signed_in("alice")
+            assert "No receipt there" in (await alice.visit(link)).text
+            told = await caller.result(tool, order="o8")
+            assert "No receipt there" in text_of(told)
+            assert ("ELICITATION_DECLINED" in text_of(told)) == (tool == "refund")
+            assert (await here.env.status(link)) is Status.DECLINED
+        assert not ran
+
+
+async def test_whoever_asks_never_decides_it():
+    ran: list[str] = []
+    async with approving(shop(ran=ran)) as here, here.asking("frank") as caller:
+        await caller.result("refund", order="o8")
+        frank, flora = await here.signed_in("frank"), await here.signed_in("flora")
+        address = await here.one(frank)
+        page = await frank.visit(address)
+        assert "Approve</button>" not in page.text
+        # The form of somebody who may, sent by the one who may not.
+        for person_page in (page, await flora.visit(address)):
+            pressed = await press(frank, address, "approve", page=person_page)
+            assert pressed.status == 403
+        assert (await here.asked()).status is Status.PENDING
+        await press(flora, address, "approve")
+        assert await caller.text("refund", order="o8") == "o8 is paid back"
+
+
+async def test_where_the_operator_says_so_whoever_asks_may_decide():
+    async with approving(shop(), askers_decide=True) as here, here.asking("frank") as caller:
+        await caller.result("refund", order="o8")
+        frank = await here.signed_in("frank")
+        await press(frank, await here.one(frank), "approve")
+        assert await caller.text("refund", order="o8") == "o8 is paid back"
+
+
+async def test_a_group_of_the_issuers_decides_as_long_as_the_sign_in_is_new():
+    async with approving(shop()) as here, here.asking() as caller:
+        await caller.result("refund", order="o8")
+        carol = await here.signed_in("carol", **GROUPS)
+        address = await here.one(carol)
+        page = await carol.visit(address)
+        here.clock.tick(hours=1)
+        pressed = await press(carol, address, "approve", page=page)
+        assert pressed.status == 403
+        assert pressed.heading == "Sign in to see your inbox"
+        # Meanwhile she has left the group.
+        carol = await here.signed_in("carol", groups=["staff"])
+        assert await here.waiting(carol) == []
+        assert (await press(carol, address, "approve", page=page)).status == 404
+        assert (await here.asked()).status is Status.PENDING
+        carol = await here.signed_in("carol", groups="finance-approvers")
+        await press(carol, address, "approve")
+        assert await caller.text("refund", order="o8") == "o8 is paid back"
+
+
+async def test_of_two_at_once_one_decides_and_the_other_is_told_who():
+    async with approving(shop()) as here, here.asking() as caller:
+        await caller.result("refund", order="o8")
+        frank, flora = await here.signed_in("frank"), await here.signed_in("flora")
+        address = await here.one(frank)
+        hers = await flora.visit(address)
+        await press(frank, address, "approve")
+        late = await press(flora, address, "decline", page=hers)
+        assert late.status == 409
+        assert "It was decided before your answer came." in late.text
+        assert "by <bdi>frank" in late.text
+        assert (await here.asked()).status is Status.ACCEPTED
+        assert await here.inboxes(flora) == ([], [address])
+        again = await press(frank, address, "approve", page=await frank.visit(address))
+        assert again.status != 409
+
+
+async def test_whoever_asked_withdraws_it():
+    async with approving(shop()) as here, here.asking() as caller:
+        link = link_in(await caller.result("ship", order="o8"))
+        frank, alice = await here.signed_in("frank"), await here.signed_in("alice")
+        address = await here.one(frank)
+        before = await frank.visit(address)
+        page = await alice.visit(link)
+        assert page.heading == "Waiting for finance"
+        assert (await alice.decline(link)).heading == "Withdrawn"
+        assert (await here.asked()).status is Status.CANCELLED
+        late = await press(frank, address, "approve", page=before)
+        assert (late.status, "Withdrawn" in late.text) == (409, True)
+        assert await here.inboxes(frank) == ([], [address])
+
+
+async def test_a_link_of_the_askers_answers_nothing():
+    async with approving(shop()) as here, here.asking() as caller:
+        link = link_in(await caller.result("refund", order="o8"))
+        alice, frank = await here.signed_in("alice"), await here.signed_in("frank")
+        page = await alice.visit(link)
+        assert (await alice.browser.post(link, data={"csrf": page.csrf})).status_code == 303
+        assert (await frank.visit(link)).status == 403, "it is hers"
+        id = here.env.id_of(link)
+        assert await here.env.complete(link) is Completion.UNKNOWN
+        assert (await here.env.service.elicitations.get(id)).status is Status.PENDING
+
+
+async def test_nobody_decided_in_time():
+    async with approving(shop()) as here, here.asking() as caller:
+        link = link_in(await caller.result("refund", order="o8"))
+        here.clock.tick(days=2, hours=23, minutes=30)
+        frank = await here.signed_in("frank")
+        address = await here.one(frank)
+        page = await frank.visit(address)
+        here.clock.tick(minutes=40)
+        late = await press(frank, address, "decline", page=page)
+        assert "Nobody decided in time" in late.text
+        assert (await here.env.status(link)) in (Status.PENDING, Status.EXPIRED)
+        while await fall_due(here.env.service):
+            here.clock.tick(minutes=1)
+        assert (await here.env.status(link)) is Status.EXPIRED
+        assert WAITS in await caller.text("refund", order="o8"), "asked anew"
+
+
+async def test_a_yes_of_more_than_a_day_ago_is_asked_for_anew():
+    ran: list[str] = []
+    async with approving(shop(ran=ran)) as here, here.asking() as caller:
+        await caller.result("refund", order="o8")
+        frank = await here.signed_in("frank")
+        await press(frank, await here.one(frank), "approve")
+        assert WAITS in await caller.text("refund", order="o9"), "other arguments, another wish"
+        here.clock.tick(hours=25)
+        assert WAITS in await caller.text("refund", order="o8")
+        assert not ran
+
+
+@pytest.mark.parametrize("tool", ["refund", "ship"])
+async def test_a_name_that_nobody_has_is_told_with_what_to_set(tool):
+    async with approving(shop(), approvers=()) as here, here.asking() as caller:
+        told = await caller.result(tool, order="o8")
+        assert told.is_error
+        assert "[approvers.finance] in elicit.toml" in text_of(told)
+        assert await here.env.elicitations() == []
+
+
+async def test_on_ones_own_machine_deciding_for_oneself_has_to_be_allowed():
+    me = Approver(name="finance", is_local=True)
+    async with caller_of(shop(), MODERN, who=IdentitySettings(approvers=(me,))) as (_, caller):
+        assert "ELICIT_APPROVERS_ASKER" in await caller.text("refund", order="o8")
+    who = IdentitySettings(approvers=(me,), askers_decide=True)
+    async with server_env(shop(), who=who, limits=AT_ONCE) as env, env.caller(LEGACY) as caller:
+        await caller.result("refund", order="o8")
+        person = await env.person()
+        page = await person.visit(f"{env.url}/inbox")
+        assert "Pay it back? (refund)" in page.text
+        (item,) = (await env.service.kinds.decisions.inbox("finance"))[0]
+        await press(person, f"{env.url}/inbox/finance/{item.id}", "approve")
+        assert await caller.text("refund", order="o8") == "o8 is paid back"
+
+
+async def test_a_caller_who_cannot_be_told_from_the_approvers_is_refused():
+    users = Approver(name="finance", users=frozenset({"ann"}))
+    async with approving(shop(), approvers=(users,)) as here, here.asking() as caller:
+        said = await caller.text("refund", order="o8")
+        assert "[approvers.finance]" in said
+        assert await here.env.elicitations() == []
+
+
+async def test_two_questions_of_one_call_wait_for_two_approvers(library: Any):
+    legal = Approver(name="legal", subjects=frozenset({"lea"}))
+    server = new_server(library)
+
+    @server.tool()
+    async def sign() -> str:
+        both = await elicit.together(
+            elicit.confirm("Pay?", approver="finance"), elicit.confirm("Sign?", approver="legal")
+        )
+        return str(both)
+
+    async with approving(server, approvers=(FINANCE, legal)) as here, here.asking() as caller:
+        said = await caller.text("sign")
+        assert "Waiting for finance and legal." in said
+        frank, lea = await here.signed_in("frank"), await here.signed_in("lea")
+        await press(frank, await here.one(frank), "approve")
+        assert "Waiting for legal." in await caller.text("sign")
+        await press(lea, await here.one(lea), "decline")
+        assert await caller.text("sign") == "(True, False)"
+
+
+async def test_the_model_gives_up_and_never_says_yes(revision):
+    async with approving(shop()) as here, here.asking(revision=revision, declares=None) as caller:
+        link = link_in(await caller.result("refund", order="o8"))
+        id = here.env.id_of(link)
+        for attempt in ({"action": "accept"}, {"content": {}}):
+            said = await caller.result("elicitation_result", elicitId=id, **attempt)
+            assert said.is_error
+            assert (await here.env.status(link)) is Status.PENDING
+        assert WAITS in await caller.text("elicitation_result", elicitId=id)
+        await caller.result("elicitation_result", elicitId=id, action="decline")
+        assert (await here.env.status(link)) is Status.CANCELLED
+
+
+def test_a_gate_for_others_has_a_day_and_keeps_no_yes():
+    assert elicit.confirm("Pay?", approver="finance").timeout == timedelta(days=1)
+    assert elicit.confirm("Pay?").timeout == timedelta(minutes=5)
+    for wrong in ("", "Finance", "a b", "x" * 33):
+        with pytest.raises(InvalidQuestion):
+            elicit.confirm("Pay?", approver=wrong)

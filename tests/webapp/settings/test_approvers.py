@@ -1,0 +1,83 @@
+"""Who approves, as elicit.toml says it: every mistake named, and nobody by what they can change."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.settings import PUBLIC, problems_in
+from webapp.identity.approvers import Approver
+from webapp.settings.config_file import BadDeclaration, read_declarations
+from webapp.settings.settings import read_settings
+
+ISSUER = {
+    "ELICIT_ISSUER": "https://login.example/tenant",
+    "ELICIT_ISSUER_CLIENT_ID": "our id",
+    "ELICIT_ISSUER_CLIENT_SECRET": "our secret",
+}
+FINANCE = """
+[approvers.finance]
+subjects = ["auth0|1", "auth0|2"]
+claims = { groups = ["finance", "owners"], role = ["cfo"] }
+users = ["ann"]
+local = true
+"""
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(BadDeclaration) as refused:
+        read_declarations(text, source="elicit.toml")
+    return refused.value.problems
+
+
+def test_each_way_to_name_somebody_is_read() -> None:
+    (finance,) = read_declarations(FINANCE, source="elicit.toml").approvers
+    assert finance == Approver(
+        name="finance",
+        subjects=frozenset({"auth0|1", "auth0|2"}),
+        claims={"groups": ("finance", "owners"), "role": ("cfo",)},
+        users=frozenset({"ann"}),
+        is_local=True,
+    )
+    assert ("groups", "owners") in finance.pairs
+
+
+@pytest.mark.parametrize("claim", ["email", "Email", "preferred_username", "name", "upn", "scope"])
+def test_nobody_becomes_an_approver_by_what_they_can_change_themselves(claim: str) -> None:
+    (problem,) = problems_of(f'[approvers.finance]\nclaims = {{ {claim} = ["x"] }}')
+    assert problem.startswith(f"approvers.finance.claims.{claim}: people can change it")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[approvers.Finance]\nlocal = true", "approvers.Finance: a name is 1 to 32"),
+        ("[approvers.finance]", "approvers.finance: name somebody"),
+        ("[approvers.finance]\nlocal = false\nusers = []", "approvers.finance: name somebody"),
+        ("[approvers.finance]\nemails = []", "approvers.finance.emails: unknown"),
+        ('[approvers.finance]\nsubjects = "x"', "approvers.finance.subjects: it is a list"),
+        ('[approvers.finance]\nusers = [""]', "approvers.finance.users: '' can be no user's id"),
+        ("[approvers]\nfinance = 1", "approvers.finance: it is a table"),
+        (
+            f"[approvers.finance]\nclaims = {{ groups = {[str(n) for n in range(21)]} }}",
+            "approvers: their claims have more than 20 values",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(text: str, problem: str) -> None:
+    assert any(each.startswith(problem) for each in problems_of(text))
+
+
+def test_people_of_an_issuer_need_one(tmp_path: Path) -> None:
+    file = tmp_path / "elicit.toml"
+    file.write_text(FINANCE, "utf-8")
+    environment = {**PUBLIC, "ELICIT_CONFIG": str(file)}
+    (problem,) = problems_in(environment)
+    assert problem.startswith("ELICIT_ISSUER: needed, as the subjects and claims of approvers")
+    found = read_settings({**environment, **ISSUER, "ELICIT_APPROVERS_SIGN_IN": "30m"})
+    (finance,) = found.identity.approval.approvers
+    assert finance.name == "finance"
+    assert found.identity.approval.sign_in_counts_for.total_seconds() == 1800
+    assert not found.identity.approval.lets_askers_decide
+    assert problems_in({**environment, **ISSUER, "ELICIT_APPROVERS_ASKER": "never"}) == [
+        "ELICIT_APPROVERS_ASKER: it is `may`, or left out."
+    ]

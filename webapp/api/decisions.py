@@ -1,0 +1,121 @@
+"""The inbox of an approver: what waits for them, and their answer, by their own access token.
+
+What could go wrong: a program that decides. No key comes in here, whatever it may: the person's
+token says who decides, is checked with each request, and counts no longer than a sign-in does.
+"""
+
+from http import HTTPStatus
+from typing import Annotated
+
+from litestar import get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+
+from flows.elicitation.states import Status
+from flows.errors import ElicitError, InvalidQuestion, NotAllowed, NotPossible
+from webapp.api.access import Requester, holds
+from webapp.api.representations import InboxAnswer, InboxRequest, InboxRequests
+from webapp.identity.approvers import Deciding
+from webapp.kinds.decision import PendingDecision
+from webapp.kinds.page_kind import asker_of, terms_in
+from webapp.pages.builder_forms import decision_of
+from webapp.service import Service
+
+_PERSONS = holds(or_person=True)
+_AFTER = "^[A-Za-z0-9_-]{1,64}$"
+
+
+class NoSuchRequest(ElicitError):
+    """An id that is none in an inbox of this person's."""
+
+    name = "NO_SUCH_REQUEST"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__("Nothing with this id is in an inbox of yours: use an id from /api/inbox.")
+
+
+@get("/api/inbox", guards=[_PERSONS])
+async def list_inbox(
+    *,
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
+    of: Annotated[str | None, QueryParameter(max_length=32)] = None,
+    decided: FromQuery[bool] = False,
+    after: Annotated[str | None, QueryParameter(pattern=_AFTER)] = None,
+) -> InboxRequests:
+    """What waits for this person, or with `decided` what was decided in the last 30 days.
+
+    `of` is one of their names as an approver; who has one name only need not say it.
+    """
+    person, names = _known(service, requester)
+    if of is None and len(names) > 1:
+        raise InvalidQuestion(f"Say under which name: write ?of=, with one of {', '.join(names)}.")
+    name = names[0] if of is None else of
+    if name not in names:
+        raise NotAllowed(f"You decide nothing as {name!r}: your names are {', '.join(names)}.")
+    found, last = await service.kinds.decisions.inbox(name, is_decided=decided, after=after)
+    return InboxRequests(requests=[_told(service, person, one) for one in found], after=last)
+
+
+@post("/api/inbox/{request_id:str}/answer", guards=[_PERSONS], status_code=HTTPStatus.OK)
+async def answer_request(
+    request_id: FromPath[str],
+    data: JSONBody[InboxAnswer],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
+) -> InboxRequest:
+    """Approve or decline it; 409 where another one was first, or it is over."""
+    person, names = _known(service, requester)
+    approver, _, id = request_id.partition(".")
+    decisions = service.kinds.decisions
+    waiting = await decisions.read(approver, id) if approver in names and id else None
+    if waiting is None:
+        raise NoSuchRequest
+    ended = await decisions.decide(waiting, person, accepts=data.accepts, reason=data.reason)
+    if not decisions.is_theirs(ended, person, accepts=data.accepts):
+        wanted = Status.ACCEPTED if data.accepts else Status.DECLINED
+        raise NotPossible(status=ended.status, wanted=wanted)
+    ended_as = PendingDecision(id=waiting.id, approver=approver, asked=ended)
+    return _told(service, person, ended_as)
+
+
+def _known(service: Service, requester: Requester) -> tuple[Deciding, list[str]]:
+    """Raises NotAllowed for who decides nothing, or is known from too long ago."""
+    approvers = service.kinds.decisions.approvers
+    caller = requester.person
+    person = None if caller is None else approvers.deciding_by_token(caller)
+    if person is not None and approvers.is_too_long_ago(person):
+        raise NotAllowed(
+            "This access token was issued too long ago to decide by it: get a new one, so that "
+            "what the issuer says of you is of now (ELICIT_APPROVERS_SIGN_IN)."
+        )
+    names = [] if person is None else list(approvers.names_of(person))
+    if person is None or not names:
+        raise NotAllowed(
+            "You decide nothing for others here: whoever runs the server names approvers in "
+            "elicit.toml."
+        )
+    return person, names
+
+
+def _told(service: Service, person: Deciding, one: PendingDecision) -> InboxRequest:
+    asked = one.asked
+    by = asked.decided_by
+    return InboxRequest(
+        id=f"{one.approver}.{one.id}",
+        approver=one.approver,
+        decision=decision_of(asked, now=service.clock()),
+        message=asked.asked.message,
+        arguments=terms_in(asked).get("arguments"),
+        tool=asked.asked.tool,
+        asked_by=asker_of(asked),
+        client=asked.asked.client,
+        client_id=asked.asked.client_id,
+        asked_at=asked.created_at,
+        expires_at=asked.expires_at,
+        is_own=service.kinds.decisions.approvers.is_asker(person, asked),
+        decided_by=None if by is None else by.label,
+        decided_at=asked.settled_at,
+        reason=asked.why if asked.status is Status.DECLINED else None,
+    )

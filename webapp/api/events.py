@@ -1,0 +1,113 @@
+"""The routes of events out, for who operates: what addresses were told, and once more.
+
+What could go wrong: a program's key that reads what everybody's users did. So the scope stands
+alone, and what is told of an event is what its receiver was told.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from litestar import get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, QueryParameter
+from msgspec import Struct
+
+from flows.errors import ElicitError
+from webapp.api.access import holds
+from webapp.identity.api_keys import KeyScope
+from webapp.records.values import OutgoingEvent
+from webapp.service import Service
+
+LISTED_AT_MOST: Final = 100
+_OPERATORS = [holds(KeyScope.OPERATE)]
+
+
+class NoSuchEvent(ElicitError):
+    """An id that is none of an event that is kept."""
+
+    name = "NO_SUCH_EVENT"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There is no event with this id, or it is kept no more: GET /api/events lists them."
+        )
+
+
+class EventStatus(StrEnum):
+    """How far it is."""
+
+    WAITING = "waiting"
+    SENT = "sent"
+    GIVEN_UP = "given up"
+
+
+class EventState(Struct, frozen=True, kw_only=True):
+    """An event, as its receiver was told of it; `id` is its `webhook-id`.
+
+    `tries` is how often it was sent, `why` why the last time was none.
+    """
+
+    id: str
+    address: str
+    type: str
+    data: Mapping[str, str | bool]
+    happened_at: datetime
+    status: str
+    tries: int
+    why: str | None = None
+    next_at: datetime | None = None
+    sent_at: datetime | None = None
+
+
+class EventPage(Struct, frozen=True, kw_only=True):
+    """Some of the events, those of one question together; `after` goes on with more."""
+
+    events: list[EventState]
+    after: str | None
+
+
+@get("/api/events", guards=_OPERATORS)
+async def list_events(
+    *,
+    service: NamedDependency[Service],
+    address: Annotated[str | None, QueryParameter(pattern="^[a-z0-9_]{1,32}$")] = None,
+    status: FromQuery[EventStatus | None] = None,
+    after: Annotated[str | None, QueryParameter(pattern=r"^[A-Za-z0-9_.~=-]{1,200}$")] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=LISTED_AT_MOST)] = LISTED_AT_MOST,
+) -> EventPage:
+    """What addresses were told, and what waits; `after` of a page goes on behind it.
+
+    A page may be short and have more behind it all the same.
+    """
+    found, last = await service.events.page(
+        after=after, address=address, status=status, limit=limit
+    )
+    return EventPage(events=[*map(_told, found)], after=last)
+
+
+@post("/api/events/{event_id:str}/replay", guards=_OPERATORS, status_code=HTTPStatus.ACCEPTED)
+async def replay_event(event_id: FromPath[str], service: NamedDependency[Service]) -> EventState:
+    """Have it sent again, under its id."""
+    event = await service.events.replay(event_id)
+    if event is None:
+        raise NoSuchEvent
+    return _told(event)
+
+
+def _told(event: OutgoingEvent) -> EventState:
+    return EventState(
+        id=event.webhook_id,
+        address=event.address,
+        type=event.type,
+        data=event.facts,
+        happened_at=event.happened_at,
+        status=event.status,
+        tries=event.tries,
+        why=event.why,
+        next_at=event.due_at,
+        sent_at=event.sent_at,
+    )

@@ -1,0 +1,129 @@
+"""`elicit events`: what addresses of the operator's were told, listed, sent again and tried out."""
+
+import argparse
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from webapp.cli.arguments import commands_of
+from webapp.cli.operator import does, lists
+from webapp.cli.table import Table, the_one
+from webapp.command import CommandRefused
+from webapp.events.addresses import EventAddress, new_secret
+from webapp.printing import tell
+from webapp.records.values import OutgoingEvent
+from webapp.service import Service
+
+COLUMNS = ("id", "address", "type", "status", "why", "tries", "happened_at", "next_at")
+_SOON = "A server sends it within seconds."
+
+
+class EventRow(Struct, frozen=True, kw_only=True):
+    """An event; `id` is its `webhook-id`, `about` the question, payment or account.
+
+    `next_at` is when one that waits is tried again.
+    """
+
+    id: str
+    address: str
+    type: str
+    about: str
+    status: str
+    why: str | None
+    tries: int
+    happened_at: datetime
+    next_at: datetime | None
+    sent_at: datetime | None
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    commands = commands_of(parser)
+    words = "list what was told, and what waits, the latest first"
+    lists(commands.add_parser("list", help=words), list_events, of=EventRow)
+    words = "have events sent again, each under its id"
+    replaying = commands.add_parser("replay", help=words)
+    meant = replaying.add_mutually_exclusive_group(required=True)
+    meant.add_argument(
+        "id", nargs="?", metavar="ID", help="one that elicit events list shows, or its beginning"
+    )
+    meant.add_argument("--given-up", metavar="NAME", help="all that an address was not told of")
+    does(replaying, replay_events)
+    testing = commands.add_parser("test", help="tell an address that this is a test")
+    resuming = commands.add_parser("resume", help="tell one again that had said it was gone")
+    for command, work in ((testing, try_address), (resuming, resume_address)):
+        command.add_argument("name", metavar="NAME", help="as in ELICIT_EVENTS_{NAME}_URL")
+        does(command, work)
+    secret = commands.add_parser("secret", help="make a secret, for ELICIT_EVENTS_{NAME}_SECRET")
+    secret.set_defaults(run=lambda _: tell(new_secret()))
+
+
+async def list_events(service: Service) -> Table[EventRow]:
+    """The latest first."""
+    rows = [_row(event) for event in await service.events.all()]
+    return Table(rows=rows, columns=COLUMNS, nothing="No event was kept.")
+
+
+async def replay_events(
+    service: Service, *, id: str | None = None, given_up: str | None = None
+) -> Sequence[str]:
+    """Have them sent again. Raises Refused."""
+    events = await service.events.all()
+    if given_up is None:
+        there = {event.webhook_id: event for event in events}
+        meant: OutgoingEvent = the_one(id or "", there, what="event", shown_by="events list")
+        await service.events.replay(meant.webhook_id)
+        return [f"{meant.type} for {meant.address}. {_SOON}"]
+    address, replayed = _address(service, given_up), 0
+    for event in events:
+        if event.address == address.name and event.status == "given up":
+            await service.events.replay(event.webhook_id)
+            replayed += 1
+    return [f"{replayed} events for {address.name}. A server sends them within seconds."]
+
+
+async def try_address(service: Service, *, name: str) -> Sequence[str]:
+    """Raises Refused if it is not taken."""
+    address = _address(service, name)
+    why = await service.events.test(address)
+    if why is not None:
+        raise CommandRefused(
+            f"{address.name} did not take it: {why.rstrip('.')}. Look at ELICIT_EVENTS_"
+            f"{address.name.upper()}_URL, and whether its receiver verifies by the same secret."
+        )
+    return [f"{address.name} took it."]
+
+
+async def resume_address(service: Service, *, name: str) -> Sequence[str]:
+    """What happened meanwhile is not told. Raises Refused."""
+    address = _address(service, name)
+    await service.events.resume(address)
+    again = f"elicit events replay --given-up {address.name}"
+    return [f"{address.name} is told from now on; what was given up is sent by: {again}"]
+
+
+def _address(service: Service, name: str) -> EventAddress:
+    address = service.events.addresses.get(name.lower())
+    if address is None:
+        known = ", ".join(service.events.addresses) or "none"
+        raise CommandRefused(
+            f"{name} is no address of events; there is {known}. ELICIT_EVENTS_{{NAME}}_URL adds "
+            "one.",
+            status=2,
+        )
+    return address
+
+
+def _row(event: OutgoingEvent) -> EventRow:
+    return EventRow(
+        id=event.webhook_id,
+        address=event.address,
+        type=event.type,
+        about=str(event.facts["id"]).removeprefix(event.owner),
+        status=event.status,
+        why=event.why,
+        tries=event.tries,
+        happened_at=event.happened_at,
+        next_at=event.due_at,
+        sent_at=event.sent_at,
+    )

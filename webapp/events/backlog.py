@@ -1,0 +1,116 @@
+"""The backlog: how many events wait for each address, in the whole store.
+
+What could go wrong: a receiver that is gone for days, and a store that is full of what it missed.
+So there is a bound for each address. What comes beyond it is not kept, and that is told: in the log
+once a minute at most, in the metrics, and in the row of the address, where `elicit doctor` reads
+it. What waits already stays: it is the older, and what comes later may be about it.
+
+The rows are read through once and then followed, as every process's writes are heard; again every
+hour and after a miss, for what was erased or lost.
+"""
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Final
+
+from flows.errors import StoreUnavailable
+from webapp.elicitations.service import Elicitations
+from webapp.events.addresses import place_of
+from webapp.records.values import KINDS, OutgoingEvent
+from webapp.stores import Record
+
+WAITING_AT_MOST: Final = 10_000
+KIND: Final = KINDS[OutgoingEvent]
+BETWEEN_WORDS: Final = timedelta(minutes=1)
+_EVERY: Final = timedelta(hours=1)
+_AFTER_A_MISS: Final = timedelta(seconds=30)
+_PAUSES: Final = 4  # reading takes at most a fifth of the time, for as long as it lasts
+_log = logging.getLogger(__name__)
+
+
+class Backlog:
+    """What this process knows of it; `ended` are addresses that want nothing any more."""
+
+    def __init__(self, elicitations: Elicitations, *, at_most: int = WAITING_AT_MOST) -> None:
+        self._elicitations = elicitations
+        self._at_most = at_most
+        self._waiting = defaultdict[str, set[str]](set)  # ids, by address
+        self._heard: dict[str, str] | None = None  # while the store is read through
+        self._has_missed = asyncio.Event()
+        self._told_at: dict[str, datetime] = {}
+        self.ended: frozenset[str] = frozenset()
+        self.not_kept = Counter[str]()  # since this was last written down
+
+    def takes(self, address: str) -> bool:
+        """Whether one more is kept for it; one that is not is counted."""
+        if address in self.ended:
+            return False
+        if len(self._waiting[address]) < self._at_most:
+            return True
+        self.not_kept[address] += 1
+        now, told_at = self._elicitations.clock(), self._told_at.get(address)
+        if told_at is None or now - told_at >= BETWEEN_WORDS:
+            self._told_at[address] = now
+            _log.error("events.not_kept", extra={"address": address, "waiting": self._at_most})
+        return False
+
+    def hear(self, id: str, *, status: str) -> None:
+        """An event stands so, whoever wrote it."""
+        if self._heard is not None:
+            self._heard[id] = status
+        self._put(id, status)
+
+    def counts(self) -> Mapping[str, int]:
+        return {address: len(ids) for address, ids in self._waiting.items()}
+
+    async def follow(self) -> None:
+        """Know what waits; runs until cancelled."""
+        self._elicitations.hearers.append(self._hear_record)
+        self._elicitations.missed.append(self._has_missed.set)
+        while True:
+            self._has_missed.clear()
+            try:
+                await self.read_through()
+            except StoreUnavailable as error:
+                _log.warning("store.unavailable", extra={"why": error.why})
+            except Exception:  # noqa: BLE001 - a task's edge, and events go out all the same
+                _log.exception("events.not_counted")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY.total_seconds()):
+                    await self._has_missed.wait()
+                await asyncio.sleep(_AFTER_A_MISS.total_seconds())
+
+    async def read_through(self) -> None:
+        """What is written meanwhile counts as it was written last."""
+        store, loop = self._elicitations.store, asyncio.get_running_loop()
+        self._heard = {}
+        waiting, after = list[str](), None
+        try:
+            began = loop.time()
+            while page := await store.list(KIND, after=after):
+                waiting += [record.id for record in page if record.status == "waiting"]
+                after = page[-1].id
+                await asyncio.sleep((loop.time() - began) * _PAUSES)
+                began = loop.time()
+            self._waiting.clear()
+            for id in waiting:
+                self._put(id, "waiting")
+            for id, status in self._heard.items():
+                self._put(id, status)
+        finally:
+            self._heard = None
+
+    async def _hear_record(self, record: Record) -> None:
+        if record.kind == KIND:
+            self.hear(record.id, status=record.status)
+
+    def _put(self, id: str, status: str) -> None:
+        ids = self._waiting[place_of(id).address]
+        if status == "waiting":
+            ids.add(id)
+        else:
+            ids.discard(id)

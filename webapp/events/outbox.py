@@ -1,0 +1,130 @@
+"""The outbox: what a write has to tell becomes rows of the same write.
+
+What could go wrong: an event of something that was never written, or a change that nobody hears of.
+So both are one write, or neither. The id of an event has its place: that of the row that it tells
+of, the address, and the version that the row comes to, which only goes up. So what one question has
+to tell one address stands together in the store, in order, and is found without what others have.
+"""
+
+import base64
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Final
+
+from flows.elicitation.states import Elicitation
+from flows.oauth.connection import Connection
+from flows.payments.receipt import Payment, ReceiptStatus
+from webapp.deadline import Clock
+from webapp.events.addresses import TYPES, EventAddress, EventPlace
+from webapp.events.backlog import Backlog
+from webapp.records.entries import Move
+from webapp.records.ids import RANDOM_BYTES, owner_of
+from webapp.records.values import KINDS, OutgoingEvent, Value
+from webapp.telemetry.observer import Observer
+
+EVENTS_KEPT: Final = timedelta(days=30)
+ID_PREFIX: Final = "evt_"
+OWN: Final = timedelta(seconds=5)  # for which it is left to the process that wrote it
+_LETTERS_AT_MOST: Final = 100  # of a name that an author chose
+# What was paid is told after the question that it was paid for.
+_OF_QUESTIONS, _OF_PAYMENTS = "0", "1"
+_STANDS: Final = frozenset({"paid", ReceiptStatus.SPENT.value})  # words of a payment that is ours
+
+
+class EventOutbox:
+    """One for a process. `wake` is told of what was written here, where it is sent from here."""
+
+    def __init__(
+        self,
+        addresses: Sequence[EventAddress],
+        *,
+        backlog: Backlog,
+        clock: Clock,
+        random: Callable[[int], bytes],
+        observer: Observer,
+        kept: timedelta = EVENTS_KEPT,
+    ) -> None:
+        self._addresses = addresses
+        self._backlog = backlog
+        self._clock = clock
+        self._random = random
+        self._observer = observer
+        self._kept = kept
+        self.wake: Callable[[OutgoingEvent], None] | None = None
+
+    def events(self, moved: Sequence[Move[Value]]) -> list[OutgoingEvent]:
+        """See Outbox."""
+        return [
+            self._event(move.value, told_as, address)
+            for move in moved
+            if (told_as := _type_of(move)) is not None
+            for address in self._addresses
+            if address.wants(told_as) and self._is_kept_for(address)
+        ]
+
+    def wrote(self, values: Sequence[Value]) -> None:
+        """See Outbox."""
+        for value in values:
+            if isinstance(value, OutgoingEvent):
+                self._backlog.hear(value.id, status=value.status)
+                if self.wake is not None and value.version == 1:
+                    self.wake(value)
+
+    def _is_kept_for(self, address: EventAddress) -> bool:
+        if self._backlog.takes(address.name):
+            return True
+        self._observer.event_sent(address.name, "not_kept")
+        return False
+
+    def _event(self, value: Value, told_as: str, address: EventAddress) -> OutgoingEvent:
+        now, chance = self._clock(), base64.urlsafe_b64encode(self._random(RANDOM_BYTES)).decode()
+        about, rank = value.id, _OF_QUESTIONS
+        if isinstance(value, Payment) and owner_of(value.elicitation_id) == value.owner:
+            about, rank = value.elicitation_id, _OF_PAYMENTS
+        place = EventPlace(about, address.name)
+        return OutgoingEvent(
+            id=f"{place}{rank}{value.version + 1:010d}.{chance}",
+            owner=value.owner,
+            address=address.name,
+            webhook_id=f"{ID_PREFIX}{chance}{value.owner}",
+            type=told_as,
+            facts=dict(_facts(value)),
+            happened_at=now,
+            erase_at=now + self._kept,
+            next_at=now if self.wake is None else now + OWN,
+        )
+
+
+def _type_of(move: Move[Value]) -> str | None:
+    """None for what nobody is told of."""
+    entry, disputed = move.entry, ReceiptStatus.DISPUTED.value
+    if entry.kind == KINDS[Payment] and move.former == disputed and entry.what in _STANDS:
+        return TYPES[entry.kind, "dispute won"]
+    return TYPES.get((entry.kind, entry.what.partition(":")[0]))
+
+
+def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:
+    """Nothing of a person, and nothing that was asked or answered."""
+    yield "id", value.id
+    match value:
+        case Elicitation():
+            yield "kind", value.kind
+            yield "status", value.status.value
+            yield from _named(server=value.asked.server, tool=value.asked.tool)
+        case Payment():
+            yield "question", value.elicitation_id
+            yield "provider", value.seller
+            yield "status", value.status.value
+            yield "is_live", value.is_live
+            yield from _named(server=value.server, tool=value.tool)
+        case Connection():
+            yield "provider", value.provider
+            yield "status", value.status
+            yield from _named(server=value.server)
+        case _:
+            raise AssertionError(f"nothing is told of {type(value)}")
+
+
+def _named(**names: str) -> Iterator[tuple[str, str]]:
+    """Those that there are: whoever asks over the API or a block of code has no tool."""
+    yield from ((key, name[:_LETTERS_AT_MOST]) for key, name in names.items() if name)

@@ -1,0 +1,200 @@
+"""Events out as the rest of the house calls them: what waits and went, listed, replayed and tried.
+
+What could go wrong: processes that know different things of an address. So what one finds out of it
+stands in a row, which each reads again every few seconds.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+import httpx
+from msgspec.structs import replace
+
+from flows.errors import Unreadable
+from webapp.deadline import ticks_of
+from webapp.elicitations.service import Elicitations
+from webapp.events.addresses import TEST_TYPE, EventAddress, place_of
+from webapp.events.backlog import BETWEEN_WORDS, KIND, WAITING_AT_MOST, Backlog
+from webapp.events.outbox import EVENTS_KEPT, ID_PREFIX, EventOutbox
+from webapp.events.sender import EventSender, state_id, state_of
+from webapp.http.client import Outbound
+from webapp.records.ids import OWNER_TAG_CHARACTERS, RANDOM_BYTES
+from webapp.records.owners import SERVICE
+from webapp.records.values import KINDS, EventAddressState, OutgoingEvent
+
+_WEBHOOK_ID: Final = re.compile(rf"{ID_PREFIX}[A-Za-z0-9_-]{{36}}")
+_READ_AT_ONCE: Final = 100
+_READ_AT_MOST: Final = 1000  # of one page, whatever fits
+_log = logging.getLogger(__name__)
+
+
+class EventsOut:
+    """Built with the service; without addresses it writes nothing."""
+
+    def __init__(
+        self,
+        elicitations: Elicitations,
+        *,
+        outbound: Outbound,
+        addresses: Sequence[EventAddress] = (),
+        kept: timedelta = EVENTS_KEPT,
+        waiting_at_most: int = WAITING_AT_MOST,
+    ) -> None:
+        self.addresses = {each.name: each for each in addresses}
+        self._elicitations = elicitations
+        self._ticks = ticks_of(elicitations.clock)
+        self._counted_at: float | None = None
+        random = elicitations.owners.random
+        self.backlog = Backlog(elicitations, at_most=waiting_at_most)
+        self.sender = EventSender(
+            elicitations=elicitations,
+            outbound=outbound,
+            addresses=addresses,
+            backlog=self.backlog,
+            random=random,
+        )
+        self._outbox = EventOutbox(
+            addresses,
+            backlog=self.backlog,
+            clock=elicitations.clock,
+            random=random,
+            observer=elicitations.observer,
+            kept=kept,
+        )
+        if addresses:
+            elicitations.rows.outbox = self._outbox
+
+    async def run(self) -> None:
+        """Send what is written here at once, and what falls due; runs until cancelled."""
+        if not self.addresses:
+            return
+        self.send_from_here()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.sender.run())
+            group.create_task(self.backlog.follow())
+
+    def send_from_here(self) -> None:
+        """What this process writes it sends."""
+        self._outbox.wake = self.sender.wake
+
+    async def look(self) -> None:
+        """Read what other processes found out of the addresses, and write what this one did."""
+        try:
+            states = await self.states()
+        except Unreadable:  # nothing else of the round is to suffer from it
+            _log.exception("record.unreadable", extra={"kind": KINDS[EventAddressState]})
+        else:
+            ended = (name for name, state in states.items() if state.ended_at is not None)
+            self.backlog.ended = frozenset(ended)
+        between = BETWEEN_WORDS.total_seconds()
+        is_soon = self._counted_at is not None and self._ticks() - self._counted_at < between
+        if self.backlog.not_kept and not is_soon:
+            self._counted_at = self._ticks()
+            for name, count in tuple(self.backlog.not_kept.items()):
+                del self.backlog.not_kept[name]
+                await self._add_not_kept(self.addresses[name], count)
+
+    async def states(self) -> dict[str, EventAddressState]:
+        """What is known of each address."""
+        return {
+            address.name: await state_of(self._elicitations, address) or self._fresh(address)
+            for address in self.addresses.values()
+        }
+
+    async def all(self) -> list[OutgoingEvent]:
+        """Those that are kept, the latest first."""
+        found = await self._elicitations.all(OutgoingEvent)
+        return sorted(found, key=lambda event: event.happened_at, reverse=True)
+
+    async def page(
+        self, *, after: str | None, address: str | None, status: str | None, limit: int
+    ) -> tuple[Sequence[OutgoingEvent], str | None]:
+        """Some, in the order of the store, and what to go on behind; None at the end.
+
+        A page may be short and have more behind it all the same.
+        """
+        store, rows = self._elicitations.store, self._elicitations.rows
+        found = list[OutgoingEvent]()
+        for _ in range(_READ_AT_MOST // _READ_AT_ONCE):
+            page = await store.list(KIND, after=after, limit=_READ_AT_ONCE)
+            for record in page:
+                after = record.id
+                is_at = address is None or place_of(record.id).address == address
+                if is_at and (status is None or record.status == status):
+                    try:
+                        found.append(await rows.open(record, OutgoingEvent))
+                    except Unreadable:
+                        _log.exception("record.unreadable", extra={"kind": KIND})
+                if len(found) == limit:
+                    return found, after
+            if len(page) < _READ_AT_ONCE:
+                return found, None
+        return found, after
+
+    async def find(self, webhook_id: str) -> OutgoingEvent | None:
+        """That of this id, which ends with its owner's tag."""
+        if not _WEBHOOK_ID.fullmatch(webhook_id):
+            return None
+        owner = webhook_id[-OWNER_TAG_CHARACTERS:]
+        return await self._elicitations.holder(OutgoingEvent, owner=owner, key=webhook_id)
+
+    async def replay(self, webhook_id: str) -> OutgoingEvent | None:
+        """Have it sent again, under its id; one that waits is sent now. None if there is none."""
+        again: OutgoingEvent | None = None
+
+        async def replayed() -> list[OutgoingEvent]:
+            nonlocal again
+            event, now = await self.find(webhook_id), self._elicitations.clock()
+            if event is None:
+                return []
+            again = replace(event, status="waiting", tries=0, next_at=now, why=None, sent_at=None)
+            return [again]
+
+        await self._elicitations.write_afresh(replayed)
+        return again
+
+    async def test(self, address: EventAddress) -> str | None:
+        """Send one of type `test`, which is not kept. Returns why it was not taken."""
+        now = self._elicitations.clock()
+        chance = self._elicitations.owners.random(RANDOM_BYTES).hex()
+        event = OutgoingEvent(
+            id=f"{SERVICE}.{address.name}.{TEST_TYPE}.{chance}",
+            owner=SERVICE,
+            address=address.name,
+            webhook_id=f"{ID_PREFIX}{TEST_TYPE}_{chance}",
+            type=TEST_TYPE,
+            facts={"id": TEST_TYPE},
+            happened_at=now,
+            erase_at=now,
+            next_at=now,
+        )
+        reply = await self.sender.send(address, event)
+        if isinstance(reply, httpx.Response):
+            return None if reply.is_success else f"HTTP {reply.status_code}"
+        return reply
+
+    async def resume(self, address: EventAddress) -> None:
+        """It is told of what happens from now on; what was not kept before is forgotten."""
+
+        async def resumed() -> list[EventAddressState]:
+            found = await state_of(self._elicitations, address)
+            return [] if found is None else [replace(found, ended_at=None, not_kept=0)]
+
+        await self._elicitations.write_afresh(resumed)
+        self.backlog.ended -= {address.name}
+
+    async def _add_not_kept(self, address: EventAddress, count: int) -> None:
+        now = self._elicitations.clock()
+
+        async def added() -> list[EventAddressState]:
+            before = await state_of(self._elicitations, address) or self._fresh(address)
+            return [replace(before, not_kept=before.not_kept + count, not_kept_at=now)]
+
+        await self._elicitations.write_afresh(added)
+
+    def _fresh(self, address: EventAddress) -> EventAddressState:
+        return EventAddressState(id=state_id(self._elicitations, address), owner=SERVICE)

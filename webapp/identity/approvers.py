@@ -1,0 +1,224 @@
+"""Approvers: who decides for others, by the name that the operator gave them.
+
+What could go wrong: somebody approves their own wish, or one who is an approver no more. So a
+person is held against the settings and against whoever asked at the moment of the decision, by what
+was verified of this very request: a subject of the issuer, a claim that it signed, a user of the
+application, this machine's own user. What the issuer said at a sign-in of long ago counts for
+nothing: then the person signs in again. No e-mail address is compared with anything.
+
+Two that are known in different ways may be one person. Nobody can tell, so whoever asks is decided
+for by people who are known in the same way, unless the operator lets askers decide.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from flows.elicitation.states import Elicitation
+from flows.errors import NotConfigured
+from flows.oauth.access_token import claim_mark
+from webapp.deadline import Clock
+from webapp.identity.identity import Caller, Identity, Viewer
+from webapp.records.owners import Owners
+
+SIGN_IN_COUNTS_FOR: Final = timedelta(hours=1)
+OWN_USER: Final = "the user of the machine that the server runs on"
+
+
+class KnownBy(StrEnum):
+    """How a person is known here."""
+
+    ISSUER = "issuer"
+    APPLICATION = "application"
+    MACHINE = "machine"
+    CODE = "code"  # by letters, or an issuer where nobody signs in here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approver:
+    """A name, and who decides under it.
+
+    Subjects and claims are of the issuer where people sign in; users are the application's own.
+    """
+
+    name: str
+    subjects: frozenset[str] = frozenset()
+    claims: Mapping[str, tuple[str, ...]] | None = None
+    users: frozenset[str] = frozenset()
+    is_local: bool = False
+
+    @property
+    def pairs(self) -> frozenset[tuple[str, str]]:
+        """The claims, each with one value."""
+        claims = self.claims or {}
+        return frozenset((name, value) for name, values in claims.items() for value in values)
+
+    def is_among(self, known_by: KnownBy) -> bool:
+        """Whether anybody who is known in this way decides under the name."""
+        match known_by:
+            case KnownBy.ISSUER:
+                return bool(self.subjects or self.pairs)
+            case KnownBy.APPLICATION:
+                return bool(self.users)
+            case KnownBy.MACHINE:
+                return self.is_local
+            case KnownBy.CODE:
+                return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRules:
+    """What the operator chose: the names, whether who asks may decide, how old a sign-in may be."""
+
+    approvers: tuple[Approver, ...] = ()
+    lets_askers_decide: bool = False
+    sign_in_counts_for: timedelta = SIGN_IN_COUNTS_FOR
+
+    @property
+    def claims(self) -> frozenset[tuple[str, str]]:
+        """All that are to be looked for when somebody signs in."""
+        return frozenset[tuple[str, str]]().union(*(one.pairs for one in self.approvers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deciding:
+    """A person as they were verified for this request; `since` is when they signed in, if then.
+
+    `name` is how the operator writes them, `label` what people read.
+    """
+
+    owner: str
+    known_by: KnownBy
+    name: str
+    label: str
+    claims: frozenset[str] = frozenset()
+    since: datetime | None = None
+
+
+class Approvers:
+    """Those of one server."""
+
+    def __init__(
+        self,
+        *,
+        rules: ApprovalRules,
+        owners: Owners,
+        identity: Identity,
+        issuer: str | None,
+        application: str,
+        clock: Clock,
+    ) -> None:
+        self._rules = rules
+        self._issuer = issuer
+        self._identity = identity
+        self._clock = clock
+        self._by_name = {one.name: one for one in rules.approvers}
+
+        def of(one: Approver) -> Mapping[str, str]:
+            found = {owners.tag_of_user(user, application=application): user for user in one.users}
+            if issuer is not None:
+                tags = {owners.tag(issuer=issuer, subject=each): each for each in one.subjects}
+                found |= {tag: f"{issuer}#{subject}" for tag, subject in tags.items()}
+            return {**found, identity.local_owner: OWN_USER} if one.is_local else found
+
+        self._owners = {one.name: of(one) for one in rules.approvers}
+
+    def must_be_there(self, name: str) -> None:
+        """Raises NotConfigured where nobody has the name."""
+        if name not in self._by_name:
+            raise NotConfigured(f"[approvers.{name}] in elicit.toml")
+
+    def must_decide_for(self, name: str, caller: Caller) -> None:
+        """Raises NotConfigured where nobody could decide what this caller asks."""
+        self.must_be_there(name)
+        if self._rules.lets_askers_decide:
+            return
+        known_by = self._known_by(
+            caller.owner or "", is_for_user=caller.is_user, is_by_code=caller.by_code
+        )
+        if known_by is KnownBy.MACHINE:  # there is one of them
+            raise NotConfigured(
+                "ELICIT_APPROVERS_ASKER (on your own machine you are whoever asks and whoever "
+                "decides: `may` lets you)"
+            )
+        if not self._by_name[name].is_among(known_by):
+            raise NotConfigured(
+                f"somebody in [approvers.{name}] who is known as whoever asks is "
+                f"({known_by.value}), so that the two can be told apart,"
+            )
+
+    def deciding(self, viewer: Viewer) -> Deciding | None:
+        """Whoever is at a browser; None for whom this machine must pair with first."""
+        session = viewer.session
+        if viewer.is_user:
+            known_by = KnownBy.APPLICATION
+        elif viewer.owner == self._identity.local_owner:
+            known_by = KnownBy.MACHINE
+            if session is None and self._identity.pairs_for_yes(viewer.owner):
+                return None
+        else:
+            known_by = KnownBy.ISSUER
+        if known_by is not KnownBy.ISSUER:
+            session = None
+        return Deciding(
+            owner=viewer.owner,
+            known_by=known_by,
+            name=self._name_of(viewer, known_by),
+            label=viewer.label,
+            claims=frozenset(() if session is None else session.claims),
+            since=None if session is None else session.signed_in_at,
+        )
+
+    def deciding_by_token(self, caller: Caller) -> Deciding | None:
+        """Whoever brought an access token; None for one of elsewhere than where people sign in."""
+        if caller.owner is None or caller.by_code or caller.refusal is not None:
+            return None
+        return Deciding(
+            owner=caller.owner,
+            known_by=KnownBy.ISSUER,
+            name=f"{self._issuer}#{caller.name}",
+            label=caller.name or "",
+            claims=frozenset(caller.claims),
+            since=caller.issued_at,
+        )
+
+    def is_too_long_ago(self, person: Deciding) -> bool:
+        """Whether they have to sign in again, as they may be somebody else's approver no more."""
+        counts_for = self._rules.sign_in_counts_for
+        return person.since is not None and self._clock() >= person.since + counts_for
+
+    def names_of(self, person: Deciding) -> Sequence[str]:
+        """Under which names they decide, as the settings are and by what is known of them now."""
+        if self.is_too_long_ago(person):
+            return []
+        return [name for name in self._by_name if self._is(person, name)]
+
+    def is_asker(self, person: Deciding, asked: Elicitation) -> bool:
+        """Whether they may be whoever asked, and so decide nothing of it."""
+        if self._rules.lets_askers_decide:
+            return False
+        known_by = self._known_by(
+            asked.owner, is_for_user=asked.is_for_user, is_by_code=asked.is_by_code
+        )
+        return person.owner == asked.owner or person.known_by is not known_by
+
+    def _is(self, person: Deciding, name: str) -> bool:
+        if person.owner in self._owners[name]:
+            return True
+        marks = {claim_mark(*pair) for pair in self._by_name[name].pairs}
+        return person.known_by is KnownBy.ISSUER and not marks.isdisjoint(person.claims)
+
+    def _name_of(self, viewer: Viewer, known_by: KnownBy) -> str:
+        if viewer.session is not None and known_by is KnownBy.ISSUER:
+            return f"{viewer.session.issuer}#{viewer.session.subject}"
+        named = (by_owner.get(viewer.owner) for by_owner in self._owners.values())
+        return next((name for name in named if name is not None), viewer.label)
+
+    def _known_by(self, owner: str, *, is_for_user: bool, is_by_code: bool) -> KnownBy:
+        if is_for_user:
+            return KnownBy.APPLICATION
+        if owner == self._identity.local_owner:
+            return KnownBy.MACHINE
+        return KnownBy.CODE if is_by_code else KnownBy.ISSUER

@@ -1,0 +1,247 @@
+"""Decisions (the kind `decision`): a yes or no of somebody else than who is asked for.
+
+The question is whoever asked's, as every other. That it waits for an approver is told by an item in
+the inbox of that approver's name, a row of another owner, so that the two are two writes.
+
+What could go wrong: one of them is missing after a crash. The item is written first: where the
+process died before the question was, it leads to nothing, and is passed over. Whether a question
+waits, is decided or withdrawn says the question alone, never its item. That one is marked
+afterwards, so that it need not be looked at, and where that was lost, the sweeper does so at the
+question's end.
+
+Or somebody decides who may not: one who asked, one who was an approver yesterday, a program, the
+model. The one proof that settles it is made in `decide`, after the look at all that; no page of the
+question's own, no client and no key has it.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from flows.elicitation.proof import ByApprover, Decider
+from flows.elicitation.states import RECORD_KEPT, Asked, Completion, Elicitation, Json, Status
+from flows.errors import NotAllowed, NotPossible, Unreadable
+from flows.kinds.form import Form
+from flows.question import Link
+from webapp.elicitations.complete import complete_elicitation
+from webapp.elicitations.question_kind import AskedBy
+from webapp.elicitations.service import Elicitations
+from webapp.identity.approvers import Approvers, Deciding
+from webapp.identity.identity import Caller
+from webapp.kinds.page_kind import approver_of
+from webapp.records.ids import OWNER_TAG_CHARACTERS, RANDOM_BYTES
+from webapp.records.values import KINDS, InboxItem, Value
+from webapp.stores import Conflict
+
+LISTED_AT_MOST: Final = 20
+REASON_CHARACTERS: Final = 500
+DECIDED_SHOWN_FOR: Final = timedelta(days=30)
+WITHDRAWN: Final = "withdrawn by whoever asked"
+_ROWS_AT_ONCE: Final = 50
+_ROWS_AT_MOST: Final = 1000  # that are looked through for one page
+_DECIDED: Final = "decided"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingDecision:
+    """A question in an inbox; `id` is its item's there, of which an address has no more."""
+
+    id: str
+    approver: str
+    asked: Elicitation = field(repr=False)
+
+
+class Decisions:
+    """Implements question_kind.QuestionKind for requests of type Form with an approver."""
+
+    flow = None
+    holds_open = False
+    may_know = False
+    outlives_errors = False
+
+    def __init__(self, *, elicitations: Elicitations, approvers: Approvers) -> None:
+        self._elicitations = elicitations
+        self.approvers = approvers
+
+    def facts(self, request: Form) -> Json:
+        """Raises NotConfigured for an approver that nobody is."""
+        assert request.approver is not None
+        self.approvers.must_be_there(request.approver)
+        return request.facts()
+
+    def must_be_decidable(self, request: Any, caller: Caller) -> None:
+        """Raises NotConfigured where nobody could decide what this caller asks."""
+        if isinstance(request, Form) and request.approver is not None:
+            self.approvers.must_decide_for(request.approver, caller)
+
+    async def known(self, request: Form, by: AskedBy) -> Json | None:
+        return None
+
+    async def asked(self, request: Form, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
+        terms = {"approver": request.approver, "asker": by.asker}
+        return replace(asked, terms={**msgspec.to_builtins(request.terms), **terms})
+
+    async def answer(self, taken: Elicitation) -> Json:
+        return {}
+
+    def return_path(self, elicitation: Elicitation) -> str:
+        return ""
+
+    def label(self, elicitation: Elicitation) -> str:
+        return approver_of(elicitation) or ""
+
+    async def used_up(self, delivered: Elicitation) -> list[Value]:
+        return []
+
+    async def announce(self, asked: Elicitation) -> None:
+        """Put it into the inbox, before it is written itself."""
+        approver, elicitations = approver_of(asked), self._elicitations
+        if approver is None:
+            return
+        owner = elicitations.rows.ids.approver(approver)
+        id = elicitations.rows.ids.inbox(
+            owner, now=asked.created_at, random=elicitations.owners.random(RANDOM_BYTES)
+        )
+        await elicitations.write(
+            InboxItem(
+                id=id,
+                owner=owner,
+                elicitation_id=asked.id,
+                expires_at=asked.expires_at,
+                erase_at=asked.expires_at + RECORD_KEPT,
+            )
+        )
+
+    async def inbox(
+        self, approver: str, *, is_decided: bool = False, after: str | None = None
+    ) -> tuple[Sequence[PendingDecision], str | None]:
+        """What waits, or what was decided, the latest first; and behind what the next page begins.
+
+        `after` and that are ids without their owner; None at the end.
+        """
+        elicitations = self._elicitations
+        owner = elicitations.rows.ids.approver(approver)
+        status, found = _DECIDED if is_decided else "waiting", list[PendingDecision]()
+        last = None if after is None else owner + after
+        for _ in range(_ROWS_AT_MOST // _ROWS_AT_ONCE):
+            page = await elicitations.store.list(
+                KINDS[InboxItem], owner=owner, status=status, after=last, limit=_ROWS_AT_ONCE
+            )
+            for record in page:
+                last = record.id
+                try:
+                    item = await elicitations.rows.open(record, InboxItem)
+                except Unreadable:
+                    continue
+                waiting = await self._waiting(item, approver)
+                if waiting is not None and self._is_shown(waiting.asked, is_decided=is_decided):
+                    found.append(waiting)
+                if len(found) == LISTED_AT_MOST:
+                    return found, last[OWNER_TAG_CHARACTERS:]
+            if len(page) < _ROWS_AT_ONCE:
+                return found, None
+        return found, None if last is None else last[OWNER_TAG_CHARACTERS:]
+
+    async def read(self, approver: str, id: str) -> PendingDecision | None:
+        """The one with this id in the inbox of this name."""
+        owner = self._elicitations.rows.ids.approver(approver)
+        item = await self._elicitations.read(InboxItem, owner=owner, id=owner + id)
+        return None if item is None else await self._waiting(item, approver)
+
+    def is_open(self, asked: Elicitation) -> bool:
+        return not asked.status.is_final and self._elicitations.clock() < asked.expires_at
+
+    async def decide(
+        self,
+        waiting: PendingDecision,
+        person: Deciding,
+        *,
+        accepts: bool,
+        reason: str | None = None,
+    ) -> Elicitation:
+        """How it stands then, which may be what another one has decided, or its end.
+
+        A `reason` goes to the tool with a no. Raises NotAllowed for who may not decide it.
+        """
+        asked = waiting.asked
+        if waiting.approver not in self.approvers.names_of(person):
+            raise NotAllowed(
+                "You are not among those who decide this, or it is too long since you signed in: "
+                "sign in again, and ask whoever runs the server if it stays so."
+            )
+        if self.approvers.is_asker(person, asked):
+            raise NotAllowed("You asked for this yourself, so somebody else has to decide it.")
+        by = Decider(name=person.name, label=person.label)
+        proof = ByApprover(approver=waiting.approver, person=by)
+        work = self._decide(asked, proof, accepts=accepts, reason=_short(reason))
+        ended = await self._elicitations.whole(work)
+        await self._mark(waiting)
+        return ended
+
+    def is_theirs(self, ended: Elicitation, person: Deciding, *, accepts: bool) -> bool:
+        """Whether it ended by this very answer, or by the same one of theirs, sent twice."""
+        by = ended.decided_by
+        is_same = (ended.status is Status.ACCEPTED) == accepts
+        return by is not None and by.name == person.name and is_same
+
+    async def fall_due(self, item: InboxItem) -> None:
+        """At the end of its question, or where that was never written."""
+        asked = await self._elicitations.get(item.elicitation_id)
+        if asked is None or asked.status.is_final:
+            await self._elicitations.write(replace(item, status=_DECIDED))
+
+    async def _decide(
+        self, asked: Elicitation, proof: ByApprover, *, accepts: bool, reason: str | None
+    ) -> Elicitation:
+        elicitations, is_decided = self._elicitations, False
+        if accepts:
+            done = await complete_elicitation(elicitations, asked.id, {}, proof)
+            is_decided = done is Completion.ACCEPTED
+        elif not self.is_open(asked):
+            return await elicitations.end(asked, Status.EXPIRED)
+        else:
+            try:
+                await elicitations.settle(asked.id, Status.DECLINED, why=reason, proof=proof)
+                is_decided = True
+            except NotPossible:
+                pass  # another one was first, or it was withdrawn
+        if is_decided:
+            about = {"id": asked.id, "approver": proof.approver, "accepts": accepts}
+            _log.info("approval.decided", extra=about)
+        return await elicitations.get(asked.id) or asked
+
+    async def _mark(self, waiting: PendingDecision) -> None:
+        owner = self._elicitations.rows.ids.approver(waiting.approver)
+        item = await self._elicitations.read(InboxItem, owner=owner, id=owner + waiting.id)
+        if item is not None and item.status != _DECIDED:
+            try:
+                await self._elicitations.write(replace(item, status=_DECIDED))
+            except Conflict:
+                return  # another one, a moment ago
+
+    async def _waiting(self, item: InboxItem, approver: str) -> PendingDecision | None:
+        try:
+            asked = await self._elicitations.get(item.elicitation_id)
+        except Unreadable:
+            return None
+        if asked is None or approver_of(asked) != approver:
+            return None
+        return PendingDecision(id=item.id[OWNER_TAG_CHARACTERS:], approver=approver, asked=asked)
+
+    def _is_shown(self, asked: Elicitation, *, is_decided: bool) -> bool:
+        if not is_decided:
+            return self.is_open(asked)
+        ended = asked.settled_at or asked.expires_at
+        return self._elicitations.clock() < ended + DECIDED_SHOWN_FOR
+
+
+def _short(reason: str | None) -> str | None:
+    """What was typed as a reason; nothing where nothing was."""
+    words = " ".join((reason or "").split())[:REASON_CHARACTERS]
+    return words or None

@@ -1,0 +1,220 @@
+"""The inbox: what waits for an approver's decision, and what a person lets stand themselves.
+
+What could go wrong: an answer of somebody who may not give it. Whoever looks is held against the
+settings at each request, and again with the answer; a name that is not theirs has no inbox, and
+what is in it is not there. A GET changes nothing.
+"""
+
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from litestar import Response, get, post
+from litestar.di import NamedDependency
+from litestar.exceptions import NotFoundException
+from litestar.params import FromPath
+
+from flows.elicitation.states import Elicitation, Status
+from flows.errors import NotAllowed
+from webapp.identity.approvers import Deciding
+from webapp.identity.identity import Viewer
+from webapp.kinds.decision import PendingDecision
+from webapp.kinds.page_kind import asker_of, terms_in
+from webapp.pages.builder_forms import arguments_of, decision_of
+from webapp.pages.views_decisions import Decide, InboxEntry, InboxList, InboxPage, StandingYes
+from webapp.records.ids import tail_of
+from webapp.records.values import Approval
+from webapp.routes.answers import see_other
+from webapp.routes.openers import sign_in_button
+from webapp.routes.own_pages import about, known_viewer, own_page
+from webapp.routes.page_request import PageRequest
+
+HERE: Final = "/inbox"
+ID_CHARACTERS: Final = 64
+
+
+@get(HERE)
+async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
+    """What waits for whoever looks; with `of` one name of theirs, `after` an id, what is older."""
+    viewer = await known_viewer(page, of="inbox")
+    decisions = page.service.kinds.decisions
+    person = decisions.approvers.deciding(viewer)
+    is_stale = person is not None and decisions.approvers.is_too_long_ago(person)
+    names = () if person is None else decisions.approvers.names_of(person)
+    only = page.last("of")
+    facts = about(page, viewer, back=HERE)
+    if is_stale:
+        facts["sign_in"] = sign_in_button(page, back=HERE)
+    view = InboxPage(
+        **facts,
+        lists=tuple(
+            [
+                await _list(page, person, name)
+                for name in names
+                if person is not None and only in ("", name)
+            ]
+        ),
+        approvals=() if only else await _approvals(page, viewer),
+        hidden="stale" if is_stale else "unpaired" if person is None else None,
+    )
+    return await own_page(page, view)
+
+
+@get(HERE + "/{approver:str}/{id:str}")
+async def look(
+    page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
+) -> Response[Any]:
+    """One of them, whole."""
+    person, waiting = await _theirs(page, approver, id)
+    return await _shown(page, person, waiting)
+
+
+@post(HERE + "/{approver:str}/{id:str}/approve", status_code=HTTPStatus.SEE_OTHER)
+async def approve_request(
+    page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
+) -> Response[Any]:
+    """Let whoever asked go on, once."""
+    return await _decide(page, approver, id, accepts=True)
+
+
+@post(HERE + "/{approver:str}/{id:str}/decline", status_code=HTTPStatus.SEE_OTHER)
+async def decline_request(
+    page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
+) -> Response[Any]:
+    """Say no, for a reason or without one."""
+    return await _decide(page, approver, id, accepts=False)
+
+
+@post("/approvals/{id:str}/revoke", status_code=HTTPStatus.SEE_OTHER)
+async def revoke(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
+    """Have the person asked again from now on."""
+    viewer = await known_viewer(page, of="inbox")
+    page.must_be_form_about(viewer.owner + id)
+    await page.service.kinds.gates.approvals.revoke(viewer.owner + id, owner=viewer.owner)
+    return see_other(HERE)
+
+
+async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -> Response[Any]:
+    person, waiting = await _theirs(page, approver, id)
+    page.must_be_form_about(_subject(waiting))
+    reason = None if accepts else "".join(page.form.get("reason", []))
+    try:
+        ended = await page.service.kinds.decisions.decide(
+            waiting, person, accepts=accepts, reason=reason
+        )
+    except NotAllowed:  # the page says why
+        return await _shown(page, person, waiting, status=HTTPStatus.FORBIDDEN)
+    if page.service.kinds.decisions.is_theirs(ended, person, accepts=accepts):
+        return see_other(_url(waiting))
+    ended_as = PendingDecision(id=waiting.id, approver=waiting.approver, asked=ended)
+    return await _shown(page, person, ended_as, status=HTTPStatus.CONFLICT, came_late=True)
+
+
+async def _theirs(page: PageRequest, approver: str, id: str) -> tuple[Deciding, PendingDecision]:
+    """Who looks, and what they look at.
+
+    Raises NotShown where they have to sign in, NotFoundException for what is not theirs to decide.
+    """
+    viewer, decisions = await known_viewer(page, of="inbox"), page.service.kinds.decisions
+    person = decisions.approvers.deciding(viewer)
+    if person is not None and decisions.approvers.is_too_long_ago(person):
+        await known_viewer(page, of="inbox", is_too_long_ago=True)
+    if person is None or approver not in decisions.approvers.names_of(person):
+        raise NotFoundException
+    waiting = await decisions.read(approver, id) if len(id) <= ID_CHARACTERS else None
+    if waiting is None:
+        raise NotFoundException
+    return person, waiting
+
+
+async def _shown(
+    page: PageRequest,
+    person: Deciding,
+    waiting: PendingDecision,
+    *,
+    status: int = HTTPStatus.OK,
+    came_late: bool = False,
+) -> Response[Any]:
+    asked = waiting.asked
+    view = Decide(
+        server=page.answers.server,
+        approver=waiting.approver,
+        entry=_entry(page, person, waiting),
+        arguments=arguments_of(terms_in(asked).get("arguments")),
+        approve_action=f"{_url(waiting)}/approve",
+        decline_action=f"{_url(waiting)}/decline",
+        csrf=page.csrf(_subject(waiting)),
+        now=page.now,
+        reason=asked.why if asked.status is Status.DECLINED else None,
+        came_late=came_late,
+    )
+    kept_up = await page.service.identity.kept_up(page.cookies)
+    return page.answers.page(view, status=status, cookies=(*page.new_cookies, *kept_up))
+
+
+async def _list(page: PageRequest, person: Deciding, name: str) -> InboxList:
+    """Both halves of a name's inbox, or a further page of one of them."""
+    decisions = page.service.kinds.decisions
+    after, of_decided = page.last("after")[:ID_CHARACTERS] or None, page.last("decided") == "1"
+    found: dict[bool, tuple[InboxEntry, ...]] = {True: (), False: ()}
+    more: dict[bool, str | None] = {True: None, False: None}
+    for is_decided in (False, True) if after is None else (of_decided,):
+        listed, last = await decisions.inbox(name, is_decided=is_decided, after=after)
+        found[is_decided] = tuple(_entry(page, person, one) for one in listed)
+        if last is not None:
+            which = {"decided": "1"} if is_decided else {}
+            more[is_decided] = f"{HERE}?{urlencode({'of': name, 'after': last, **which})}"
+    return InboxList(
+        approver=name,
+        waiting=found[False],
+        decided=found[True],
+        more_waiting=more[False],
+        more_decided=more[True],
+    )
+
+
+def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> InboxEntry:
+    asked = waiting.asked
+    by = asked.decided_by
+    return InboxEntry(
+        url=_url(waiting),
+        message=asked.asked.message,
+        tool=asked.asked.tool,
+        asker=asker_of(asked),
+        client=asked.asked.client,
+        client_id=asked.asked.client_id,
+        asked_at=asked.created_at,
+        expires_at=asked.expires_at,
+        decision=decision_of(asked, now=page.now),
+        decided_by=None if by is None else by.label,
+        decided_at=_ended_at(asked, now=page.now),
+        is_own=page.service.kinds.decisions.approvers.is_asker(person, asked),
+    )
+
+
+async def _approvals(page: PageRequest, viewer: Viewer) -> tuple[StandingYes, ...]:
+    found = await page.service.kinds.gates.approvals.all(owner=viewer.owner)
+    return tuple(_standing(page, one) for one in found)
+
+
+def _standing(page: PageRequest, approval: Approval) -> StandingYes:
+    return StandingYes(
+        tool=approval.tool,
+        about=approval.about,
+        until=approval.until,
+        action=f"/approvals/{tail_of(approval)}/revoke",
+        csrf=page.csrf(approval.id),
+    )
+
+
+def _ended_at(asked: Elicitation, *, now: datetime) -> datetime | None:
+    return min(asked.settled_at, now) if asked.settled_at is not None else None
+
+
+def _url(waiting: PendingDecision) -> str:
+    return f"{HERE}/{waiting.approver}/{quote(waiting.id, safe='')}"
+
+
+def _subject(waiting: PendingDecision) -> str:
+    return f"decision of {waiting.approver} on {waiting.id}"

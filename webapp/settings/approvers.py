@@ -1,0 +1,64 @@
+"""`[approvers.NAME]` in `elicit.toml`: who decides under a name.
+
+What could go wrong: a claim that people can change themselves, so that anybody becomes an approver.
+Those are refused, an e-mail address among them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from webapp.identity.approvers import Approver
+from webapp.identity.users import is_user_id
+from webapp.settings.identity import OF_PEOPLES_OWN
+from webapp.settings.toml_tables import FLAG, LISTS, TEXTS, converted, tables_in
+
+CLAIM_VALUES_AT_MOST: Final = 20  # in all: a cookie has to hold them
+_KEYS: Final = {"subjects": TEXTS, "claims": LISTS, "users": TEXTS, "local": FLAG}
+
+
+def read_approvers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Approver, ...]:
+    """Those of the tables, by name; what is wrong goes to `problems`."""
+    found = [
+        _approver(name, table, problems)
+        for name, table in tables_in(tables, kind="approvers", built_in=(), problems=problems)
+    ]
+    approvers = tuple(one for one in found if one is not None)
+    if sum(len(one.pairs) for one in approvers) > CLAIM_VALUES_AT_MOST:
+        problems.append(
+            f"approvers: their claims have more than {CLAIM_VALUES_AT_MOST} values in all; give "
+            "these people one group at the issuer."
+        )
+    return approvers
+
+
+def _approver(name: str, table: dict[str, Any], problems: list[str]) -> Approver | None:
+    faults = [
+        f"{key}: unknown; the keys are {', '.join(sorted(_KEYS))}."
+        for key in table
+        if key not in _KEYS
+    ]
+    known = {key: value for key, value in table.items() if key in _KEYS}
+    read = converted(known, _KEYS, faults)
+    faults += [
+        f"claims.{claim}: people can change it themselves, or have it in common with others; go by "
+        "a group or a role that the issuer gives."
+        for claim in read.get("claims", {})
+        if claim.lower() in OF_PEOPLES_OWN
+    ]
+    faults += [
+        f"users: {user!r} can be no user's id."
+        for user in read.get("users", ())
+        if not is_user_id(user)
+    ]
+    problems += [f"approvers.{name}.{fault}" for fault in faults]
+    if not faults and not any(read.values()):
+        problems.append(f"approvers.{name}: name somebody, by subjects, claims, users or local.")
+    if faults or not any(read.values()):
+        return None
+    return Approver(
+        name=name,
+        subjects=frozenset(read.get("subjects", ())),
+        claims=read.get("claims"),
+        users=frozenset(read.get("users", ())),
+        is_local=bool(read.get("local")),
+    )
