@@ -57,6 +57,14 @@ BY_ID = {
 }
 LISTS = {"GET /api/questions", "GET /api/accounts", "GET /api/payments"}
 NEW = {"POST /api/questions"}
+# By a name of its program's own, for a user or a person: another one's name is another thing.
+OWN_NAMES: dict[str, dict[str, Any]] = {
+    "POST /api/runs/end": {"is_error": True},
+    "POST /api/runs/spend": {"payment": "of-somebody-else"},
+    "POST /api/runs/once": {"name": "book", "by": "a-process"},
+    "POST /api/runs/once/done": {"name": "book", "by": "a-process", "result": "stolen"},
+}
+FORGET = "DELETE /api/secrets/{name}"
 OF_THE_OPERATOR = {
     "GET /api/webhooks": OPERATE,
     f"GET {WEBHOOKS}": OPERATE,
@@ -130,7 +138,10 @@ async def rows(env: PeopleEnv) -> dict[str, int]:
 
 
 async def test_every_route_of_the_document_says_here_what_it_needs() -> None:
-    assert set(routes()) == {*BY_ID, *LISTS, *NEW, *OF_THE_OPERATOR}
+    assert set(routes()) == {
+        *(*BY_ID, *LISTS, *NEW, *OF_THE_OPERATOR),
+        *(*OWN_NAMES, FORGET),
+    }
 
 
 async def strangers(owned: Owned, stack: AsyncExitStack) -> dict[str, Stranger]:
@@ -191,6 +202,29 @@ async def test_what_is_somebody_elses_is_told_as_what_never_was_and_nothing_chan
                     (found,) = [rest for rest in listed.json().values() if isinstance(rest, list)]
                     assert found == [], (name, route)
         assert await rows(owned.env) == before
+
+
+async def test_a_run_of_the_same_name_is_another_ones(owned: Owned) -> None:
+    run, step = {"run": "order 8"}, OWN_NAMES["POST /api/runs/once"]
+    whose = [(owned.shop, {"user": "ann"}), (owned.shop.acting_for(owned.env.token("alice")), {})]
+    victims = list[tuple[Program, dict[str, str], str]]()
+    for program, user in whose:
+        claimed = await program.send("POST", "/api/runs/once", json={**user, **run, **step})
+        victims.append((program, user, claimed.json()["idempotency_key"]))
+    async with AsyncExitStack() as stack:
+        for name, one in (await strangers(owned, stack)).items():
+            for route, body in OWN_NAMES.items():
+                owned.env.here.clock.tick(seconds=1)
+                mine = {**body, **run, **one.query}
+                answer = await sent(one.program, route, Route(body=mine))
+                assert answer.status_code < 500, (name, route, answer.text)
+                assert all(key not in answer.text for _, _, key in victims), (name, route)
+            gone = await sent(one.program, FORGET, Route(query=one.query), name="key")
+            assert gone.status_code in (401, 403, 404), (name, gone.text)
+    for program, user, key in victims:
+        done = {**user, **run, **step, "by": "another"}
+        state = (await program.send("POST", "/api/runs/once", json=done)).json()
+        assert (state["idempotency_key"], state["result"]) == (key, None)
 
 
 async def test_what_is_the_operators_no_program_sees(owned: Owned) -> None:

@@ -11,10 +11,16 @@ from tests.support.cli import HOUSE
 from tests.support.living import living
 from tests.support.pinned import installed
 from tests.support.processes import ended, start
+from webapp.api.router import api
 
+ENDLESS = "/events"  # as the sender leaves it out, whose tool is not installed here
 PINS = Path(__file__).parent / "requirements.txt"
 EXAMPLES = 25
-OPERATIONS = 8
+OPERATIONS = sum(
+    len(item)
+    for path, item in api().openapi_schema.to_schema()["paths"].items()
+    if not path.endswith(ENDLESS)
+)
 
 
 async def test_nothing_that_the_document_allows_or_forbids_breaks_the_server() -> None:
