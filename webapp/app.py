@@ -331,7 +331,7 @@ def create_app(
     what the pages call your application, and what is kept for its users goes by it; left out, it is
     the host of ELICIT_URL. With `sandbox` (or ELICIT_SANDBOX), which is for a server on this
     machine, what is not configured is played beside it: accounts and payments to try. `plugins` are
-    told what happens to questions: see webapp.elicitations.plugins. Raises ValueError for a server
+    objects with hooks: see flows.hooks. Raises ValueError for a server
     without a name of its own, for another name beside it, and for a `sign_in_url` that is none.
     """
     if server is not None:

@@ -88,10 +88,18 @@ class Completing:
         """Nobody is told: there is no tool here."""
 
     async def complete(
-        self, elicitation_id: str, content: Json, *, owner: str | None = None
+        self,
+        elicitation_id: str,
+        content: Json,
+        *,
+        owner: str | None = None,
+        by: str | None = None,
     ) -> Completion:
-        """Raises OwnerNeeded where an id of the author's is that of several people."""
-        return await self._complete(elicitation_id, content, owner=owner)
+        """`by` is told by the audit.
+
+        Raises OwnerNeeded where an id of the author's is that of several people.
+        """
+        return await self._complete(elicitation_id, content, owner=owner, by=by)
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
         """Raises NotAllowed if this is not the browser that pressed Continue."""
@@ -130,19 +138,23 @@ class Completing:
         attempt = elicitation.attempt
         return attempt is not None and self._browser.is_same(attempt.browser, cookies)
 
-    async def _complete(self, id: str, content: Json, *, owner: str | None = None) -> Completion:
+    async def _complete(
+        self, id: str, content: Json, *, owner: str | None = None, by: str | None = None
+    ) -> Completion:
         """Settle as accepted; `id` may be one of the author's own. Goes on when cancelled.
 
         Raises InvalidQuestion for content that is no JSON, or too large, and InvalidAnswer.
         """
         kept = states.checked_content(content)
-        return await self._elicitations.whole(self._settled(id, kept, owner=owner))
+        return await self._elicitations.whole(self._settled(id, kept, owner=owner, by=by))
 
-    async def _settled(self, id: str, content: Json, *, owner: str | None) -> Completion:
-        elicitations, proof = self._elicitations, TrustedCode()
+    async def _settled(
+        self, id: str, content: Json, *, owner: str | None, by: str | None
+    ) -> Completion:
+        elicitations, proof = self._elicitations, TrustedCode(by=by)
         current = await elicitations.as_remembered(id)
         if current is None:
-            current, proof = await aliased(elicitations, id, owner=owner), NamedByAuthor()
+            current, proof = await aliased(elicitations, id, owner=owner), NamedByAuthor(by=by)
         if current is None or owner not in (None, current.owner):
             return Completion.UNKNOWN
         return await self._proved(current, content, proof)
@@ -155,6 +167,8 @@ class Completing:
             if current.status.is_final or elicitations.clock() >= current.expires_at:
                 return Completion.ALREADY_SETTLED
             content = await self._checked(current, content, kind.schema(current))
+            if self._kinds.plugins.hear_answers:
+                content = await self._kinds.heard(current, content, proof, by=kind)
         return await complete_elicitation(elicitations, current.id, content, proof)
 
     async def _checked(self, current: Elicitation, content: Json, schema: Schema[Any]) -> Json:

@@ -11,6 +11,7 @@ import httpx
 
 from flows.question import asking
 from webapp.deadline import Clock
+from webapp.elicitations.plugins import plugin_named
 from webapp.http.client import Outbound, no_proxy
 from webapp.identity.issuer import Issuer
 from webapp.identity.users import Users
@@ -58,7 +59,10 @@ def service_of(
     users: Users | None = None,
     telemetry: Telemetry = NONE,
 ) -> AbstractAsyncContextManager[Service]:
-    """The service that these settings describe, on an open store: see `open_service`."""
+    """The service that these settings describe, on an open store: see `open_service`.
+
+    Plugins that the settings name come before the others. Raises BadPlugin.
+    """
     return open_service(
         store=store,
         ring=settings.ring,
@@ -73,7 +77,7 @@ def service_of(
         unreached=settings.unreached,
         gate=settings.gate,
         policies=settings.policies,
-        plugins=plugins,
+        plugins=[*map(plugin_named, settings.policies.plugins), *plugins],
         kinds=kinds,
         sandbox_url=settings.sandbox_url,
         limits=limits,

@@ -169,15 +169,9 @@ def _call(service: Service, user: str, *, show: Show, key: str | None) -> Call:
     caller = service.identity.caller_of_user(user)
     assert service.users is not None  # else it would not know its users
     named = {"key": key} if key is not None else {"block": secrets.token_urlsafe(18)}
-    return Call(
-        elicitations=service.elicitations,
-        links=service.links,
-        completing=service.completing,
-        kinds=service.kinds,
-        outbound=service.outbound,
-        landed=service.bodies.landed,
-        caller=caller,
-        tool=ToolCall(
+    return service.call(
+        caller,
+        ToolCall(
             server=service.users.application,
             tool=APPLICATION,
             client=None,

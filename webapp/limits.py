@@ -16,6 +16,7 @@ class CallLimits:
     progress: timedelta = timedelta(seconds=5)
     # What a client is asked for the first time: by then the person gets the link as well.
     silence: timedelta = timedelta(seconds=20)
+    hook: timedelta = timedelta(seconds=5)  # what one hook of a plugin may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

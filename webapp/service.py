@@ -12,6 +12,7 @@ from flows.crypto.tokens import Tokens
 from flows.crypto.vault import Ring
 from flows.elicitation.run import Run
 from flows.elicitation.states import RECORD_KEPT, Elicitation
+from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import declared
 from flows.elicitation.user_code import UserCodeGenerator
 from flows.kinds.gate import GatePolicy
@@ -19,7 +20,9 @@ from flows.oauth.provider import Provider
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import UNUSED_KEPT
 from flows.providers import PROVIDERS
+from webapp.calls.call import Call
 from webapp.calls.clients import McpClients
+from webapp.calls.presenter import Presenter
 from webapp.calls.running import RunningTools
 from webapp.completion import Completing
 from webapp.deadline import Clock
@@ -33,7 +36,7 @@ from webapp.http.browser import Browser
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
 from webapp.identity.api_keys import ApiKeys
-from webapp.identity.identity import Identity
+from webapp.identity.identity import Caller, Identity
 from webapp.identity.issuer import Issuer
 from webapp.identity.local_peer import LocalPeers
 from webapp.identity.pairing import Pairing
@@ -115,6 +118,34 @@ class Service:
         """Whether the process ends: it takes no more work, and is not to be sent any."""
         return self.elicitations.waiters.is_draining
 
+    def call(
+        self,
+        caller: Caller,
+        tool: ToolCall,
+        *,
+        presenter: Presenter,
+        run_id: str | None = None,
+        run_key: str | None = None,
+        accounts: Mapping[str, str] | None = None,
+        is_of_task: bool = False,
+    ) -> Call:
+        """One leg; `accounts` are what the body got in earlier ones, by the question's digest."""
+        return Call(
+            elicitations=self.elicitations,
+            links=self.links,
+            completing=self.completing,
+            kinds=self.kinds,
+            outbound=self.outbound,
+            landed=self.bodies.landed,
+            caller=caller,
+            tool=tool,
+            presenter=presenter,
+            run_id=run_id,
+            run_key=run_key,
+            accounts=accounts,
+            is_of_task=is_of_task,
+        )
+
     async def drain(self, *, within: timedelta) -> None:
         """Before the process ends: whoever waits is told to come again, what works may finish."""
         self.elicitations.waiters.drain()
@@ -163,7 +194,7 @@ async def open_service(
     Without `outbound` nothing can be asked of a provider. `credentials` are our client id and
     secret at a provider, by its name. `who` says where people sign in, `issuer` is what that says
     of itself; `kinds` are beside the built-in ones, `users` the application's own. Raises
-    Unreadable if the store was made under secrets that the ring lacks.
+    Unreadable if the store was made under secrets that the ring lacks, and BadPlugin.
     """
     owners = await open_owners(store=store, ring=ring)
     policies, limits = policies or PolicySettings(), limits or CallLimits()
@@ -172,7 +203,7 @@ async def open_service(
         owners=owners,
         waiters=Waiters(),
         clock=clock,
-        plugins=Plugins(plugins),
+        plugins=Plugins(plugins, patience=limits.hook),
         telemetry=telemetry,
     )
     elicitations.rows.longer = _longer_kept(policies)
@@ -236,6 +267,7 @@ async def open_service(
         forms=PageKind(elicitations=elicitations),
         gates=Gates(elicitations=elicitations, policy=gate or GatePolicy()),
         policies=Quotas(elicitations=elicitations, settings=policies),
+        plugins=elicitations.plugins,
         rules=Rules(elicitations),
         others={kind.traits.name: kind(elicitations=elicitations) for kind in kinds},
     )

@@ -12,11 +12,12 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The base of all."""
+    """The base of all; `by` names who answered, where that is not the person who was asked."""
 
     # Whether it may still turn what ended into a kept yes (LATE): it is no person's click.
     may_be_late: ClassVar[bool] = False
     why: ClassVar[str | None] = None  # kept with the record
+    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,4 +77,3 @@ class ApprovedByKey(Proof):
     """A program answered for the person, with an API key that names them."""
 
     why: ClassVar[str | None] = "answered with an API key"
-    key: str

@@ -68,6 +68,7 @@ class Run(Struct, frozen=True, kw_only=True):
     # Whether its result used a payment or `once`; False: with `again=True`. None: neither.
     is_repeatable: bool | None = None
     repeated_until: datetime | None = None  # by the same call, since its result went out
+    is_cancelled: bool = False  # the client no longer wants it as a task
     version: int = 0
 
     @property
@@ -208,6 +209,18 @@ def deliver(run: Run, *, now: datetime, is_error: bool = False) -> Run:
         return run
     until = now + REPEATED_FOR if run.is_repeatable and not is_error else None
     return replace(run, is_delivered=True, repeated_until=until)
+
+
+def cancel(run: Run, *, now: datetime) -> Run:
+    """The client no longer wants what it asked for as a task; one that is over stays as it is.
+
+    The same call made again is another run, and joins the questions that are still open.
+    """
+    if run.finished_at is not None:
+        return run
+    called = None if run.called is None else replace(run.called, arguments=None)
+    ended = replace(wipe(run), called=called, finished_at=now)
+    return replace(ended, is_cancelled=True)
 
 
 def make_way(run: Run) -> Run:

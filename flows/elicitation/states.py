@@ -161,6 +161,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     content: Json = None
     why: str | None = None
     proof: str | None = None  # what a yes was believed for: the name of its class
+    settled_by: str | None = None  # over the HTTP API: as the audit names a key, or a person
     take: Lease | None = None
     delivered_at: datetime | None = None
     look_at: datetime | None = None  # when the sweeper looks again, at what nobody used or closed
@@ -170,6 +171,9 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     is_by_code: bool = False  # whoever asked gives letters from the page to the chat
     binding: BrowserBinding | None = None  # which browser was shown letters, and whether they came
     is_for_user: bool = False  # one of the application's own users, whom its `who` knows
+    # A task asked it, whose client looks in now and then: its answer is there as long as it might
+    # have taken.
+    is_of_task: bool = False
     trace: str | None = None  # the call that asked, where traces are collected: W3C's traceparent
     version: int = 0
 
@@ -188,7 +192,9 @@ class Elicitation(Struct, frozen=True, kw_only=True):
             return self.expires_at
         traits = traits_of(self.kind)
         if traits.kept_from_answer is not None and self.settled_at is not None:
-            return self.settled_at + traits.kept_from_answer
+            kept_until = self.settled_at + traits.kept_from_answer
+            is_for_task = self.is_of_task and not traits.is_secret
+            return max(kept_until, self.expires_at) if is_for_task else kept_until
         return self.expires_at + traits.kept
 
     @property
@@ -239,10 +245,11 @@ def checked_content(content: Json) -> Json:
     return kept
 
 
-def join(elicitation: Elicitation, *, leg: str, run: str) -> Elicitation:
+def join(elicitation: Elicitation, *, leg: str, run: str, is_of_task: bool = False) -> Elicitation:
     """The leg waits from now on; the one that waited before is told so."""
     _require_open(elicitation, wanted="waited for")
-    return replace(elicitation, waiter=leg, run=run)
+    is_of_task = is_of_task or elicitation.is_of_task
+    return replace(elicitation, waiter=leg, run=run, is_of_task=is_of_task)
 
 
 def settle(
@@ -253,11 +260,13 @@ def settle(
     content: Json = None,
     why: str | None = None,
     proof: Proof | None = None,
+    by: str | None = None,
     take: Lease | None = None,
 ) -> Elicitation:
-    """End it. `take` hands the outcome to the waiting leg in the same change.
+    """End it; `by` is who did, where that is told.
 
-    Raises NotPossible when it has ended already.
+    `take` hands the outcome to the waiting leg in the same change. Raises NotPossible when it has
+    ended already.
     """
     if not status.is_final:
         raise NotPossible(status=elicitation.status, wanted=status)
@@ -269,6 +278,7 @@ def settle(
         content=content if status is Status.ACCEPTED else None,
         why=why or (elicitation.progress if status is Status.EXPIRED else None),
         proof=_name_of(proof),
+        settled_by=by if proof is None else proof.by,
         take=take,
         progress=elicitation.progress if status is Status.EXPIRED else None,
     )
@@ -328,6 +338,7 @@ def settle_late(
         content=content if can_be_kept else None,
         why=None,
         proof=_name_of(proof),
+        settled_by=None if proof is None else proof.by,
         take=None,
         delivered_at=None,
         holds_key=holds_key and can_be_kept,

@@ -1,50 +1,60 @@
-"""Every route of the HTTP API, as everybody but the owner tries it.
+"""Every route of the HTTP API, as everybody tries it who may see something, and not this.
 
 The routes are read off the document, so that a new one fails until it says here what it needs.
 """
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+import dataclasses
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import timedelta
+from http import HTTPStatus
 from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from tests.support.api_people import PeopleEnv, alone, people_env
 from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, Program, program_at
 from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
+from tests.support.service_env import question_in_store
+from tests.support.serving import transport_to
+from webapp.api.asking import application_of, client_of, owner_of_user
 from webapp.api.router import api
-from webapp.identity.api_keys import KeyScope
-from webapp.records.values import KINDS, ApiKey
+from webapp.identity.api_keys import KeyScope, new_text
+from webapp.records.values import KINDS, ApiKey, Approval
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ALSO = (KeyScope.TOKENS, KeyScope.REFUND)
+LONG = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What a request of it brings besides an id; `scope` is what its key needs."""
+    """What a request of it brings besides an id."""
 
-    scope: KeyScope = KeyScope.ASK
     body: dict[str, Any] | None = None
     query: dict[str, str] = field(default_factory=dict[str, str])
+    says_whose: bool = True  # by `user`, where no access token does
 
 
 QUESTION, ACCOUNTS = "/api/questions/{question_id}", "/api/accounts/{account_id}"
 PAYMENTS, WEBHOOKS = "/api/payments/{payment_id}", "/api/webhooks/{webhook_id}"
-OPERATE = Route(scope=KeyScope.OPERATE)
+APPROVALS = "/api/approvals/{approval_id}"
+ASKED = Route(says_whose=False)
 PROXY = Route(query={"url": "https://api.github.com/user"})
 BY_ID = {
-    f"GET {QUESTION}": Route(),
-    f"GET {QUESTION}/events": Route(),
-    f"POST {QUESTION}/cancel": Route(),
-    f"POST {QUESTION}/complete": Route(body={}),
-    f"POST {QUESTION}/taken": Route(),
-    f"POST {QUESTION}/user-code": Route(body={"code": "BCDF-GHJK"}),
-    f"POST {QUESTION}/answer": Route(scope=KeyScope.APPROVE, body={"accepts": True}),
+    f"GET {QUESTION}": ASKED,
+    f"GET {QUESTION}/events": ASKED,
+    f"POST {QUESTION}/cancel": ASKED,
+    f"POST {QUESTION}/complete": Route(body={}, says_whose=False),
+    f"POST {QUESTION}/taken": ASKED,
+    f"POST {QUESTION}/user-code": Route(body={"code": "BCDF-GHJK"}, says_whose=False),
+    f"POST {QUESTION}/answer": Route(body={"accepts": True}, says_whose=False),
     f"GET {ACCOUNTS}": Route(),
     f"DELETE {ACCOUNTS}": Route(),
     f"GET {ACCOUNTS}/token": Route(),
@@ -54,68 +64,204 @@ BY_ID = {
     },
     f"GET {PAYMENTS}": Route(),
     f"POST {PAYMENTS}/refund": Route(body={"also_spent": True}),
+    f"DELETE {APPROVALS}": Route(),
+    f"GET {WEBHOOKS}": ASKED,
+    f"POST {WEBHOOKS}/replay": ASKED,
 }
-LISTS = {"GET /api/questions", "GET /api/accounts", "GET /api/payments"}
-NEW = {"POST /api/questions"}
-# By a name of its program's own, for a user or a person: another one's name is another thing.
-OWN_NAMES: dict[str, dict[str, Any]] = {
+LISTS = {
+    "GET /api/questions": "question_id",
+    "GET /api/accounts": "account_id",
+    "GET /api/payments": "payment_id",
+    "GET /api/approvals": "approval_id",
+}
+# A run and a kept secret are named by the program, and stand under its own name and the person's.
+RUNS: dict[str, dict[str, Any]] = {
     "POST /api/runs/end": {"is_error": True},
     "POST /api/runs/spend": {"payment": "of-somebody-else"},
     "POST /api/runs/once": {"name": "book", "by": "a-process"},
     "POST /api/runs/once/done": {"name": "book", "by": "a-process", "result": "stolen"},
 }
-FORGET = "DELETE /api/secrets/{name}"
-OF_THE_OPERATOR = {
-    "GET /api/webhooks": OPERATE,
-    f"GET {WEBHOOKS}": OPERATE,
-    f"POST {WEBHOOKS}/replay": OPERATE,
-}
+NAMED_BY_PROGRAM = {*RUNS, "DELETE /api/secrets/{name}"}
+ANSWERED = "answered"  # questions, which time alone changes
+OTHERS = {"POST /api/questions", "DELETE /api/approvals", "GET /api/webhooks"}
 
-
-@dataclass(slots=True, kw_only=True)
-class Owned:
-    """What ann, a user, and alice, who signs in at the issuer, have by the shop."""
-
-    env: PeopleEnv
-    shop: Program
-    anns: dict[str, str]
-    alices: dict[str, str]
-    webhook_id: str
+SHOP, DESK, OPERATOR = "its program", "a key that approves for ann", "the operator's key"
+OF_ALICE, ALICE = "its program for alice", "alice alone"
+NAMES_BOB, NAMES_NOBODY = "its program, naming bob", "its program's key for bob, naming nobody"
+NAMED = {NAMES_BOB: {"user": "bob"}, NAMES_NOBODY: dict[str, str]()}  # the others name ann
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stranger:
-    """Somebody with a key or a token that is good for something else."""
+class Thing:
+    """What an id leads to, and who may see it."""
 
-    program: Program
-    approves: Program  # the same, where a key that approves is needed
-    victim: dict[str, str]
-    query: dict[str, str] = field(default_factory=dict[str, str])
+    name: str
+    parameter: str
+    id: str
+    seen_by: frozenset[str] = frozenset()
 
 
-async def belongings(shop: Program, guest: Guest, *, user: str) -> dict[str, str]:
-    """The ids of a question that waits, an account and a payment."""
-    asked = [await shop.asked(body, user=user) for body in (CONFIRM, ACCOUNT, PAYMENT)]
-    await guest.connect(asked[1]["url"])
-    await guest.pay(asked[2]["url"])
-    _, connected, paid = [await shop.read(one["id"]) for one in asked]
-    return {
-        "question_id": asked[0]["id"],
-        "account_id": connected["account"]["id"],
-        "payment_id": paid["payment"]["id"],
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Everybody:
+    env: PeopleEnv
+    requesters: Mapping[str, Program]
+    things: tuple[Thing, ...]
+
+    async def sent(self, who: str, name: str, about: Route, **ids: str) -> httpx.Response:
+        self.env.here.clock.tick(milliseconds=100)  # nobody is too fast
+        program, (method, _, path) = self.requesters[who], name.partition(" ")
+        is_by_user = about.says_whose and program.token is None and "alone" not in who
+        query = {**about.query, **(NAMED.get(who, {"user": "ann"}) if is_by_user else {})}
+        body = {} if about.body is None else {"json": about.body}
+        answer = await program.send(method, path.format(**ids), params=query, **body)
+        if answer.status_code == HTTPStatus.UNAUTHORIZED:
+            self.env.here.clock.tick(seconds=1)
+        return answer
+
+    async def rows(self) -> dict[str, int]:
+        """The version of each row, but of what notes that a key was used."""
+        found = dict[str, int]()
+        async for page in self.env.here.service.elicitations.store.scan():
+            rows = [row for row in page if row.kind != KINDS[ApiKey]]
+            found |= {f"{row.kind} {row.id}": row.version for row in rows}
+        return found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def owned() -> AsyncIterator[Owned]:
-    async with living(people_env()) as env, program_at(env.here, also=ALSO) as shop:
-        anns = await belongings(shop, await env.here.guest(), user="ann")
-        acting = shop.acting_for(env.token("alice"))
-        first = await acting.asked(CONFIRM)
-        alice = await env.signed_in("alice", first["url"])
-        alices = await belongings(acting, Guest(alice), user="")
-        hooks = await env.here.service.inbox.hooks()
-        yield Owned(env=env, shop=shop, anns=anns, alices=alices, webhook_id=hooks[0].id)
+async def everybody() -> AsyncIterator[Everybody]:
+    async with living(people_env()) as env, AsyncExitStack() as stack:
+        requesters = await _requesters(env, stack)
+        things = [
+            *await _belongings(env, requesters),
+            *await _nobodys_by_the_api(env),
+        ]
+        yield Everybody(env=env, requesters=requesters, things=tuple(things))
+
+
+async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Program]:
+    now = int(env.here.clock().timestamp())
+    day = int(LONG.total_seconds())
+
+    async def near(opening: AbstractAsyncContextManager[Program]) -> Program:
+        """Without a network between: there are many requests."""
+        program = await stack.enter_async_context(opening)
+        client = httpx.AsyncClient(
+            transport=transport_to(env.here.asgi),
+            base_url=env.here.url,
+            headers=program.client.headers,
+        )
+        return dataclasses.replace(program, client=await stack.enter_async_context(client))
+
+    async def program(name: str = "shop", **about: Any) -> Program:
+        return await near(program_at(env.here, program=name, **about))
+
+    async def person(text: str) -> Program:
+        return await near(alone(env, text))
+
+    shop, other = await program(also=ALSO), await program("other", also=ALSO)
+    approving = {"name": "desk", "scope": KeyScope.APPROVE}
+    desk = await program(**approving, owners=("ann",))
+    bobs_key = await program(owners=("bob",), also=ALSO)
+    alices, bobs = (env.token(who, exp=now + day) for who in ("alice", "bob"))
+    early = env.token("alice", iat=now - 2 * day, exp=now - day)
+    elsewhere = env.token("alice", exp=now + day, audience="https://elsewhere.example/mcp")
+    nobody = await person("")
+    del nobody.client.headers["authorization"]
+    return {
+        SHOP: shop,
+        DESK: desk,
+        OF_ALICE: shop.acting_for(alices),
+        ALICE: await person(alices),
+        OPERATOR: await program("operator", scope=KeyScope.OPERATE),
+        "nobody": nobody,
+        "a key that was never made": await person(new_text()),
+        "another program": other,
+        NAMES_BOB: shop,
+        NAMES_NOBODY: bobs_key,
+        "its program's key for bob, naming ann": bobs_key,
+        "a key that approves for bob": await program(**approving, owners=("bob",)),
+        "its program for bob": shop.acting_for(bobs),
+        "another program for alice": other.acting_for(alices),
+        "a key that approves, for alice": desk.acting_for(alices),
+        "its program by an old token": shop.acting_for(early),
+        "its program by a token for elsewhere": shop.acting_for(elsewhere),
+        "its program by a token of nobody's": shop.acting_for(env.token(None, exp=now + day)),
+        "bob alone": await person(bobs),
+        "an old token alone": await person(early),
+    }
+
+
+async def _belongings(env: PeopleEnv, requesters: Mapping[str, Program]) -> list[Thing]:
+    """What ann, a user, and alice, who signs in at the issuer, have by the shop."""
+    found = list[Thing]()
+    long = {**CONFIRM, "timeout_seconds": int(LONG.total_seconds())}
+    for who, beside in ((SHOP, DESK), (OF_ALICE, ALICE)):
+        program = requesters[who]
+        waits, account, payment = [await program.asked(body) for body in (long, ACCOUNT, PAYMENT)]
+        guest = await env.here.guest()
+        if who == OF_ALICE:
+            guest = Guest(await env.signed_in("alice", waits["url"]))
+        await guest.connect(account["url"])
+        await guest.pay(payment["url"])
+        told = {each["kind"]: await program.read(each["id"]) for each in (account, payment)}
+        found += [
+            thing("question_id", f"{who}: a question", waits["id"], who, beside),
+            thing("account_id", f"{who}: an account", told["oauth"]["account"]["id"], who),
+            thing("payment_id", f"{who}: a payment", told["payment"]["payment"]["id"], who),
+            *(
+                thing(ANSWERED, f"{who}: {kind}", one["id"], who, *({beside} - {DESK}))
+                for kind, one in told.items()
+            ),
+        ]
+    hooks = await env.here.service.inbox.hooks()
+    return [*found, thing("webhook_id", "a webhook", hooks[0].id, OPERATOR)]
+
+
+async def _nobodys_by_the_api(env: PeopleEnv) -> list[Thing]:
+    """What no program has: of tools, of the application itself and of this machine's user."""
+    service = env.here.service
+    ann, alice = owner_of_user(service, "ann"), env.owner("alice")
+    machine, server = service.identity.local_owner, application_of(service)
+
+    async def question(owner: str, *, kind: str = "confirm", is_for_user: bool = False) -> str:
+        fresh = question_in_store(service, join=f"{owner} {kind}", kind=kind, timeout=LONG)
+        id = service.elicitations.new_id(owner)
+        asked = replace(fresh.asked, server=server, terms={"schema": {"type": "object"}})
+        await service.elicitations.write(
+            replace(fresh, id=id, owner=owner, asked=asked, is_for_user=is_for_user)
+        )
+        return id
+
+    async def approval(owner: str, tool: str) -> str:
+        now, id = env.here.clock(), service.elicitations.new_id(owner)
+        await service.elicitations.write(
+            Approval(
+                id=id,
+                owner=owner,
+                server=server,
+                tool=tool,
+                covers=None,
+                about="whatever it is given",
+                given_at=now,
+                until=now + LONG,
+                erase_at=now + LONG,
+                is_for_all=True,
+            )
+        )
+        return id
+
+    return [
+        thing("question_id", "a tool's of a person", await question(alice), ALICE),
+        thing("question_id", "the application's", await question(ann, is_for_user=True), DESK),
+        thing("question_id", "this machine's user's", await question(machine)),
+        thing("approval_id", "a person's, to a tool", await approval(alice, "wipe"), ALICE),
+        thing("approval_id", "a user's", await approval(ann, client_of("shop")), SHOP),
+        thing("approval_id", "this machine's user's", await approval(machine, "wipe")),
+    ]
+
+
+def thing(parameter: str, name: str, id: str, *seen_by: str) -> Thing:
+    return Thing(name=name, parameter=parameter, id=id, seen_by=frozenset(seen_by))
 
 
 def routes() -> Iterator[str]:
@@ -123,128 +269,107 @@ def routes() -> Iterator[str]:
         yield from (f"{method.upper()} {path}" for method in item)
 
 
-async def sent(program: Program, route: str, about: Route, **ids: str) -> httpx.Response:
-    method, _, path = route.partition(" ")
-    body = {} if about.body is None else {"json": about.body}
-    return await program.send(method, path.format(**ids), params=about.query, **body)
-
-
-async def rows(env: PeopleEnv) -> dict[str, int]:
-    """The version of each row, but of what notes that a key was used."""
-    found = dict[str, int]()
-    async for page in env.here.service.elicitations.store.scan():
-        found |= {f"{row.kind} {row.id}": row.version for row in page if row.kind != KINDS[ApiKey]}
-    return found
+def told(answer: httpx.Response) -> object:
+    headers = {name: text for name, text in answer.headers.items() if name != "date"}
+    return answer.status_code, headers, answer.text
 
 
 async def test_every_route_of_the_document_says_here_what_it_needs() -> None:
-    assert set(routes()) == {
-        *(*BY_ID, *LISTS, *NEW, *OF_THE_OPERATOR),
-        *(*OWN_NAMES, FORGET),
-    }
+    assert set(routes()) == {*BY_ID, *LISTS, *OTHERS, *NAMED_BY_PROGRAM}
 
 
-async def strangers(owned: Owned, stack: AsyncExitStack) -> dict[str, Stranger]:
-    env, shop = owned.env, owned.shop
-
-    async def program(**about: Any) -> Program:
-        return await stack.enter_async_context(program_at(env.here, **about))
-
-    approves: dict[str, Any] = {"scope": KeyScope.APPROVE, "owners": ("bob",)}
-    desk = await program(program="desk", **approves)
-    other = await program(program="other", also=ALSO)
-    bobs = await program(also=ALSO, owners=("bob",))
-    bob = await stack.enter_async_context(alone(env, env.token("bob")))
-    anns, alices = owned.anns, owned.alices
-    ann, is_bob, is_alice = {"user": "ann"}, {"user": "bob"}, {"user": "alice"}
-    return {
-        "another program": Stranger(program=other, approves=desk, victim=anns, query=ann),
-        "another user's key": Stranger(program=bobs, approves=desk, victim=anns),
-        "another user's key that names ann": Stranger(
-            program=bobs, approves=desk, victim=anns, query=ann
-        ),
-        "another user": Stranger(program=shop, approves=desk, victim=anns, query=is_bob),
-        "another person": Stranger(
-            program=shop.acting_for(env.token("bob")), approves=desk, victim=alices
-        ),
-        "no person": Stranger(program=shop, approves=desk, victim=alices, query=is_alice),
-        "another program for the person": Stranger(
-            program=other.acting_for(env.token("alice")), approves=desk, victim=alices
-        ),
-        "another person alone": Stranger(program=bob, approves=bob, victim=alices),
-    }
-
-
-async def test_what_is_somebody_elses_is_told_as_what_never_was_and_nothing_changes(
-    owned: Owned,
+async def test_what_is_not_theirs_is_told_as_what_never_was_and_nothing_changes(
+    everybody: Everybody,
 ) -> None:
-    async with AsyncExitStack() as stack:
-        everybody = await strangers(owned, stack)
-        before = await rows(owned.env)
-        for name, one in everybody.items():
-            for route, about in BY_ID.items():
-                if name == "another user" and QUESTION in route:
-                    continue  # a question is the program's, whichever user it names
-                owned.env.here.clock.tick(seconds=1)  # nobody is too fast
-                program = one.approves if about.scope is KeyScope.APPROVE else one.program
-                wanted = Route(body=about.body, query={**about.query, **one.query})
-                foreign = await sent(program, route, wanted, **one.victim)
-                ids = {kind: f"{id[:-4]}AAAA" for kind, id in one.victim.items()}
-                never = await sent(program, route, wanted, **ids)
-                assert foreign.status_code in (401, 403, 404), (name, route, foreign.text)
-                assert (foreign.status_code, foreign.text) == (never.status_code, never.text)
-                if program is not one.approves and "ann" not in one.query.values():
-                    assert foreign.status_code == 404, (name, route, foreign.text)
-            for route in LISTS:
-                listed = await sent(one.program, route, Route(query=one.query))
-                assert listed.status_code in (200, 401, 403), (name, route, listed.text)
-                if listed.status_code == 200:
-                    (found,) = [rest for rest in listed.json().values() if isinstance(rest, list)]
-                    assert found == [], (name, route)
-        assert await rows(owned.env) == before
+    before = await everybody.rows()
+    for name, about in BY_ID.items():
+        (parameter,) = re.findall(r"\{(\w+)\}", name)
+        things = [one for one in everybody.things if one.parameter == parameter]
+        for who in everybody.requesters:
+            if who == NAMES_BOB and not about.says_whose:
+                continue  # a question is the program's, whichever user it names
+            none = {parameter: f"{things[0].id[:-4]}AAAA"}
+            never = await everybody.sent(who, name, about, **none)
+            assert never.status_code in (401, 403, 404), (who, name, never.text)
+            for one in things:
+                if who in one.seen_by:
+                    continue
+                foreign = await everybody.sent(who, name, about, **{parameter: one.id})
+                assert told(foreign) == told(never), (who, name, one.name)
+    assert await everybody.rows() == before
 
 
-async def test_a_run_of_the_same_name_is_another_ones(owned: Owned) -> None:
-    run, step = {"run": "order 8"}, OWN_NAMES["POST /api/runs/once"]
-    whose = [(owned.shop, {"user": "ann"}), (owned.shop.acting_for(owned.env.token("alice")), {})]
-    victims = list[tuple[Program, dict[str, str], str]]()
-    for program, user in whose:
-        claimed = await program.send("POST", "/api/runs/once", json={**user, **run, **step})
-        victims.append((program, user, claimed.json()["idempotency_key"]))
-    async with AsyncExitStack() as stack:
-        for name, one in (await strangers(owned, stack)).items():
-            for route, body in OWN_NAMES.items():
-                owned.env.here.clock.tick(seconds=1)
-                mine = {**body, **run, **one.query}
-                answer = await sent(one.program, route, Route(body=mine))
-                assert answer.status_code < 500, (name, route, answer.text)
-                assert all(key not in answer.text for _, _, key in victims), (name, route)
-            gone = await sent(one.program, FORGET, Route(query=one.query), name="key")
-            assert gone.status_code in (401, 403, 404), (name, gone.text)
-    for program, user, key in victims:
-        done = {**user, **run, **step, "by": "another"}
-        state = (await program.send("POST", "/api/runs/once", json=done)).json()
-        assert (state["idempotency_key"], state["result"]) == (key, None)
+async def test_a_list_has_what_is_theirs_and_no_more(everybody: Everybody) -> None:
+    for name, parameter in LISTS.items():
+        for who in everybody.requesters:
+            answer = await everybody.sent(who, name, Route())
+            listed = set[str]()
+            if answer.status_code == 200:
+                (found,) = [rest for rest in answer.json().values() if isinstance(rest, list)]
+                listed = {one["id"] for one in found}
+            kinds = {parameter, ANSWERED} if parameter == "question_id" else {parameter}
+            things = [one for one in everybody.things if one.parameter in kinds]
+            assert listed == {one.id for one in things if who in one.seen_by}, (who, name)
 
 
-async def test_what_is_the_operators_no_program_sees(owned: Owned) -> None:
-    before = await rows(owned.env)
-    for route, about in OF_THE_OPERATOR.items():
-        refused = await sent(owned.shop, route, about, webhook_id=owned.webhook_id)
-        assert refused.status_code == 403, route
-    assert await rows(owned.env) == before
+async def test_what_is_the_operators_no_program_sees(everybody: Everybody) -> None:
+    for who in everybody.requesters.keys() - {OPERATOR}:
+        refused = await everybody.sent(who, "GET /api/webhooks", Route(says_whose=False))
+        assert refused.status_code in (400, 401, 403), who
 
 
-async def test_the_owner_reaches_all_of_it(owned: Owned) -> None:
+async def test_whose_it_is_reaches_all_of_it(everybody: Everybody) -> None:
     """Else the tests above would show nothing."""
-    token = owned.env.token("alice")
-    for program, ids in ((owned.shop, owned.anns), (owned.shop.acting_for(token), owned.alices)):
-        query = {} if program.token else {"user": "ann"}
-        for path in (QUESTION, ACCOUNTS, f"{ACCOUNTS}/token", PAYMENTS):
-            assert (await sent(program, f"GET {path}", Route(query=query), **ids)).is_success
-        url = {"url": f"{owned.env.here.sandbox.url}/github/api/user", **query}
-        called = await sent(program, f"GET {ACCOUNTS}/proxy", Route(query=url), **ids)
-        assert called.json()["login"] == "octocat"
-        refund = Route(query=query, body={})
-        given = await sent(program, f"POST {PAYMENTS}/refund", refund, **ids)
-        assert given.json()["status"] == "refunded"
+    called = Route(query={"url": f"{everybody.env.here.sandbox.url}/github/api/user"})
+    for one in everybody.things:
+        for who in one.seen_by:
+
+            async def told(
+                name: str, about: Route | None = None, one: Thing = one, who: str = who
+            ) -> Any:
+                ids = {one.parameter: one.id}
+                answer = await everybody.sent(who, name, about or BY_ID[name], **ids)
+                assert answer.is_success, (who, name, one.name, answer.text)
+                return answer.json()
+
+            match one.parameter:
+                case "question_id":
+                    assert (await told(f"GET {QUESTION}"))["id"] == one.id
+                case "account_id":
+                    assert (await told(f"GET {ACCOUNTS}"))["id"] == one.id
+                    assert (await told(f"GET {ACCOUNTS}/token"))["access_token"]
+                    assert (await told(f"GET {ACCOUNTS}/proxy", called))["login"] == "octocat"
+                case "payment_id":
+                    assert (await told(f"GET {PAYMENTS}"))["id"] == one.id
+                    refunded = await told(f"POST {PAYMENTS}/refund", Route(body={}))
+                    assert refunded["status"] == "refunded"
+                case "webhook_id":
+                    assert (await told(f"GET {WEBHOOKS}"))["id"] == one.id
+                case "approval_id":
+                    assert await told(f"DELETE {APPROVALS}") == {"revoked": 1}
+
+
+async def test_a_run_of_the_same_name_is_another_ones(everybody: Everybody) -> None:
+    claim = "POST /api/runs/once"
+
+    async def state_of(who: str, *, by: str) -> dict[str, Any]:
+        user = {"user": "ann"} if who == SHOP else {}
+        body = {**RUNS[claim], **user, "run": "order 8", "by": by}
+        told = await everybody.sent(who, claim, Route(body=body, says_whose=False))
+        state: dict[str, Any] = told.json()
+        return state
+
+    keys = {who: (await state_of(who, by="own"))["idempotency_key"] for who in (SHOP, OF_ALICE)}
+    for who, program in everybody.requesters.items():
+        if who in keys:
+            continue
+        is_by_user = program.token is None and "alone" not in who
+        user = NAMED.get(who, {"user": "ann"}) if is_by_user else {}
+        for name, body in RUNS.items():
+            about = Route(body={**body, **user, "run": "order 8"}, says_whose=False)
+            answer = await everybody.sent(who, name, about)
+            assert answer.status_code < 500, (who, name, answer.text)
+            assert not any(key in answer.text for key in keys.values()), (who, name)
+    for who, key in keys.items():
+        state = await state_of(who, by="own")
+        assert (state["status"], state["idempotency_key"]) == ("yours", key)

@@ -1,5 +1,7 @@
 """Access tokens of people at the HTTP API, as whoever holds a wrong one, or a right one, tries."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,8 +13,10 @@ from tests.support.api_people import PeopleEnv, alone, people_env
 from tests.support.api_program import CONFIRM, Program, program_at
 from tests.support.guarded_server import guarded_by_tokens
 from tests.support.living import living
-from webapp.api.access import PERSON_HEADER
+from tests.support.mcp_server import PATIENCE_SECONDS, eventually, soon
+from webapp.api.access import PERSON_HEADER, REFUSED_AT_ONCE, REQUESTS_AT_ONCE
 from webapp.identity.api_keys import KeyScope
+from webapp.identity.sessions import LOCAL_ISSUER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ALONE = "Authorization"
@@ -152,7 +156,12 @@ async def test_a_stolen_token_is_good_until_it_expires_and_no_longer(
 
 
 async def test_a_server_with_a_sign_in_of_its_own_is_asked_whose_a_token_is(library: str) -> None:
-    tokens = {"good": {"sub": "alice"}, "hers": {"sub": "bob"}, "nobodys": {}}
+    tokens = {
+        "good": {"sub": "alice"},
+        "hers": {"sub": "bob"},
+        "nobodys": {},
+        "this machine's": {"iss": LOCAL_ISSUER, "sub": f"uid:{os.getuid()}"},
+    }
     server = guarded_by_tokens(library, tokens)
     opening = people_env(server, binds_by_code=True)
     async with living(opening) as own, program_at(own.here) as shop:
@@ -161,6 +170,99 @@ async def test_a_server_with_a_sign_in_of_its_own_is_asked_whose_a_token_is(libr
         assert (await shop.acting_for("good").read(asked["id"]))["status"] == "pending"
         statuses = {
             text: (await shop.acting_for(text).call("GET", f"/{asked['id']}")).status_code
-            for text in ("hers", "nobodys", "made-up", own.token("alice"))
+            for text in ("hers", "nobodys", "this machine's", "made-up", own.token("alice"))
         }
-    assert list(statuses.values()) == [404, 403, 401, 401]
+    assert list(statuses.values()) == [404, 403, 403, 401, 401]
+
+
+async def until_waited_for(env: PeopleEnv, id: str) -> None:
+    await eventually(lambda: env.here.service.elicitations.waiters.has(id))
+
+
+@pytest.mark.parametrize("what", ["key", "token"])
+async def test_what_is_over_while_its_request_waits_gets_no_answer(
+    env: PeopleEnv, shop: Program, what: str
+) -> None:
+    acting = shop.acting_for(env.token("eve", exp=int(env.here.clock().timestamp()) + 60))
+    asked = await acting.asked(CONFIRM)
+    waiting = asyncio.create_task(acting.call("GET", f"/{asked['id']}", params={"wait": 50}))
+    await until_waited_for(env, asked["id"])
+    await end(env, shop, what)
+    async with program_at(env.here) as same:
+        await same.acting_for(env.token("eve")).post(asked["id"], "cancel")
+    refused = await soon(waiting)
+    codes = {"key": "API_KEY_REFUSED", "token": "ACCESS_TOKEN_REFUSED"}
+    assert (refused.status_code, refused.json()["code"]) == (401, codes[what])
+
+
+async def end(env: PeopleEnv, program: Program, what: str) -> None:
+    if what == "token":
+        env.here.clock.tick(minutes=3)
+        return
+    api_keys = env.here.service.api_keys
+    await api_keys.revoke((await api_keys.of(program.key)).id)
+
+
+@pytest.mark.parametrize("what", ["key", "token"])
+@pytest.mark.parametrize("then", ["a change", "nothing"])
+async def test_a_stream_ends_with_what_opened_it_and_tells_nothing_more(
+    env: PeopleEnv, shop: Program, what: str, then: str
+) -> None:
+    acting = shop.acting_for(env.token("fay", exp=int(env.here.clock().timestamp()) + 60))
+    asked = await acting.asked(CONFIRM)
+    told = list[str]()
+    path = f"/api/questions/{asked['id']}/events"
+    headers = {PERSON_HEADER: str(acting.token)}
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        shop.client.stream("GET", path, headers=headers) as stream,
+    ):
+        async for line in stream.aiter_lines():
+            if not line.startswith("id: "):
+                continue
+            told.append(line)
+            await end(env, shop, what)
+            if then == "nothing":  # as every 15 seconds, and where a write may have been missed
+                env.here.service.elicitations.waiters.wake_all()
+            else:
+                async with program_at(env.here) as same:
+                    await same.acting_for(env.token("fay")).post(asked["id"], "cancel")
+    assert len(told) == 1
+    assert (await acting.call("GET", f"/{asked['id']}/events")).status_code == 401
+
+
+async def test_an_issuer_that_is_down_lets_nobody_in_and_takes_no_good_token_for_a_bad_one(
+    env: PeopleEnv, shop: Program
+) -> None:
+    env.here.clock.tick(days=2)  # what was known of it is too old
+    env.issuer.is_down = True
+    try:
+        for answer in (
+            await shop.acting_for(env.token("gus")).call("POST", json=CONFIRM),
+            await shop.acting_for(env.token("gus")).call("GET"),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (503, "ISSUER_UNAVAILABLE")
+            assert int(answer.headers["retry-after"]) > 0
+        assert (await shop.call("GET", params={"user": "ann"})).status_code == 200
+    finally:
+        env.issuer.is_down = False
+    env.here.clock.tick(minutes=1)
+    assert (await shop.acting_for(env.token("gus")).ask(CONFIRM)).status_code == 201
+
+
+async def test_made_up_tokens_hold_back_their_program_alone_and_then_their_address(
+    env: PeopleEnv, shop: Program
+) -> None:
+    statuses = [
+        (await shop.acting_for("made-up").call("GET")).status_code
+        for _ in range(REQUESTS_AT_ONCE + 1)
+    ]
+    assert statuses.count(401) > REFUSED_AT_ONCE  # old tokens of a busy program are no attack
+    assert statuses[-1] == 429
+    async with program_at(env.here, program="calm") as calm:
+        assert (await calm.acting_for(env.token("hugo")).call("GET")).status_code == 200
+    async with alone(env, "made-up") as person:
+        statuses = [(await person.call("GET")).status_code for _ in range(REFUSED_AT_ONCE + 1)]
+    assert set(statuses[:-1]) == {401}
+    assert statuses[-1] == 429
+    env.here.clock.tick(seconds=REFUSED_AT_ONCE)

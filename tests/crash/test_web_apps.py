@@ -1,6 +1,7 @@
 """A kill -9 of a web application that asks its users, and a restart on the same store."""
 
 import asyncio
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,22 +16,22 @@ from tests.support.serving import bound
 from tests.support.settings import SECRET
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TRIES = 12  # to reach a process that is starting, each after a longer while
 
 
 @asynccontextmanager
-async def _running(name: str, *, port: int, folder: Path) -> AsyncIterator[None]:
+async def _running(name: str, *, listener: socket.socket, folder: Path) -> AsyncIterator[None]:
     """The example as its first lines say; killed at the end."""
     env = {
-        "ELICIT_URL": f"http://127.0.0.1:{port}",
+        "ELICIT_URL": f"http://127.0.0.1:{listener.getsockname()[1]}",
         "ELICIT_SECRET": SECRET,
         "ELICIT_STORE": f"sqlite:///{folder / 'elicit.db'}",
         # The sandbox of a restart is another one; this registration stays.
         "ELICIT_GITHUB_CLIENT_ID": "the-shop",
         "ELICIT_GITHUB_CLIENT_SECRET": "a-secret-of-the-shop",
     }
-    uvicorn = (sys.executable, "-m", "uvicorn", f"{name}:app", "--port", str(port))
-    process = await start(*uvicorn, name=name, cwd=EXAMPLES, env=env)
+    fd = listener.fileno()
+    uvicorn = (sys.executable, "-m", "uvicorn", f"{name}:app", "--fd", str(fd))
+    process = await start(*uvicorn, name=name, cwd=EXAMPLES, env=env, pass_fds=[fd])
     try:
         yield
     finally:
@@ -39,10 +40,14 @@ async def _running(name: str, *, port: int, folder: Path) -> AsyncIterator[None]
 
 @pytest.mark.parametrize("name", ["connect_in_fastapi", "connect_in_litestar"])
 async def test_the_same_user_and_key_go_on_with_the_question(name: str, tmp_path: Path) -> None:
-    with bound("127.0.0.1") as place:
-        port: int = place.getsockname()[1]
-    url, transport = f"http://127.0.0.1:{port}", httpx.AsyncHTTPTransport(retries=TRIES, verify=TLS)
-    async with httpx.AsyncClient(transport=transport, timeout=DEADLINE_SECONDS) as browser:
+    with bound("127.0.0.1") as listener:
+        listener.listen()  # whoever comes before it is up waits
+        await _asked_before_and_after(name, listener, tmp_path)
+
+
+async def _asked_before_and_after(name: str, listener: socket.socket, folder: Path) -> None:
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with httpx.AsyncClient(timeout=DEADLINE_SECONDS, verify=TLS) as browser:
 
         async def asked() -> str:
             """Press the button; the link on the page."""
@@ -56,10 +61,10 @@ async def test_the_same_user_and_key_go_on_with_the_question(name: str, tmp_path
                     pass
             return page
 
-        async with _running(name, port=port, folder=tmp_path):
+        async with _running(name, listener=listener, folder=folder):
             await browser.post(f"{url}/login", data={"user": "ann"})
             first = await asked()
-        async with _running(name, port=port, folder=tmp_path):
+        async with _running(name, listener=listener, folder=folder):
             second = await asked()
             page = Page.of(await browser.get(first))  # the link of before the crash
             assert page.status == 200

@@ -1,8 +1,9 @@
 """Sends what the OpenAPI document of a server allows, and what it does not; tells how it went.
 
 A process of its own, as its tool is installed apart: `python -m tests.fuzzed.sender URL EXAMPLES
-KEY...`, with a key for each operation, none of which comes to its rate. It prints one JSON object:
-for each operation how often each status came, and under `broken` what no request may come to.
+KEYS`, an object of a key for each operation by its label, none of which comes to its rate. It
+prints one JSON object: for each operation how often each status came, and under `broken` what no
+request may come to.
 """
 
 import json
@@ -14,18 +15,16 @@ import httpx
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 
-ENDLESS = "/events"  # a stream that goes on until the question is over
 
-
-def send(url: str, *, examples: int, keys: list[str]) -> dict[str, Any]:
+def send(url: str, *, examples: int, keys: dict[str, str]) -> dict[str, Any]:
     document = httpx.get(f"{url}/api/reference/openapi.json", timeout=300).json()
     broken = list[str]()
     told: dict[str, Any] = {"broken": broken}
     found = schemathesis.openapi.from_dict(document).get_all_operations()
-    operations = [each.ok() for each in found]
-    lasting = [each for each in operations if not each.path.endswith(ENDLESS)]
-    for operation, key in zip(lasting, keys, strict=True):
-        told[operation.label] = _sent(operation, url, key=key, examples=examples, broken=broken)
+    for operation in (each.ok() for each in found):
+        if operation.label in keys:
+            key = keys[operation.label]
+            told[operation.label] = _sent(operation, url, key=key, examples=examples, broken=broken)
     return told
 
 
@@ -55,4 +54,4 @@ def _sent(
 
 
 if __name__ == "__main__":
-    print(json.dumps(send(sys.argv[1], examples=int(sys.argv[2]), keys=sys.argv[3:])))  # noqa: T201
+    print(json.dumps(send(sys.argv[1], examples=int(sys.argv[2]), keys=json.loads(sys.argv[3]))))  # noqa: T201

@@ -1,5 +1,7 @@
 """An application whose people sign in at an issuer, and what acts for them over the API."""
 
+import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from flows import elicit
 from flows.elicitation.states import Elicitation
 from tests.support.api_program import Program
 from tests.support.asking_env import AskingEnv, asking_env
+from tests.support.chains import AUDITED
 from tests.support.clock import Clock
 from tests.support.issuer import Issuing, issuing, sign_in
 from tests.support.mcp_server import LEGACY, TLS, CutOffCaller, Person, new_server
@@ -53,15 +56,22 @@ class PeopleEnv:
         await sign_in(person, await person.visit(url), subject)
         return person
 
-    async def asked_by_a_tool(self, subject: str, tool: str, **arguments: Any) -> Elicitation:
-        """What a call of theirs asks them, by a client that only hands the link on."""
-        rows = self.here.service.elicitations
-        before = {one.id for one in await rows.open_of(self.owner(subject))}
+    async def call(self, subject: str, tool: str, **arguments: Any) -> str:
+        """A call of theirs, by a client that only hands the link on; what its result says."""
         browser = await self.here.browser(None)
         caller = CutOffCaller(browser.browser, f"{self.here.url}/mcp", LEGACY, elicits=False)
         caller.headers |= {"authorization": f"Bearer {self.token(subject)}"}
         await caller.connect()
-        await caller.call(tool, **arguments)
+        told = (await caller.call(tool, **arguments)).text
+        (result,) = re.findall(r"^data: (\{.*)$", told, re.MULTILINE)
+        said: str = json.loads(result)["result"]["content"][0]["text"]
+        return said
+
+    async def asked_by_a_tool(self, subject: str, tool: str, **arguments: Any) -> Elicitation:
+        """What such a call asks them."""
+        rows = self.here.service.elicitations
+        before = {one.id for one in await rows.open_of(self.owner(subject))}
+        await self.call(subject, tool, **arguments)
         (asked,) = [one for one in await rows.open_of(self.owner(subject)) if one.id not in before]
         return asked
 
@@ -72,7 +82,10 @@ async def people_env(server: Any = None, **identity: Any) -> AsyncIterator[Peopl
     async with (
         issuing(clock) as issuer,
         asking_env(
-            server=server or shop_tools(), identity=issuer.who(**identity), clock=clock
+            server=server or shop_tools(),
+            identity=issuer.who(**identity),
+            policies=AUDITED,
+            clock=clock,
         ) as here,
     ):
         yield PeopleEnv(here=here, issuer=issuer)

@@ -4,7 +4,7 @@ Who is at a browser its `who` reads in a cookie, as an author's own session woul
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -21,10 +21,12 @@ from tests.support.serving import serving
 from webapp.app import open_app
 from webapp.calls.shown_link import ShownLink
 from webapp.coroutines import asking
+from webapp.http.connection import ASGIApp
 from webapp.identity.users import Users, Who
 from webapp.sandbox import Sandbox
 from webapp.service import Service
 from webapp.settings.identity import IdentitySettings
+from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import Store
 from webapp.stores.memory import MemoryStore
@@ -69,6 +71,7 @@ class AskingEnv:
     sandbox: Sandbox
     clock: Clock
     app: object
+    asgi: ASGIApp
     rooms: AsyncExitStack
     blocks: list[asyncio.Task[Any]] = field(default_factory=list)
 
@@ -116,14 +119,20 @@ async def asking_env(
     server: Any = None,
     store: Store | None = None,
     identity: IdentitySettings | None = None,
+    policies: PolicySettings | None = None,
     sign_in_url: str | None = None,
     clock: Clock | None = None,
+    plugins: Sequence[object] = (),
 ) -> AsyncIterator[AskingEnv]:
     clock = clock or Clock()
     async with AsyncExitStack() as stack:
         post = await stack.enter_async_context(httpx.AsyncClient(verify=TLS))
         on = await stack.enter_async_context(ground(clock, deliver=post.send))
-        settings = replace(on.settings, identity=identity or IdentitySettings())
+        settings = replace(
+            on.settings,
+            identity=identity or IdentitySettings(),
+            policies=policies or on.settings.policies,
+        )
         key = object()
         users = Users(
             application=APPLICATION if server is None else server.name,
@@ -139,6 +148,7 @@ async def asking_env(
                 sandbox=on.sandbox,
                 users=users,
                 asked_as=key,
+                plugins=plugins,
             )
         )
         await stack.enter_async_context(serving(app, port=on.port))
@@ -150,6 +160,7 @@ async def asking_env(
             sandbox=on.sandbox,
             clock=clock,
             app=key,
+            asgi=app,
             rooms=rooms,
         )
         try:

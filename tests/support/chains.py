@@ -1,12 +1,16 @@
-"""What an owner's chain tells, and processes that keep one."""
+"""What an owner's chain tells, whether it is whole, and processes that keep one."""
 
 from functools import partial
 
 from tests.support.service_env import process
 from webapp.records.chain import AUDIT, block_of, opened
 from webapp.records.entries import Entry
+from webapp.records.heads import HeadDocument, OwnersHead
+from webapp.records.verification import verify
 from webapp.service import Service
 from webapp.settings.quotas import PolicySettings
+from webapp.stores import Record, Store
+from webapp.stores.store import RECORDS_AT_MOST
 
 AUDITED = PolicySettings(audit=True)
 audited = partial(process, policies=AUDITED)
@@ -21,3 +25,18 @@ async def told_of(service: Service, owner: str) -> list[Entry]:
         for number, stored in enumerate(block.entries, start=block.before.count + 1):
             told.append(opened(locker, owner, number, stored.sealed))
     return told
+
+
+async def put(store: Store, *records: Record) -> None:
+    """As whoever can write to the store does, past every rule."""
+    await store.fence("being changed")
+    for start in range(0, len(records), RECORDS_AT_MOST):
+        await store.load(*records[start : start + RECORDS_AT_MOST], behind="being changed")
+    await store.fence(None)
+
+
+async def faults_of(service: Service, document: HeadDocument | None = None) -> list[str]:
+    chains: tuple[OwnersHead, ...] = () if document is None else document.chains
+    against = {each.owner: each for each in chains}
+    verified = await verify(service.elicitations.owners, now=service.clock(), against=against)
+    return [each.says for each in verified.faults]

@@ -31,12 +31,16 @@ LIFE_SECONDS = 600
 
 
 class Issuing:
-    """The issuer; `denies` makes people say no there, `claims` are added to every id_token."""
+    """The issuer; `denies` makes people say no there, `claims` are added to every id_token.
+
+    One that `is_down` answers nothing but that.
+    """
 
     def __init__(self, url: str, *, clock: Callable[[], datetime] = utc_now) -> None:
         self.url = url
         self._clock = clock
         self.denies = False
+        self.is_down = False
         self.claims: dict[str, Any] = {}
         self.exchanges = 0
         self._key = ECKey.generate_key("P-256", {"kid": "one"})
@@ -80,6 +84,8 @@ class Issuing:
     def _answer(
         self, path: str, query: str, body: bytes
     ) -> tuple[int, list[tuple[bytes, bytes]], Any]:
+        if self.is_down:
+            return 503, [], {}
         match path:
             case "/.well-known/openid-configuration":
                 return 200, [], self._metadata()

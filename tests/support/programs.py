@@ -75,12 +75,12 @@ async def started_by_client(
     person = PersonAtLinks()
     with heard("an author's program") as said:
         async with (
-            asyncio.TaskGroup() as person.steps,
             Client(
                 stdio_client(parameters, errlog=cast("TextIO", said)),
                 mode=revision,
                 elicitation_callback=cast("Any", person.show),
             ) as client,
+            asyncio.TaskGroup() as person.steps,  # the last page is there before the program ends
         ):
             yield client, person, said
 
@@ -94,10 +94,10 @@ async def client_of(url: str, revision: str) -> AsyncIterator[tuple[Client, "Per
     """A client over HTTP, and whoever opens what it shows."""
     person = PersonAtLinks()
     async with (
-        asyncio.TaskGroup() as person.steps,
         Client(
             f"{url}/mcp", mode=revision, elicitation_callback=cast("Any", person.show)
         ) as client,
+        asyncio.TaskGroup() as person.steps,
     ):
         yield client, person
 

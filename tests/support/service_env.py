@@ -133,19 +133,13 @@ def call_of(
     version: str | None = None,
 ) -> Call:
     """One leg of a tool call."""
-    return Call(
-        elicitations=service.elicitations,
-        links=service.links,
-        completing=service.completing,
-        kinds=service.kinds,
-        outbound=service.outbound,
-        landed=service.bodies.landed,
-        caller=Caller(
+    return service.call(
+        Caller(
             owner=owner or service.elicitations.owners.tag(issuer="tests", subject=subject),
             client=client_id or client,
             is_client_verified=client_id is not None,
         ),
-        tool=ToolCall(
+        ToolCall(
             server=server,
             tool=tool,
             client=client,

@@ -296,15 +296,9 @@ def call_of(
     arguments: str,
     run_id: str | None = None,
 ) -> Call:
-    return Call(
-        elicitations=service.elicitations,
-        links=service.links,
-        completing=service.completing,
-        kinds=service.kinds,
-        outbound=service.outbound,
-        landed=service.bodies.landed,
-        caller=caller,
-        tool=ToolCall(
+    return service.call(
+        caller,
+        ToolCall(
             server=application_of(service),
             tool=client_of(key.program),
             client=key.program,

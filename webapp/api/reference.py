@@ -1,16 +1,53 @@
-"""The reference of the API: its OpenAPI document as a page, in plain HTML.
+"""The reference of the API: its OpenAPI document, and the same as a page in plain HTML.
+
+The framework reads the document off the routes. What it cannot read there stands here: that every
+error is problem details, what resource a route is of, and the body of the proxy.
 
 What could go wrong: a page of documentation that loads a script from another host, into the origin
-of people's own pages. So there is none on it, nor a style.
+of people's own pages. So there is none on it, and its one sheet is that of the pages.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
-from typing import Any, cast
+from typing import Any, Final, cast
 
+from litestar import Router
 from litestar.connection import Request
 from litestar.openapi.plugins import OpenAPIRenderPlugin
+from litestar.openapi.spec import (
+    OpenAPI,
+    OpenAPIMediaType,
+    OpenAPIResponse,
+    Operation,
+    PathItem,
+    Reference,
+    RequestBody,
+    Schema,
+    Tag,
+)
+from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
 
+PATH: Final = "/api/reference"
+PROBLEM: Final = "Problem"
+_PROXY: Final = "/proxy"
+_METHODS: Final = ("get", "head", "post", "put", "patch", "delete")
+_TYPED: Final = ("post", "put", "patch")  # methods whose requests have a body
+_POLICY: Final = "default-src 'none'; style-src 'self'; frame-ancestors 'none'; base-uri 'none'"
+_TEXT, _NUMBER = Schema(type=OpenAPIType.STRING), Schema(type=OpenAPIType.INTEGER)
+_ANYTHING: Final = RequestBody(
+    description="Of any type: it is sent on as it is.",
+    content={
+        "application/octet-stream": OpenAPIMediaType(
+            schema=Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
+        )
+    },
+)
+_THE_PROVIDERS: Final = OpenAPIResponse(
+    description="Status, headers and body of the provider's; problem details where there are none.",
+    content={"*/*": OpenAPIMediaType(schema=Schema())},
+)
+_CODE: Final = re.compile(r"`([^`]+)`")
 _Json = Mapping[str, Any]
 
 
@@ -24,47 +61,150 @@ class ReferencePage(OpenAPIRenderPlugin):
         return page(openapi_schema).encode()
 
 
-def page(document: _Json) -> str:
-    """The whole page of an OpenAPI document."""
-    title = escape(document["info"]["title"])
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}: HTTP API'
-        '</title><meta name="viewport" content="width=device-width, initial-scale=1"></head><body>'
-        f"<main><h1>{title}: HTTP API</h1><p>{escape(document['info'].get('summary') or '')}</p>"
-        "<p>Each request brings a key: <code>Authorization: Bearer KEY</code>. The same as an "
-        '<a href="reference/openapi.json">OpenAPI document</a>.</p>'
-        f"{''.join(_operations(document))}<h2>What travels</h2>{''.join(_schemas(document))}"
-        "</main></body></html>"
+def reference_router() -> Router:
+    """Where page and document stand; a page may use the sheet of ours."""
+    return Router(
+        PATH,
+        route_handlers=[],
+        include_in_schema=False,
+        response_headers={"content-security-policy": _POLICY},
     )
 
 
-def _operations(document: _Json) -> Iterator[str]:
+def complete(document: OpenAPI) -> None:
+    """Add what no route says of itself."""
+    assert document.components is not None
+    document.components.schemas = {**(document.components.schemas or {}), PROBLEM: _problem()}
+    problem = OpenAPIResponse(
+        description="Problem details (RFC 9457); `detail` says what to do.",
+        content={
+            "application/problem+json": OpenAPIMediaType(
+                schema=Reference(ref=f"#/components/schemas/{PROBLEM}")
+            )
+        },
+    )
+    resources = dict[str, None]()
+    for path, item in (document.paths or {}).items():
+        resource = path.split("/")[2]
+        resources[resource] = None
+        for method, operation in _operations_of(item):
+            operation.tags = [resource]
+            answers = dict(operation.responses or {})
+            answers.pop("400", None)  # as the framework's own error
+            operation.responses = {**answers, "default": problem}
+            if path.endswith(_PROXY):
+                operation.responses = {"default": _THE_PROVIDERS}
+                operation.request_body = _ANYTHING if method in _TYPED else None
+    document.tags = [Tag(name=resource) for resource in resources]
+
+
+def page(document: _Json) -> str:
+    """The whole page of an OpenAPI document."""
+    title = escape(document["info"]["title"])
+    resources = [str(tag["name"]) for tag in document["tags"]]
+    links = "".join(f'<li><a href="#{name}">{name.capitalize()}</a></li>' for name in resources)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}: HTTP API'
+        '</title><meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="stylesheet" href="../static/elicit.css"></head><body>'
+        f"<main><h1>{title}: HTTP API</h1><p>{escape(document['info'].get('summary') or '')}</p>"
+        "<p>Each request brings a key: <code>Authorization: Bearer KEY</code>. The same as an "
+        '<a href="reference/openapi.json">OpenAPI document</a>.</p>'
+        f'<nav><ul>{links}<li><a href="#what-travels">What travels</a></li></ul></nav>'
+        f"{''.join(part for name in resources for part in _resource(document, name))}"
+        f'<h2 id="what-travels">What travels</h2>{"".join(_schemas(document))}</main></body></html>'
+    )
+
+
+def _problem() -> Schema:
+    return Schema(
+        type=OpenAPIType.OBJECT,
+        description="What went wrong, and what to do.",
+        properties={
+            "type": _TEXT,
+            "title": _TEXT,
+            "status": _NUMBER,
+            "detail": _TEXT,
+            "code": _TEXT,
+        },
+        required=["type", "title", "status", "detail"],
+    )
+
+
+def _operations_of(item: PathItem) -> Iterator[tuple[str, Operation]]:
+    for method in _METHODS:
+        operation: Operation | None = getattr(item, method)
+        if operation is not None:
+            yield method, operation
+
+
+def _resource(document: _Json, name: str) -> Iterator[str]:
+    yield f'<h2 id="{name}">{name.capitalize()}</h2>'
     for path, item in cast("Mapping[str, _Json]", document["paths"]).items():
-        for method, operation in item.items():
-            yield f"<h2><code>{method.upper()} {escape(path)}</code></h2>"
-            yield f"<p>{escape(operation.get('description') or '')}</p>"
-            if parameters := operation.get("parameters"):
-                yield f"<ul>{''.join(map(_parameter, parameters))}</ul>"
-            sent = cast("list[_Json]", [operation.get("requestBody") or {}])
-            answers = cast("list[_Json]", list(operation["responses"].values()))
-            named = [name for body in (*sent, *answers) if (name := _named(body))]
-            if named:
-                yield f"<p>{', '.join(map(escape, dict.fromkeys(named)))}</p>"
+        same = dict[str, list[str]]()  # methods of one description, which are told once
+        for method in _METHODS:
+            if method in item and name in item[method]["tags"]:
+                same.setdefault(str(item[method].get("description")), []).append(method)
+        for methods in same.values():
+            yield from _operation(path, [method.upper() for method in methods], item[methods[-1]])
+
+
+def _operation(path: str, methods: list[str], operation: _Json) -> Iterator[str]:
+    yield f"<h3>{' '.join(methods)} <code>{escape(path)}</code></h3>"
+    yield _prose(operation.get("description"))
+    if parameters := operation.get("parameters"):
+        yield f"<ul>{''.join(map(_parameter, parameters))}</ul>"
+    sent = _named(operation.get("requestBody") or {})
+    told = [_named(answer) for code, answer in operation["responses"].items() if code != "default"]
+    for word, names in (("Body", [sent]), ("Answer", told)):
+        if links := ", ".join(map(_link, dict.fromkeys(filter(None, names)))):
+            yield f"<p>{word}: {links}</p>"
 
 
 def _parameter(parameter: _Json) -> str:
     needed = ", required" if parameter.get("required") else ""
-    return f"<li><code>{escape(parameter['name'])}</code> ({parameter['in']}{needed})</li>"
+    where = f"{parameter['in']}, {_type(parameter['schema'])}{needed}"
+    return f"<li><code>{escape(parameter['name'])}</code> ({where})</li>"
 
 
 def _schemas(document: _Json) -> Iterator[str]:
     schemas = cast("Mapping[str, _Json]", document["components"].get("schemas", {}))
     for name, schema in schemas.items():
-        yield f"<h3>{escape(_last(name))}</h3><p>{escape(schema.get('description') or '')}</p><ul>"
+        yield f'<h3 id="{escape(_last(name))}">{escape(_last(name))}</h3>'
+        yield _prose(schema.get("description"))
+        if words := schema.get("enum"):
+            yield f"<p>{', '.join(f'<code>{escape(str(word))}</code>' for word in words)}</p>"
         needed = schema.get("required", ())
-        for field in schema.get("properties", {}):
-            yield f"<li><code>{escape(field)}</code>{', required' if field in needed else ''}</li>"
-        yield "</ul>"
+        fields = [
+            f"<li><code>{escape(field)}</code> ({_type(its)}"
+            f"{', required' if field in needed else ''})</li>"
+            for field, its in cast("Mapping[str, _Json]", schema.get("properties", {})).items()
+        ]
+        if fields:
+            yield f"<ul>{''.join(fields)}</ul>"
+
+
+def _prose(text: str | None) -> str:
+    """Paragraphs of a docstring, with what it has between backticks as code."""
+    parts = [_CODE.sub(r"<code>\1</code>", part) for part in escape(text or "").split("\n\n")]
+    return "".join(f"<p>{part}</p>" for part in parts if part)
+
+
+def _type(schema: _Json) -> str:
+    """In few words; of one of several, the first that is not null."""
+    for one in cast("list[_Json]", schema.get("oneOf", [schema])):
+        if one.get("type") == "null":
+            continue
+        if reference := one.get("$ref"):
+            return _link(_last(str(reference)))
+        if one.get("type") == "array":
+            return f"list of {_type(one.get('items', {}))}"
+        return escape(str(one.get("format") or one.get("type") or "any JSON"))
+    return "null"
+
+
+def _link(name: str) -> str:
+    return f'<a href="#{escape(name)}">{escape(name)}</a>'
 
 
 def _named(body: _Json) -> str:

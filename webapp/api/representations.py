@@ -255,6 +255,32 @@ class QuestionPage(Struct, frozen=True, kw_only=True):
     after: str | None = None
 
 
+class ToldApproval(Struct, frozen=True, kw_only=True):
+    """What a tool may do without asking again; without `arguments`, whatever those are.
+
+    `client` is whose calls it is for; `null`: every client of the person's.
+    """
+
+    id: str
+    tool: str
+    arguments: str | None
+    client: str | None
+    given_at: datetime
+    expires_at: datetime
+
+
+class ApprovalPage(Struct, frozen=True, kw_only=True):
+    """All that are in force, the latest first."""
+
+    approvals: list[ToldApproval]
+
+
+class Revoked(Struct, frozen=True, kw_only=True):
+    """How many are over now that were in force."""
+
+    revoked: int
+
+
 class UserCode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The letters that the user read on the page, as they typed them."""
 

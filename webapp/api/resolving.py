@@ -32,7 +32,7 @@ async def cancel_question(
 ) -> QuestionState:
     """Nobody is to answer any more; what its provider holds open is closed."""
     current = await question_of(service, requester, question_id)
-    ended = await service.elicitations.settle(current.id, Status.CANCELLED)
+    ended = await service.elicitations.settle(current.id, Status.CANCELLED, by=requester.name)
     return await told(service, requester, ended)
 
 
@@ -45,7 +45,7 @@ async def complete_question(
 ) -> QuestionState:
     """The visit that it sent somebody on is done: of the kind `url` alone."""
     current = await question_of(service, requester, question_id)
-    done = await service.completing.complete(current.id, data.content)
+    done = await service.completing.complete(current.id, data.content, by=requester.name)
     _must_have_counted(done, current)
     return await told(service, requester, await question_of(service, requester, question_id))
 
@@ -89,12 +89,11 @@ async def answer_question(
     """A yes or a no in place of the user, by a key that approves for them."""
     current = await question_of(service, requester, question_id)
     if data.accepts:
-        done = await service.completing.approved(
-            current, data.content, ApprovedByKey(key=requester.program.id)
-        )
+        proof = ApprovedByKey(by=requester.name)
+        done = await service.completing.approved(current, data.content, proof)
         _must_have_counted(done, current)
     else:
-        await service.elicitations.settle(current.id, Status.DECLINED)
+        await service.elicitations.settle(current.id, Status.DECLINED, by=requester.name)
     return await told(service, requester, await question_of(service, requester, question_id))
 
 

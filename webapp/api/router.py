@@ -11,8 +11,10 @@ from typing import Any, Final, cast
 from litestar import Litestar, Response
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, ValidationException
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
+from litestar.types import Method
 
 from flows.errors import ElicitError, Failed, InvalidSchema, NotConfigured, TooManyPending
 from webapp.api.access import (
@@ -20,13 +22,14 @@ from webapp.api.access import (
     AccessTokenRefused,
     IssuerUnavailable,
     Paces,
-    requester_of,
+    requester,
 )
 from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
+from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
 from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
 from webapp.api.proxy import ProviderFailed, proxied
 from webapp.api.questions import list_questions, new_question, question_events, read_question
-from webapp.api.reference import ReferencePage
+from webapp.api.reference import ReferencePage, complete, reference_router
 from webapp.api.resolving import (
     answer_question,
     cancel_question,
@@ -60,7 +63,7 @@ _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfig
 PATHS: Final = tuple(
     f"/api/{resource}"
     for resource in (
-        *("questions", "runs", "secrets"),
+        *("questions", "approvals", "runs", "secrets"),
         *("accounts", "payments", "webhooks", "reference"),
     )
 )
@@ -104,7 +107,7 @@ def api() -> Litestar:
         told.content.update(_facts(error))
         return told
 
-    return Litestar(
+    made = Litestar(
         [
             new_question,
             list_questions,
@@ -115,6 +118,9 @@ def api() -> Litestar:
             take_answer,
             confirm_user_code,
             answer_question,
+            list_approvals,
+            clear_approvals,
+            revoke_approval,
             end_run,
             spend_payment,
             claim_once,
@@ -134,7 +140,7 @@ def api() -> Litestar:
         ],
         dependencies={
             **provided(service="service"),
-            "requester": Provide(requester_of, sync_to_thread=False),
+            "requester": Provide(requester, sync_to_thread=False),
         },
         exception_handlers={Exception: details, HTTPException: details},
         response_headers=_HEADERS,
@@ -142,10 +148,11 @@ def api() -> Litestar:
             title="elicit-url",
             version=VERSION,
             summary="A program asks its users, and awaits what they do in a browser.",
-            path="/api/reference",
+            openapi_router=reference_router(),
             render_plugins=[ReferencePage()],
             security=[{"key": []}, {"key": [], "person": []}, {"alone": []}],
             use_handler_docstrings=True,
+            operation_id_creator=_operation_id,
             components=Components(
                 security_schemes={
                     "key": SecurityScheme(
@@ -168,6 +175,14 @@ def api() -> Litestar:
         logging_config=None,
         request_max_body_size=BODY_BYTES_AT_MOST,
     )
+    complete(made.openapi_schema)
+    return made
+
+
+def _operation_id(handler: HTTPRouteHandler, method: Method, _: object) -> str:
+    """As the function is called, which a generated client calls it too."""
+    name = handler.handler_name
+    return name if len(handler.http_methods) == 1 else f"{name}_{method.lower()}"
 
 
 def _problem(error: Exception) -> Response[Any] | None:

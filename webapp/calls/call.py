@@ -63,6 +63,7 @@ class Call:
         run_id: str | None = None,
         run_key: str | None = None,
         accounts: Mapping[str, str] | None = None,
+        is_of_task: bool = False,
     ) -> None:
         """`accounts` are those that the body got in earlier legs, by the digest of the question."""
         self.leg = secrets.token_urlsafe(12)
@@ -87,6 +88,7 @@ class Call:
         self.taken = Leases(elicitations, leg=self.leg)
         self.used = CallUse(accounts or {})
         self.is_over = False
+        self.is_of_task = is_of_task  # what came of it is kept for whoever polls
         self.faults: dict[str, Sequence[Fault]] = {}  # of what the client answered, by elicitation
         self.answer: object = None  # the result that the presenter wants instead of the body's
         self.on_notice: Callable[[str], Awaitable[object]] | None = None
@@ -95,7 +97,7 @@ class Call:
         self.task: asyncio.Task[object] | None = None  # the body's own
         self.waiters: set[Waiter] = set()
         self.leaves_to_come: set[str] = set()  # payments that the tool does not wait for
-        self._is_repeated = False
+        self.is_repeated = False  # the result is one that was there already
         self._is_finished = False
         # Finished, and nobody was asked in any leg: the run stands nowhere.
         self._is_unasked = False
@@ -151,10 +153,14 @@ class Call:
 
     def repeat(self, run: Run, result: str) -> NoReturn:
         """End the body here with the result that is there already."""
-        self._is_repeated = True
+        self.give_again(run, result)
+        self.interrupt(json.loads(result))
+
+    def give_again(self, run: Run, result: str) -> None:
+        """That result is this leg's; no body starts."""
+        self.is_repeated = True
         self._is_error = is_error(result)
         self.repeats_until = run.repeated_until
-        self.interrupt(json.loads(result))
 
     async def hold(
         self,
@@ -231,7 +237,7 @@ class Call:
     ) -> None:
         """The body is over; what it returned is kept till it is known to have arrived."""
         self._end()
-        if not self._is_repeated:  # a failure that is told again is one still
+        if not self.is_repeated:  # a failure that is told again is one still
             self._is_error = is_error
         await self.taken.release_unused()
         if result is None or self.is_interrupted or not self._is_wish_granted:
@@ -243,6 +249,11 @@ class Call:
             text = result()
             if len(encode(text)) <= RESULT_BYTES_AT_MOST:
                 await self.run.change(lambda run: self._finished(run, text))
+
+    async def keep(self, result: str) -> None:
+        """What it came to is kept in any case: whoever polls for it is to start nothing anew."""
+        self._is_finished = True
+        await self.run.change(lambda run: self._finished(run, result))
 
     async def end(self, *, is_error: bool = False) -> None:
         """The body is over, and nobody gets a result of it: what it used is used up at once.
@@ -283,13 +294,13 @@ class Call:
     @property
     def notes_delivery(self) -> bool:
         """Whether anything is to be noted once the result went out."""
-        return self._is_unasked or self._is_finished or self._is_repeated
+        return self._is_unasked or self._is_finished or self.is_repeated
 
     async def delivered(self) -> None:
         """The last byte of the result went out while the connection was open."""
         if self._is_unasked:
             await self.run.end_unasked()
-        if not (self._is_finished or self._is_repeated):
+        if not (self._is_finished or self.is_repeated):
             return
         await self.run.change(
             lambda run: runs.deliver(run, now=self.now, is_error=self._is_error),
@@ -305,8 +316,11 @@ class Call:
 
     async def renew(self) -> None:
         """Lengthen the leases while the body runs."""
-        if self.taken and not self.is_over:
+        if self.is_over:
+            return
+        if self.taken:
             await self.taken.renew()
+        if self.taken or (self.is_of_task and self.run.is_loaded):
             await self.run.keep_open()
 
     def _finished(self, run: Run, result: str) -> Run:
@@ -317,7 +331,7 @@ class Call:
     def _unused(self) -> set[str]:
         """Of what the run asked: where the body of the result that goes out got no yes."""
         run = self.run.value
-        if self._is_repeated:
+        if self.is_repeated:
             return {asking.elicitation_id for asking in run.asked if asking.is_unused}
         return self.taken.unused_of(run)
 

@@ -7,7 +7,7 @@ link is shown; where the process died between the two, the next same call asks t
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.gate import holds
+from webapp.kinds.quotas import Room
 from webapp.kinds.registry import Kinds
 from webapp.stores import Conflict
 from webapp.telemetry.work import note, traceparent
@@ -55,6 +56,7 @@ class Questions:
         leg: str,
         is_by_code: bool,
         is_for_user: bool,
+        is_of_task: bool,
         is_over: Callable[[], bool],
     ) -> None:
         self._elicitations = elicitations
@@ -66,6 +68,7 @@ class Questions:
         self._leg = leg
         self._is_by_code = is_by_code
         self._is_for_user = is_for_user
+        self._is_of_task = is_of_task
         self._is_over = is_over
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # what was started, and nobody was told of yet
@@ -86,7 +89,8 @@ class Questions:
             self._kinds.rules.know(current, question.request)
             if current.id == self._fresh:
                 self._fresh = None
-                await self._elicitations.plugins.started(current)
+                if self._elicitations.plugins.hear_starts:
+                    await self._elicitations.plugins.started(current)
             return current
 
     def shown(
@@ -115,6 +119,7 @@ class Questions:
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
         join = self._join_key(question, step)
+        worded: Question[Any] | None = None
         for number in range(TRIES_AT_MOST):
             before = run = self._run.value
             known = run.at(step)
@@ -122,16 +127,21 @@ class Questions:
             changed: list[Value] = []
             made_way: Sequence[Elicitation] = ()
             if current is None:
-                room = await self._kinds.policies.room(
-                    run, client_id=self._client_id, tool=self._tool
+                admit = partial(
+                    self._kinds.policies.room, run, client_id=self._client_id, tool=self._tool
                 )
-                current = await self._start(question, step, join, run)
+                if worded is None and self._elicitations.plugins.hear_asking:
+                    worded, room = await self._worded(question, run, admit)
+                else:
+                    room = await admit()
+                asked = question if worded is None else worded
+                current = await self._start(asked, step, join, run)
                 made_way = room.made_way
-                changed += [current, *room.taken_by(current)]
-                if former is not None:
-                    changed.append(states.let_go(former))
+                changed += [current, *room.taken_by(current), *map(states.let_go, former)]
             elif not current.status.is_final and current.waiter != self._leg:
-                current = states.join(current, leg=self._leg, run=run.id)
+                current = states.join(
+                    current, leg=self._leg, run=run.id, is_of_task=self._is_of_task
+                )
                 changed.append(current)
             if known is None or known.elicitation_id != current.id:
                 asking = AskedStep(
@@ -160,6 +170,18 @@ class Questions:
                 return replace(current, version=current.version + 1)
             return current
         raise Contended(str(step))
+
+    async def _worded(
+        self, question: Question[Any], run: Run, admit: Callable[[], Awaitable[Room]]
+    ) -> tuple[Question[Any], Room]:
+        """The question as plugins let it be asked, once for all tries. Raises HookRefused."""
+        return await self._elicitations.plugins.asking(
+            question,
+            tool=self._tool,
+            owner=run.owner,
+            is_for_user=self._is_for_user,
+            admit=admit,
+        )
 
     async def _name(self, alias: str, current: Elicitation) -> None:
         """Before the link is out, and after the write that decided whose elicitation it is."""
@@ -192,15 +214,15 @@ class Questions:
 
     async def _look(
         self, run: Run, known: AskedStep | None, join: str
-    ) -> tuple[Elicitation | None, Elicitation | None]:
+    ) -> tuple[Elicitation | None, Sequence[Elicitation]]:
         """What there is to join, if anything; else what holds the question's key and is over."""
         if known is not None:
             current = await self._elicitations.get(known.elicitation_id)
             if current is not None and self._is_still_asked(current):
-                return current, None
+                return current, ()
         held = await self._elicitations.find(owner=run.owner, join=join)
         if held is None:
-            return None, None
+            return None, ()
         if not held.status.is_final and self._elicitations.clock() >= held.expires_at:
             held = await self._elicitations.end(
                 held, Status.EXPIRED
@@ -208,8 +230,8 @@ class Questions:
         now = self._elicitations.clock()
         is_there = held.status is Status.ACCEPTED and now < held.joined_until
         if not held.status.is_final or is_there:
-            return held, None
-        return None, held
+            return held, ()
+        return None, (held,)
 
     def _is_still_asked(self, current: Elicitation) -> bool:
         """Whether what this run asked before stands, or a new call has to ask it afresh."""
@@ -276,5 +298,6 @@ class Questions:
             run=run.id,
             is_by_code=self._is_by_code,
             is_for_user=self._is_for_user,
+            is_of_task=self._is_of_task,
             trace=traceparent(),
         )

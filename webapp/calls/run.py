@@ -60,7 +60,7 @@ def run_of(
             server=tool.server,
             tool=tool.tool,
             client=caller.client,
-            arguments=tool.arguments if _is_short(tool.arguments) else None,
+            arguments=tool.arguments if is_short(tool.arguments) else None,
             version=tool.version,
         ),
         is_nobodys=caller.owner is None,
@@ -243,5 +243,6 @@ class CurrentRun:
         )
 
 
-def _is_short(arguments: str) -> bool:
+def is_short(arguments: str) -> bool:
+    """Whether they are kept with the run, so that the call can be made again by its id."""
     return len(encode(arguments)) <= ARGUMENTS_BYTES_AT_MOST

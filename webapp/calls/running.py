@@ -49,6 +49,7 @@ class RunningTools:
         self._orphans: dict[asyncio.Task[Any], Call] = {}
         self._blocks: set[Call] = set()
         self._deliveries: set[asyncio.Task[None]] = set()
+        self._begun: set[asyncio.Task[None]] = set()
         self._in_flight: dict[str, asyncio.Future[None]] = {}
         self._unanswered: set[Call] = set()
         self._is_idle = asyncio.Event()
@@ -91,6 +92,32 @@ class RunningTools:
                 task.add_done_callback(lambda _: self._answered(call))
             elif task.cancelled() or task.exception() is not None:
                 self._answered(call)
+
+    def begin(
+        self,
+        call: Call,
+        body: Callable[[], Coroutine[Any, Any, T]],
+        then: Callable[[T | Exception], Awaitable[None]],
+    ) -> asyncio.Task[None]:
+        """Run a body that no request waits for; `then` keeps what came of it.
+
+        Cancelling the task is its client's cancel.
+        """
+
+        async def work() -> None:
+            came_of_it: T | Exception
+            try:
+                came_of_it = await self.run(call, body, None)
+            except Exception as error:  # noqa: BLE001 - a task's edge: it is kept, and told
+                came_of_it = error
+            finally:
+                self._answered(call)
+            await _logged(then(came_of_it))
+
+        task = asyncio.create_task(work())
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        return task
 
     @contextlib.contextmanager
     def at_work(self, call: Call) -> Generator[None]:
@@ -183,6 +210,8 @@ class RunningTools:
             _, stubborn = await asyncio.wait(tuple(self._calls), timeout=ENDING_SECONDS)
             for task in stubborn:
                 _log.error("call.would_not_end", extra={"leg": self._calls[task].leg})
+        if self._begun:
+            await asyncio.wait(self._begun, timeout=ENDING_SECONDS)
 
     def _answered(self, call: Call) -> None:
         self._unanswered.discard(call)

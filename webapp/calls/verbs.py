@@ -62,6 +62,7 @@ class Verbs:
             leg=call.leg,
             is_by_code=call.caller.by_code,
             is_for_user=call.caller.is_user,
+            is_of_task=call.is_of_task,
             is_over=lambda: call.is_over,
         )
         self._counts: Counter[Fact] = Counter()

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import OWNER_CHARACTERS, does, lists
+from webapp.cli.people import add_owner, owner_of
 from webapp.cli.table import Table, the_one
 from webapp.records.ids import tail_of
 from webapp.records.values import Approval
@@ -38,16 +39,21 @@ class ApprovalRow(Struct, frozen=True, kw_only=True):
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
     words = "list what people have allowed tools, the latest first"
-    lists(commands.add_parser("list", help=words), list_approvals, of=ApprovalRow)
+    listing = commands.add_parser("list", help=words)
+    add_owner(listing, is_required=False)
+    lists(listing, list_approvals, of=ApprovalRow)
     revoke = commands.add_parser("revoke", help="end one: the next call asks again")
     add_id(revoke, shown_by="approvals")
     does(revoke, revoke_approval)
-    does(commands.add_parser("clear", help="end all, of everybody"), clear_approvals)
+    clear = commands.add_parser("clear", help="end all of one person's, or of everybody's")
+    add_owner(clear, is_required=False)
+    does(clear, clear_approvals)
 
 
-async def list_approvals(service: Service) -> Table[ApprovalRow]:
-    """What is in force, the latest first."""
-    found = await service.kinds.gates.approvals.all()
+async def list_approvals(service: Service, owner: str | None = None) -> Table[ApprovalRow]:
+    """What is in force of that person, or of everybody, the latest first. Raises Refused."""
+    whose = owner and await owner_of(service, owner)
+    found = await service.kinds.gates.approvals.all(owner=whose)
     return Table(rows=[*map(_row, found)], columns=COLUMNS, nothing="Nothing is approved.")
 
 
@@ -60,9 +66,10 @@ async def revoke_approval(service: Service, id: str) -> list[str]:
     return ["It is revoked: the next call asks again."]
 
 
-async def clear_approvals(service: Service) -> list[str]:
-    """End all, of everybody."""
-    count = await service.kinds.gates.approvals.clear()
+async def clear_approvals(service: Service, owner: str | None = None) -> list[str]:
+    """End all of that person's, or of everybody's. Raises Refused."""
+    whose = owner and await owner_of(service, owner)
+    count = await service.kinds.gates.approvals.clear(owner=whose)
     if not count:
         return ["Nothing is approved."]
     return [f"{count} {'is' if count == 1 else 'are'} revoked: the next calls ask again."]

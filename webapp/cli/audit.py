@@ -22,7 +22,7 @@ from webapp.cli.operator import OWNER_CHARACTERS, does, lists
 from webapp.cli.people import add_owner
 from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
-from webapp.records.chain import AUDIT, HEAD, block_of, opened
+from webapp.records.chain import AUDIT, HEAD, begins_after, block_of, opened
 from webapp.records.heads import BadHead, HeadDocument, read_document, written_document
 from webapp.records.seal import Locker
 from webapp.records.verification import verify
@@ -144,7 +144,11 @@ async def _rows(service: Service, owner: str) -> AsyncIterator[AuditRow]:
     locker, after = await owners.reader(owner), None
     while page := await owners.store.list(AUDIT, owner=owner, after=after, limit=_PAGE):
         for record in page:
-            block = block_of(record)
+            try:
+                block = block_of(record)
+            except Unreadable:
+                yield AuditRow(number=begins_after(record) + 1, kind=AUDIT, what="damaged")
+                continue
             for number, stored in enumerate(block.entries, start=block.before.count + 1):
                 yield _row(locker, owner, number, stored.sealed)
         after = page[-1].id

@@ -43,12 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0, 1 if it did not work, 2 if it was asked for wrongly."""
     given = with_ids(sys.argv[1:] if arguments is None else arguments)
     options = parser_for(given).parse_args(given)
-    from webapp.command import CommandRefused  # noqa: PLC0415 - not for the usage
+    from flows.hooks import BadPlugin  # noqa: PLC0415 - not for the usage
+    from webapp.command import CommandRefused  # noqa: PLC0415 - as above
 
     try:
         status: int | None = options.run(options)
     except CommandRefused as refusal:
         return refusal.tell()
+    except BadPlugin as error:
+        return CommandRefused(str(error)).tell()
     except KeyboardInterrupt:
         return 130
     return status or 0

@@ -9,9 +9,10 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.states import Elicitation
 from webapp.cli.arguments import commands_of
 from webapp.cli.operator import OWNER_CHARACTERS, lists
+from webapp.cli.people import add_owner, owner_of
 from webapp.cli.table import Table
 from webapp.records.ids import tail_of
 from webapp.service import Service
@@ -34,20 +35,14 @@ class PendingRow(Struct, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     words = "list what people are asked and have not answered, the latest first"
-    lists(commands_of(parser).add_parser("list", help=words), list_pending, of=PendingRow)
+    listing = commands_of(parser).add_parser("list", help=words)
+    add_owner(listing, is_required=False)
+    lists(listing, list_pending, of=PendingRow)
 
 
-async def list_pending(service: Service) -> Table[PendingRow]:
-    """Of all owners, the latest first."""
-    rows = service.elicitations
-    found = {  # by id: one that is opened meanwhile is found twice
-        one.id: one
-        for status in (Status.PENDING, Status.OPENED)
-        for one in await rows.all(Elicitation, status=status, skips_unreadable=True)
-    }
-    now = rows.clock()
-    asked = [one for one in found.values() if now < one.expires_at]
-    asked.sort(key=lambda one: one.created_at, reverse=True)
+async def list_pending(service: Service, owner: str | None = None) -> Table[PendingRow]:
+    """Of that person, or of all owners, the latest first. Raises Refused."""
+    asked = await service.elicitations.open_of(owner and await owner_of(service, owner))
     return Table(rows=[*map(_row, asked)], columns=COLUMNS, nothing="Nobody is asked anything.")
 
 

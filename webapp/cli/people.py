@@ -15,11 +15,11 @@ from webapp.service import Service
 from webapp.stores import Record
 
 
-def add_owner(parser: argparse.ArgumentParser) -> None:
+def add_owner(parser: argparse.ArgumentParser, *, is_required: bool = True) -> None:
     parser.add_argument(
         "--owner",
         metavar="WHO",
-        required=True,
+        required=is_required,
         help="the owner as lists show it, or any beginning that no other has; or the issuer and "
         "the subject, as https://login.example.com#ann",
     )

@@ -8,7 +8,7 @@ import socket
 from functools import partial
 from pathlib import Path
 
-from webapp.cli.arguments import port
+from webapp.cli.arguments import add_plugins, port, with_plugins
 from webapp.command import CommandRefused, own_command, quieten, settings_for
 from webapp.demo.server import demo_server
 from webapp.http.port import PortUnusable, bind, listen
@@ -46,6 +46,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="with a sandbox beside it, on a port of its own, that plays the providers for your "
         "tools; the demo tools always have it",
     )
+    add_plugins(parser)
     parser.add_argument(
         "--reload",
         action="store_true",
@@ -79,7 +80,10 @@ def _run(options: argparse.Namespace) -> int:
             listener = stack.enter_context(socket.socket(fileno=options.fd))
         else:
             listener = stack.enter_context(_bound(options.host, options.port))
-        settings = settings_for(os.environ, host=options.host, port=listener.getsockname()[1])
+        settings = with_plugins(
+            settings_for(os.environ, host=options.host, port=listener.getsockname()[1]),
+            options.plugin,
+        )
         if options.reload:
             return _reload(options, settings, listener)
         if options.workers > 1:
@@ -118,7 +122,9 @@ def _reload(options: argparse.Namespace, settings: Settings, listener: socket.so
 
 def _again(options: argparse.Namespace) -> list[str]:
     """What another process of this command is given."""
-    return ["serve", *([options.server] if options.server else []), "--host", options.host]
+    plugins = [word for name in options.plugin for word in ("--plugin", name)]
+    server = [options.server] if options.server else []
+    return ["serve", *server, "--host", options.host, *plugins]
 
 
 def _supervise(

@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import os
 
-from webapp.cli.arguments import port
+from webapp.cli.arguments import add_plugins, port, with_plugins
 from webapp.command import quieten, settings_for
 from webapp.serving.finding import load, place_of
 from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serve_stdio
@@ -36,15 +36,18 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="with a sandbox that plays the providers for your tools; each process then has pages "
         "and a sandbox of its own, on other ports where these are taken",
     )
+    add_plugins(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     settings, own, annex = settings_for(os.environ, port=options.port), None, None
+    settings = with_plugins(settings, options.plugin)
     must_be_local(settings)
     with contextlib.ExitStack() as stack:
         if options.sandbox or settings.has_sandbox:
             settings, own, annex = own_pages(stack, port=options.port)
+            settings = with_plugins(settings, options.plugin)
         streams = put_away()
         with asyncio.Runner() as runner:
             server = load(options.server, run=runner.run)

@@ -3,7 +3,7 @@
 `service` is the one retry loop over `Store.write`: it applies a function of `flows.elicitation` to
 what is there, and a loser decides again. `complete` is the one door for an answer, in time or late.
 `waiters` hold the calls of this process that wait, `watcher` wakes them for what others write,
-`links` makes addresses, `aliases` keeps an author's own ids, `plugins` hear of what happened.
+`links` makes addresses, `aliases` keeps an author's own ids, `plugins` have a say at each stage.
 
 The one path: a waiter is registered before the link leaves -> something settles the record -> the
 write is durable -> the waiter is woken, here or in another process -> it reads the store.

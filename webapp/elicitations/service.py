@@ -96,14 +96,17 @@ class Elicitations:
         """The elicitation that stands for this question, if any."""
         return await self.holder(Elicitation, owner=owner, key=join)
 
-    async def open_of(self, owner: str) -> list[Elicitation]:
-        """What this owner is asked and has not answered."""
-        found = [
-            one
+    async def open_of(self, owner: str | None = None) -> list[Elicitation]:
+        """What this owner is asked, or everybody is, and has not answered; the latest first."""
+        found = {  # by id: one that is opened meanwhile is found twice
+            one.id: one
             for status in (Status.PENDING, Status.OPENED)
-            for one in await self.all(Elicitation, owner=owner, status=status)
-        ]
-        return [one for one in found if self.clock() < one.expires_at]
+            for one in await self.all(
+                Elicitation, owner=owner, status=status, skips_unreadable=True
+            )
+        }
+        open_now = [one for one in found.values() if self.clock() < one.expires_at]
+        return sorted(open_now, key=lambda one: one.created_at, reverse=True)
 
     async def find_run(self, *, owner: str, key: str) -> Run | None:
         return await self.holder(Run, owner=owner, key=key)
@@ -204,9 +207,15 @@ class Elicitations:
         )
 
     async def settle(
-        self, id: str, status: Status, *, why: str | None = None, also: Also | None = None
+        self,
+        id: str,
+        status: Status,
+        *,
+        why: str | None = None,
+        by: str | None = None,
+        also: Also | None = None,
     ) -> Elicitation:
-        """End it without an answer; the first end wins.
+        """End it without an answer; the first end wins. `by` is told by the audit.
 
         If its leg waits here, the same write hands it the outcome.
 
@@ -215,7 +224,7 @@ class Elicitations:
         """
         assert status is not Status.ACCEPTED, "an answer goes through complete_elicitation"
         return await self.whole(
-            self._end(id, partial(states.settle, status=status, why=why), also=also)
+            self._end(id, partial(states.settle, status=status, why=why, by=by), also=also)
         )
 
     async def accept(
@@ -319,6 +328,7 @@ class Elicitations:
         """Finish what was begun and whose caller has left."""
         if self._works:
             await asyncio.wait(tuple(self._works))
+        await self.plugins.aclose()
 
     async def whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it to its end, also when the caller is cancelled meanwhile."""
@@ -351,6 +361,8 @@ class Elicitations:
         if changed.status.is_final:
             _log.info("elicitation.settled", extra={**_told(changed), "status": status})
             self.observer.settled(changed.kind, status)
+            if self.plugins.hear_ends:
+                self.plugins.settled(changed)
         else:
             _log.info("elicitation.moved", extra={**_told(changed), "status": status})
 

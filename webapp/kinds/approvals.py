@@ -87,11 +87,14 @@ class Approvals:
         in_force = [one for one in found if now < one.until and (one.client or one.is_for_all)]
         return sorted(in_force, key=lambda approval: approval.given_at, reverse=True)
 
-    async def revoke(self, id: str, *, owner: str | None = None) -> bool:
-        """End one; `id` is whole or as the lists show it. False if there is none in force."""
+    async def revoke(self, id: str, *, owner: str | None = None, by: str | None = None) -> bool:
+        """End one; `id` is whole or as the lists show it. False if there is none in force.
+
+        `by` is told by the audit.
+        """
         for approval in await self.all(owner=owner):
             if id in (approval.id, tail_of(approval)):
-                return bool(await self._revoke([approval]))
+                return bool(await self._revoke([approval], by=by))
         return False
 
     async def clear(self, *, owner: str | None = None) -> int:
@@ -99,13 +102,17 @@ class Approvals:
         found = await self.all(owner=owner)
         return sum([await self._revoke([approval]) for approval in found])
 
-    async def _revoke(self, approvals: Sequence[Approval]) -> int:
+    async def _revoke(self, approvals: Sequence[Approval], *, by: str | None = None) -> int:
         async def revoked() -> list[Approval]:
             read = [
                 await self._elicitations.read(Approval, owner=one.owner, id=one.id)
                 for one in approvals
             ]
-            return [replace(one, status=REVOKED) for one in read if one and one.status == GIVEN]
+            return [
+                replace(one, status=REVOKED, revoked_by=by)
+                for one in read
+                if one and one.status == GIVEN
+            ]
 
         ended = await self._elicitations.write_afresh(revoked)
         for one in approvals if ended else ():

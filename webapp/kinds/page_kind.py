@@ -52,7 +52,8 @@ class PageKind:
     ) -> Elicitation:
         """The person has answered; `ticks` are the boxes of the page beside it.
 
-        Returns what ended the question, which may be something else that was first.
+        Returns what ended the question, which may be something else that was first. For
+        `Kinds.complete` alone, which has plugins hear the answer before.
         """
 
         async def also(accepted: Elicitation) -> Sequence[Value]:

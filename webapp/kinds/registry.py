@@ -1,15 +1,20 @@
 """The kinds of question that this server can carry out, each built once, in sight."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from flows.elicitation.states import Elicitation
+from flows.elicitation.proof import Proof
+from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.traits import Traits, traits_of
+from flows.errors import InvalidAnswer
+from flows.hooks import HookRefused
 from flows.oauth.provider import Client
+from flows.schema.schema import Fault, check
+from webapp.elicitations.plugins import Plugins, is_heard
 from webapp.elicitations.question_kind import QuestionKind
 from webapp.kinds.gate import Gates
-from webapp.kinds.page_kind import PageKind
+from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.kinds.quotas import Quotas
 from webapp.kinds.rules import Rules
 from webapp.kinds.secret import SecretPage
@@ -27,6 +32,7 @@ class Kinds:
     forms: PageKind
     gates: Gates
     policies: Quotas
+    plugins: Plugins
     rules: Rules
     others: Mapping[str, QuestionKind] = field(default_factory=dict[str, QuestionKind])
 
@@ -40,6 +46,52 @@ class Kinds:
         """The kind, if our own page takes the answer."""
         kind = self._by_name()[name]
         return kind if isinstance(kind, PageKind) else None
+
+    def complete(
+        self, asked: Elicitation, answer: Json, proof: Proof, *, ticks: Collection[str] = ()
+    ) -> Awaitable[Elicitation]:
+        """What our page takes the answer of was answered, and the answer fits its schema and rules.
+
+        Gives what ended the question. Raises InvalidAnswer where a plugin refuses it, which settles
+        nothing.
+        """
+        kind = self.on_page(asked.kind)
+        assert kind is not None, asked.kind
+        if self.plugins.hear_answers:
+            return self._completed(kind, asked, answer, proof, ticks=ticks)
+        return kind.complete(asked, answer, proof, ticks=ticks)
+
+    async def heard(self, asked: Elicitation, answer: Json, proof: Proof, *, by: PageKind) -> Json:
+        """What plugins leave of an answer that was verified. Raises InvalidAnswer."""
+        if not is_heard(asked.kind) or asked.status.is_final:
+            return answer
+        schema = by.schema(asked)
+
+        async def verify(content: Json) -> None:
+            faults: Sequence[Fault] = check(schema, content)
+            if not faults and content != answer and has_rules(asked):
+                faults = await self.rules.faults(asked, content)
+            if faults:
+                details = [(fault.path, fault.message) for fault in faults]
+                raise InvalidAnswer(details, elicitation_id=asked.id)
+
+        try:
+            return await self.plugins.answering(asked, answer, proof, schema=schema, verify=verify)
+        except HookRefused as refused:
+            details = [(refused.field or "", str(refused))]
+            raise InvalidAnswer(details, elicitation_id=asked.id) from refused
+
+    async def _completed(
+        self,
+        kind: PageKind,
+        asked: Elicitation,
+        answer: Json,
+        proof: Proof,
+        *,
+        ticks: Collection[str],
+    ) -> Elicitation:
+        left = await self.heard(asked, answer, proof, by=kind)
+        return await kind.complete(asked, left, proof, ticks=ticks)
 
     def client(self, elicitation: Elicitation) -> Client | None:
         """Ours at the provider of an account that it is about."""

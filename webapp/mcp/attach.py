@@ -14,28 +14,22 @@ from typing import Any, cast
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
-from msgspec.json import encode
-from pydantic import BaseModel
 
 from flows.elicitation.tool_call import ToolCall
-from flows.errors import Cancelled, ElicitError, InvalidArguments, ResultNotKept, StoreUnavailable
+from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
-from flows.question import asking
 from webapp.calls.call import Call
 from webapp.calls.presenter import Presenter
-from webapp.calls.unasked import all_were_asked
-from webapp.calls.verbs import Verbs
-from webapp.http.connection import ClientConnections, client_connection_of
+from webapp.http.connection import ClientConnection, ClientConnections, client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
 from webapp.identity.access_tokens import subject_of
 from webapp.identity.identity import Caller
 from webapp.logs.events import mask_tool_logs
-from webapp.logs.masking import masked
 from webapp.mcp import inner_calls
 from webapp.mcp.asks import ConnectionAsks
-from webapp.mcp.before import ask_first
 from webapp.mcp.callers import issuer_of
 from webapp.mcp.declared import Declared, declared_by
+from webapp.mcp.leg import PreparedLeg, came_of, wire_form
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import note_call
 from webapp.mcp.params import must_be_fit
@@ -47,16 +41,12 @@ from webapp.mcp.result_tool import GoOn, ResultTool
 from webapp.mcp.results import (
     MODERN,
     RESULT_TOOL,
-    Result,
-    cut_off,
     error_result,
-    escaped,
-    given_again,
-    in_revision,
-    is_whole,
-    without,
 )
 from webapp.mcp.resuming import when_read_later
+from webapp.mcp.task_legs import TaskLeg
+from webapp.mcp.task_offer import TaskOffer
+from webapp.mcp.tasks import METHODS, TaskRequest, Tasks
 from webapp.mcp.tools import ServedTool, has_tool, low_level_of, tool_of
 from webapp.mcp.traced import InTraceOfRequest
 from webapp.mcp.versions import version_of
@@ -119,6 +109,8 @@ class Middleware:
         self._service = service
         self._hiding = Visibility(server, service)
         self._result_tool = ResultTool(service, server=server.name)
+        self._offer = TaskOffer(server)
+        self._tasks = Tasks(service, self._offer, server=server.name)
         self._wires = wires
         self._issuer = issuer or issuer_of(server)
         self._connections = ConnectionAsks()
@@ -152,9 +144,7 @@ class Middleware:
         assert request_id is not None
         if context.request is not None:
             note_call(context.request.scope)
-            wire = client_connection_of(context.request.scope)
-        else:
-            wire = self._wires.find(request_id)
+        wire = self._wire(context)
         service, declared = self._service, self._declared(context)
         params = dict(context.params or {})
         caller = self._caller(context, declared)
@@ -167,7 +157,52 @@ class Middleware:
             if not isinstance(said, GoOn):
                 return said
             going_on, params = said, said.within(params)
-            context = replace(context, params=params)
+        task = self._tasks.leg_of(params, declared, caller)
+        leg = await self._leg(
+            context,
+            call_next,
+            params=params,
+            declared=declared,
+            caller=caller,
+            going_on=going_on,
+            has_result_tool=has_result_tool,
+            task=task,
+        )
+        call = leg.call
+        if going_on is not None and (await call.run.load()).id != going_on.run_id:
+            # It ended just now, or what is served by that name is another version since.
+            return self._result_tool.over(protocol_version=context.protocol_version)
+        if task is not None and not declared.is_modern:
+            return await self._tasks.create(leg)
+        has_result = service.clients.watch(caller, wire)
+        is_cut_told = context.request is None or context.protocol_version < MODERN
+        with working(tracer=service.telemetry.tracer, call=call.leg):
+            result = await service.bodies.run(call, leg.body, wire, is_cut_told=is_cut_told)
+        has_result()
+        asks = self._connections.of(context)
+        for id in await asks.ended(service.elicitations):  # while no call was there to tell it
+            await context.session.send_elicit_complete(id, related_request_id=request_id)
+        later = partial(when_read_later, request_id)
+        service.bodies.deliver(call, wire, later=later)
+        return result
+
+    async def _leg(
+        self,
+        context: ServerRequestContext[Any, Any],
+        call_next: CallNext,
+        *,
+        params: dict[str, Any],
+        declared: Declared,
+        caller: Caller,
+        going_on: GoOn | None = None,
+        has_result_tool: bool = False,
+        task: TaskLeg | None = None,
+        run_id: str | None = None,
+    ) -> PreparedLeg:
+        """A leg of a call, or of a task, whose body is yet to run; `run_id` is the run it is of."""
+        service = self._service
+        params = {name: value for name, value in params.items() if name != "task"}
+        context = replace(context, method="tools/call", params=params)
         state = params.get("requestState")
         chain = read_chain(
             state if isinstance(state, str) else None,
@@ -183,7 +218,6 @@ class Middleware:
         )
         arguments = arguments_text(params.get("arguments") or {})
         _must_fit(tool, params, arguments)
-        asks = self._connections.of(context)
         presenter = presenter_of(
             context,
             declared,
@@ -193,25 +227,25 @@ class Middleware:
             service=service,
             has_result_tool=has_result_tool,
             dismissed=None if going_on is None else going_on.dismissed,
-            asks=asks,
+            asks=self._connections.of(context),
+            task_id=None if task is None else task.brings,
         )
-        run_id = chain.run_id or (None if going_on is None else going_on.run_id)
-        version = version_of(tool, params)
+        if task is not None:
+            presenter = task.presents(presenter)
+        run_id = run_id or chain.run_id or (None if going_on is None else going_on.run_id)
         call = self._call(
             caller,
             presenter,
             str(params.get("name", "")),
             arguments,
-            version=version,
+            version=version_of(tool, params),
             run_id=run_id,
             run_key=chain.run_key,
             client=declared.name,
             accounts=_own(chain.accounts, caller),
+            is_of_task=task is not None,
         )
         call.on_notice = lambda told: context.session.report_progress(call.next_step(), None, told)
-        if going_on is not None and (await call.run.load()).id != going_on.run_id:
-            # It ended just now, or what is served by that name is another version since.
-            return self._result_tool.over(protocol_version=context.protocol_version)
         if chain.run_id is not None:
             run = await call.run.load()
             if not call.run.is_continued:
@@ -221,83 +255,13 @@ class Middleware:
             params.pop("inputResponses", None)
             if responses is not None:
                 params["inputResponses"] = responses
-            context = replace(context, params=params)
 
         async def body() -> HandlerResult:
-            return await self._body(call, presenter, tool, context, call_next)
+            return await came_of(
+                call, server=self._server, tool=tool, context=context, call_next=call_next
+            )
 
-        has_result = service.clients.watch(caller, wire)
-        is_cut_told = context.request is None or context.protocol_version < MODERN
-        with working(tracer=service.telemetry.tracer, call=call.leg):
-            result = await service.bodies.run(call, body, wire, is_cut_told=is_cut_told)
-        has_result()
-        for id in await asks.ended(service.elicitations):  # while no call was there to tell it
-            await context.session.send_elicit_complete(id, related_request_id=request_id)
-        later = partial(when_read_later, request_id)
-        service.bodies.deliver(call, wire, later=later)
-        return result
-
-    async def _body(
-        self,
-        call: Call,
-        presenter: Presenter,
-        tool: ServedTool | None,
-        context: ServerRequestContext[Any, Any],
-        call_next: CallNext,
-    ) -> HandlerResult:
-        call.begin()
-        verbs = Verbs(call)
-        own: Result = {}
-        error: ElicitError | None = None
-        try:
-            with asking(verbs) as unasked:
-                inner_calls.enter(verbs, self._server, tool)
-                await ask_first(verbs, tool, name=call.tool.tool, arguments=call.tool.arguments)
-                own = _wire_form(await call_next(context))
-            if not call.is_interrupted and is_whole(own):
-                await all_were_asked(unasked, tool=call.tool.tool)
-        except ElicitError as refused:  # not of the body: a tool's own errors are results
-            error = refused
-        except BaseException as raised:
-            # An interruption may come in a task group's wrapping, or a bare `except` may have
-            # swallowed it: what the call knows decides, not what was raised.
-            if not call.is_interrupted:
-                await call.finish()
-                if isinstance(raised, Exception):
-                    cleared = without(raised, call.used.hidden)
-                    raise cleared from (raised.__cause__ if cleared is raised else None)
-                raise
-        if call.is_interrupted:
-            await presenter.heed(call)
-            await call.finish()
-            if isinstance(call.answer, Exception):
-                raise call.answer
-            answer = in_revision(_as_result(call.answer), context.protocol_version)
-            until = call.repeats_until
-            return answer if until is None else given_again(answer, until=until)
-        if error is None and _is_input_required(own):
-            await call.go_on()
-            state = presenter.carry(call, own.get("requestState"))
-            return {**own, "requestState": state} if state is not None else own
-        if error is None and own.get("isError") and escaped(verbs.last_error):
-            error = verbs.last_error
-        return await self._finished(call, own, error, protocol_version=context.protocol_version)
-
-    async def _finished(
-        self, call: Call, own: Result, error: ElicitError | None, *, protocol_version: str
-    ) -> HandlerResult:
-        """The result of a body that came to its end; an error of ours stands in its place."""
-        if error is not None:
-            own = error_result(error, protocol_version=protocol_version)
-            if isinstance(error, Cancelled | StoreUnavailable | ResultNotKept):
-                if isinstance(error, StoreUnavailable):
-                    _log.warning("store.unavailable", extra={"why": error.why})
-                await call.finish()  # the same call goes on
-                return own
-        if own.get("isError"):
-            own = masked(cut_off(own, call.used.hidden), call.used.hidden)
-        await call.finish(lambda: encode(own).decode(), is_error=bool(own.get("isError")))
-        return own
+        return PreparedLeg(call=call, body=body)
 
     def _call(
         self,
@@ -311,17 +275,11 @@ class Middleware:
         run_key: str | None,
         client: str | None,
         accounts: Mapping[str, str],
+        is_of_task: bool,
     ) -> Call:
-        service = self._service
-        return Call(
-            elicitations=service.elicitations,
-            links=service.links,
-            completing=service.completing,
-            kinds=service.kinds,
-            outbound=service.outbound,
-            landed=service.bodies.landed,
-            caller=caller,
-            tool=ToolCall(
+        return self._service.call(
+            caller,
+            ToolCall(
                 server=self._server.name,
                 tool=tool,
                 client=client,
@@ -333,6 +291,7 @@ class Middleware:
             run_id=run_id,
             run_key=run_key,
             accounts=accounts,
+            is_of_task=is_of_task,
         )
 
     def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:
@@ -357,22 +316,54 @@ class Middleware:
             case "tools/list":
                 return await self._listed(context, call_next)
             case "initialize":
-                return await self._hiding.promised(context, _wire_form(await call_next(context)))
+                result = await self._hiding.promised(context, wire_form(await call_next(context)))
+                return self._offer.promised(result, context.params, self._caller_of(context))
+            case "server/discover":
+                result = wire_form(await call_next(context))
+                return self._offer.promised(result, context.params, self._caller_of(context))
+            case method if method in METHODS and context.request_id is not None:
+                return await self._of_task(context, call_next)
             case "subscriptions/listen":
                 return await self._hiding.listening(context, call_next, self._caller_of(context))
             case _:
                 return await call_next(context)
 
+    async def _of_task(
+        self, context: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        request_id = context.request_id
+        assert request_id is not None
+        declared = self._declared(context)
+        caller = self._caller(context, declared)
+        request = TaskRequest(
+            method=context.method,
+            params=context.params or {},
+            declared=declared,
+            caller=caller,
+            version=context.protocol_version,
+            wire=self._wire(context),
+            later=partial(when_read_later, request_id),
+            prepares=partial(self._leg, context, call_next, declared=declared, caller=caller),
+        )
+        return await self._tasks.answer(request, partial(call_next, context))
+
     async def _listed(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
         """The tools that are not hidden, with ours for who needs it, on the last page."""
-        result = _wire_form(await call_next(context))
+        result = wire_form(await call_next(context))
         result = await self._hiding.listed(context, result, self._caller_of(context))
         declared = self._declared(context)
+        result = self._offer.listed(result, declared, self._caller_of(context))
         if not result.get("nextCursor") and await self._has_result_tool(context, declared):
             result["tools"] = [*result.get("tools", []), self._result_tool.listed]
         return result
+
+    def _wire(self, context: ServerRequestContext[Any, Any]) -> ClientConnection | None:
+        if context.request is not None:
+            return client_connection_of(context.request.scope)
+        assert context.request_id is not None
+        return self._wires.find(context.request_id)
 
     def _declared(self, context: ServerRequestContext[Any, Any]) -> Declared:
         return declared_by(context, listed=self._service.clients.listed)
@@ -406,19 +397,3 @@ def _must_fit(tool: ServedTool | None, params: Mapping[str, Any], arguments: str
     """Raises InvalidArguments for much that does not fit: as long as that is the library's no."""
     if tool is not None and len(arguments) > LARGE_LETTERS:
         must_fit(params["arguments"], tool=tool.name, schema=tool.schema, validate=tool.validate)
-
-
-def _wire_form(result: HandlerResult) -> Result:
-    if isinstance(result, BaseModel):
-        return result.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return dict(result or {})
-
-
-def _as_result(answer: object) -> Result:
-    if not isinstance(answer, dict):
-        raise TypeError(f"a presenter answered with {type(answer).__name__}")
-    return cast("Result", answer)
-
-
-def _is_input_required(result: Mapping[str, Any]) -> bool:
-    return result.get("resultType") == "input_required"

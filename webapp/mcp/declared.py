@@ -4,17 +4,20 @@ What could go wrong: a bridge passes on what the client behind it declares, and 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from mcp.server.context import ServerRequestContext
+from mcp_types import ClientCapabilities
 
 from flows.elicitation.calling_client import kept_name
 from flows.elicitation.capabilities import modes_of
 from webapp.mcp.results import MODERN
 from webapp.settings.quotas import ListedClient
 
+TASKS: Final = "io.modelcontextprotocol/tasks"
+WITH_TASKS: Final = "2025-11-25"  # where they are a part of the protocol, not an extension
 # A bridge's mark behind the name of the client that it brings.
 _BRIDGED: Final = re.compile(r" \(via mcp-remote [^()]*\)\Z")
 
@@ -33,6 +36,7 @@ class Declared:
     modes: frozenset[str]
     is_modern: bool
     is_reached: bool
+    has_tasks: bool = False  # of the protocol: it can look in for what takes long
 
     @property
     def asks(self) -> bool:
@@ -69,4 +73,17 @@ def declared_by(
         modes=modes if known is None else modes & known.draws,
         is_modern=is_modern,
         is_reached=is_modern or context.session.can_send_request,
+        has_tasks=has_tasks(context.session.client_capabilities, context.protocol_version),
     )
+
+
+def has_tasks(capabilities: object, protocol_version: str) -> bool:
+    """Whether a client declares tasks, in the way of its revision; the others have none."""
+    of_all: Any = capabilities
+    if isinstance(capabilities, ClientCapabilities):
+        of_all = capabilities.model_dump(mode="json", by_alias=True, exclude_none=True)
+    declared = cast("Mapping[str, Any]", of_all if isinstance(of_all, Mapping) else {})
+    if protocol_version >= MODERN:
+        extensions = declared.get("extensions")
+        return isinstance(extensions, Mapping) and isinstance(extensions.get(TASKS), Mapping)
+    return protocol_version == WITH_TASKS and isinstance(declared.get("tasks"), Mapping)

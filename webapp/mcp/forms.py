@@ -5,23 +5,30 @@ here before it settles anything; what does not fit ends the question and says wh
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from flows.elicitation.proof import InClient
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
+from flows.errors import InvalidAnswer
 from flows.kinds.form import on_the_wire
 from flows.schema.schema import Fault, check, without_blanks
 from webapp.calls.clients import DOES_NOT_FIT
 from webapp.calls.presenter import Leg
 from webapp.elicitations.complete import complete_elicitation
 from webapp.kinds.page_kind import PageKind, arguments_in
+from webapp.kinds.registry import Kinds
 from webapp.pages.builder_forms import arguments_of
 
 # What a client's form shows whole, as far as anybody knows.
 _ARGUMENTS_AT_MOST = 20
 _LINE_AT_MOST = 300
 _LETTERS_AT_MOST = 2000
+
+
+class HasKinds(Protocol):
+    @property
+    def kinds(self) -> Kinds: ...
 
 
 def may_be_asked(kind: str, *, with_gates: bool = True) -> bool:
@@ -46,7 +53,7 @@ def message_of(asked: Elicitation) -> str:
     return "\n".join([asked.asked.message, *(f"{one.name}: {one.value}" for one in arguments)])
 
 
-def schema_of(call: Leg, asked: Elicitation) -> dict[str, Any]:
+def schema_of(call: HasKinds, asked: Elicitation) -> dict[str, Any]:
     return on_the_wire(_kind(call, asked).schema(asked).json)
 
 
@@ -61,13 +68,20 @@ async def acted(call: Leg, asked: Elicitation, action: str, content: object) -> 
             return None
 
 
-async def answered(call: Leg, asked: Elicitation, content: object) -> Elicitation:
-    """The client's yes: it settles the question, or ends it where it does not fit."""
+async def answered(
+    call: Leg, asked: Elicitation, content: object, *, ends: bool = True
+) -> Elicitation:
+    """The client's yes: it settles the question; where it does not fit, it ends it if it `ends`."""
     if call.now >= asked.expires_at:  # the sweeper is not there yet
         return await call.elicitations.end(asked, Status.EXPIRED)
     given, faults = _read(call, asked, content)
     if not faults:
-        return await _kind(call, asked).complete(asked, given, InClient())
+        try:
+            return await call.kinds.complete(asked, given, InClient())
+        except InvalidAnswer as refused:
+            faults = [Fault(**detail) for detail in refused.details]
+    if not ends:
+        return asked
     ended = await call.elicitations.end(asked, Status.FAILED, why=DOES_NOT_FIT)
     if ended.why == DOES_NOT_FIT:
         call.faults[asked.id] = faults
@@ -79,7 +93,9 @@ async def acted_late(call: Leg, asked: Elicitation, action: str, content: object
 
     What does not fit is left to that call, which can say where and why.
     """
-    if action != "accept" or not _read(call, asked, content)[1]:
+    if action == "accept":
+        await answered(call, asked, content, ends=False)
+    else:
         await acted(call, asked, action, content)
 
 
@@ -98,7 +114,7 @@ def _read(call: Leg, asked: Elicitation, content: object) -> tuple[Json, Sequenc
     return given, check(schema, given) or call.kinds.rules.here(asked, given) or ()
 
 
-def _kind(call: Leg, asked: Elicitation) -> PageKind:
+def _kind(call: HasKinds, asked: Elicitation) -> PageKind:
     kind = call.kinds.on_page(asked.kind)
     assert kind is not None, asked.kind
     return kind

@@ -198,5 +198,5 @@ class ResultTool:
             details = [(fault.path, fault.message) for fault in faults]
             raise InvalidAnswer(details, elicitation_id=asked.id)
         given = checked_content(content)
-        await kind.complete(asked, given, ByModel())
+        await service.kinds.complete(asked, given, ByModel())
         _log.info("elicitation.answered_by_model", extra={"id": asked.id})

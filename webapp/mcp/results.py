@@ -208,6 +208,11 @@ def given_again(result: Result, *, until: datetime) -> Result:
     }
 
 
+def related_task(id: str) -> dict[str, Any]:
+    """`_meta` that says which task it is about (2025-11-25)."""
+    return {"io.modelcontextprotocol/related-task": {"taskId": id}}
+
+
 def busy_text() -> str:
     return (
         "Another call is waiting for this: the same tool was called again with the same "

@@ -43,6 +43,7 @@ def start_view(
             **common,
             message=message,
             arguments=arguments_of(arguments_in(elicitation)),
+            form=form or PageForm(fields=()),
             is_gate=traits.is_gate,
             can_be_kept=bool(terms_in(elicitation).get("can_be_kept")),
         )

@@ -48,6 +48,7 @@ class StartConfirm(Asking):
     message: str
     arguments: tuple[Argument, ...]
     continue_action: str
+    form: PageForm  # without fields: what is wrong with the yes that was given
     is_gate: bool = False
     can_be_kept: bool = False
 

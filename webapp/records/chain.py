@@ -19,13 +19,15 @@ block is missing and others are there, the chain goes on, and an entry says so.
 
 import asyncio
 import logging
+import struct
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from math import ceil
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from flows.errors import Unreadable
@@ -40,27 +42,32 @@ from webapp.stores.lanes import Lanes
 AUDIT: Final = "audit"
 HEAD: Final = "head"
 HASH_BYTES: Final = 32
+COUNT_DIGITS: Final = 12
 AUDIT_KEPT: Final = timedelta(days=365)
 _FULL: Final = "full"
 _FULL_FROM: Final = 16  # entries; what comes at once may go on to the limit
 _ENTRIES_AT_MOST: Final = 32
+_FULL_BYTES: Final = 32 * 1024  # and one more entry is far from the store's limit
+_DAY_SECONDS: Final = 24 * 60 * 60
+_MISSING, _DAMAGED = "its newest block was missing", "its newest block was damaged"
 _WRITES_AT_ONCE: Final = 100
 _RECORDS_AT_ONCE: Final = 400  # the blocks come besides, and a write holds 500
 _OWNERS_AT_MOST: Final = 5_000
 _PAGE: Final = 100
 _log = logging.getLogger(__name__)
+_Until: TypeAlias = Annotated[int, Meta(ge=0, lt=2**37)]  # what a datetime can hold
 
 
 class ChainLink(Struct, frozen=True, array_like=True):
     """How far a chain has come: the hash of `count` entries, kept until then, in Unix seconds."""
 
-    count: int = 0
-    until: int = 0
-    hash: bytes = b""
+    count: Annotated[int, Meta(ge=0, lt=10**COUNT_DIGITS)] = 0
+    until: _Until = 0
+    hash: Annotated[bytes, Meta(max_length=HASH_BYTES)] = b""
 
 
 class Stored(Struct, frozen=True, array_like=True):
-    until: int
+    until: _Until
     sealed: bytes
 
 
@@ -71,11 +78,13 @@ class Block(Struct, frozen=True, array_like=True):
 
 
 class _Job(Struct, eq=False):
-    done: "asyncio.Future[None]"
     records: tuple[Record, ...]
     entries: tuple[Entry, ...]
+    done: "asyncio.Future[None] | None" = None  # none where its caller is at it itself
+    error: BaseException | None = None
 
 
+_numbers = struct.Struct(">3q").pack
 _encode = msgspec.msgpack.Encoder().encode
 _block = msgspec.msgpack.Decoder(Block).decode
 _entry = msgspec.msgpack.Decoder(Entry).decode
@@ -91,23 +100,38 @@ def block_of(record: Record) -> Block:
 
 def id_of(owner: str, link: ChainLink) -> str:
     """Of the block that begins after that link: in the order of the chain."""
-    return f"{owner}{link.count:012d}"
+    return f"{owner}{link.count:0{COUNT_DIGITS}d}"
 
 
-def linked(pepper: Pepper, owner: str, before: ChainLink, stored: Stored) -> ChainLink:
-    """The link after one more entry."""
-    count = before.count + 1
-    numbers = b"%d %d %d" % (count, before.until, stored.until)
-    parts = (b"audit", owner.encode(), before.hash, numbers, stored.sealed)
-    return ChainLink(count=count, until=stored.until, hash=pepper.mac(*parts, size=HASH_BYTES))
+def begins_after(record: Record) -> int:
+    """How many entries are before a block, by its id alone."""
+    tail = record.id.removeprefix(record.owner)
+    return int(tail) if tail.isascii() and tail.isdecimal() else 0
 
 
-def end_of(pepper: Pepper, owner: str, block: Block) -> ChainLink:
-    """The link after the last entry of a block."""
-    link = block.before
-    for stored in block.entries:
-        link = linked(pepper, owner, link, stored)
-    return link
+class Linking:
+    """What links the entries of one owner: a keyed hash of the one before and what is stored."""
+
+    def __init__(self, pepper: Pepper, owner: str) -> None:
+        self._begun = pepper.hashing(b"audit", owner.encode(), size=HASH_BYTES)
+
+    def after(self, before: ChainLink, stored: Stored) -> ChainLink:
+        """The link after one more entry."""
+        count, until = before.count + 1, stored.until
+        hashing = self._begun.copy()
+        hashing.update(before.hash.ljust(HASH_BYTES, b"\0"))
+        hashing.update(_numbers(count, before.until, until))
+        hashing.update(stored.sealed)
+        return ChainLink(count=count, until=until, hash=hashing.digest())
+
+    def end_of(self, block: Block) -> ChainLink:
+        """The link after its last entry. Raises Unreadable if it is not what was written."""
+        link = block.before
+        for stored in block.entries:
+            link = self.after(link, stored)
+        if link.hash != block.end:
+            raise Unreadable
+        return link
 
 
 def opened(locker: Locker, owner: str, number: int, sealed: bytes) -> Entry:
@@ -123,6 +147,7 @@ class AuditChain:
         self.clock = clock
         self.kept = kept
         self.by = "service"  # who makes the changes of this process
+        self.mended: Callable[[str, str], None] = _log_mended  # an owner, and what was wrong
         self._of = OrderedDict[str, _OwnersChain]()
 
     async def write(self, owner: str, records: tuple[Record, ...], *entries: Entry) -> None:
@@ -137,22 +162,43 @@ class AuditChain:
         await chain.write(records, entries)
 
 
+def _log_mended(owner: str, why: str) -> None:
+    _log.error("audit.mended", extra={"owner": owner[:6], "why": why})
+
+
 class _OwnersChain:
     def __init__(self, chain: AuditChain, owner: str) -> None:
         self._chain = chain
         self._owner = owner
+        self._linking = Linking(chain.owners.pepper, owner)
         self._head: Record | None = None
-        self._end = ChainLink()
+        self._block = Block(before=ChainLink())  # what is in it
+        self._end = self._block.before
         self._is_known = False  # what the head is, as far as this process has heard
-        self._is_mended = False
+        self._mends: str | None = None  # what is wrong with the end that was found
+        self._is_busy = False  # several came at once, and the next ones will
         self._lanes: Lanes[_Job] = Lanes(self._write, fit=_fit)
 
     async def write(self, records: tuple[Record, ...], entries: tuple[Entry, ...]) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lanes.put(_Job(done=done, records=records, entries=entries))
-        await done
+        job = _Job(records=records, entries=entries)
+        if self._is_busy or not self._lanes.is_idle:
+            job.done = asyncio.get_running_loop().create_future()
+            self._lanes.put(job)
+            await job.done
+            return
+        self._lanes.hold()  # alone, which takes no task and no turn of the loop
+        try:
+            await self._write_all([job])
+        except BaseException:
+            self._is_known = False
+            raise
+        finally:
+            self._lanes.let_go()
+        if job.error is not None:
+            raise job.error
 
     async def _write(self, jobs: Sequence[_Job]) -> None:
+        self._is_busy = len(jobs) > 1
         try:
             await self._write_all(list(jobs))
         except BaseException as error:
@@ -167,18 +213,19 @@ class _OwnersChain:
         while jobs:
             if not self._is_known:
                 await self._find_head()
+            records = [record for job in jobs for record in job.records]
             entries = [entry for job in jobs for entry in job.entries]
-            blocks, end = await self._appended(entries)
+            blocks, block, end = await self._appended(entries)
             try:
-                written = await self._chain.owners.store.write(
-                    *(record for job in jobs for record in job.records), *blocks
-                )
+                written = await self._chain.owners.store.write(*records, *blocks)
             except Conflict as conflict:
                 for job in await self._losers(conflict, jobs):
                     jobs.remove(job)
                     _tell(job, conflict)
             else:
-                self._head, self._end, self._is_mended = written[-1], end, False
+                if self._mends is not None:
+                    self._chain.mended(self._owner, self._mends)
+                self._head, self._block, self._end, self._mends = written[-1], block, end, None
                 for job in jobs:
                     _tell(job, None)
                 return
@@ -187,9 +234,10 @@ class _OwnersChain:
         """Whose own rows somebody was first at; nobody's, where it was only the chain."""
         found = conflict.found
         if found is not None and found.kind == AUDIT:
-            self._is_known = False
             if found.key == HEAD:
                 self._come_to(found)
+            else:
+                await self._find_head(is_in_the_way=True)
             return []
         if found is not None:
             return [job for job in jobs if _is_about(found, job)]
@@ -208,49 +256,78 @@ class _OwnersChain:
             if each.version and await read(each.owner, each.kind, each.id) is None
         ][:1]
 
-    async def _find_head(self) -> None:
+    async def _find_head(self, *, is_in_the_way: bool = False) -> None:
+        """Or what to go on from without one; also behind it, where a block stands in the way."""
         store = self._chain.owners.store
         head = await store.find(self._owner, AUDIT, HEAD)
-        is_mended = False
-        if head is None:
-            after = None
-            while page := await store.list(AUDIT, owner=self._owner, after=after, limit=_PAGE):
-                head = page[-1]
-                after = head.id
-            if is_mended := head is not None:
-                _log.error("audit.end_missing", extra={"owner": self._owner[:6]})
-        self._come_to(head, is_mended=is_mended)
+        last = head
+        if head is None or is_in_the_way:
+            while page := await store.list(
+                AUDIT, owner=self._owner, after=None if last is None else last.id, limit=_PAGE
+            ):
+                last = page[-1]
+        if head is not None and last is not None and last.id != head.id:
+            self._come_to(head)
+            self._go_on_after(last)
+        else:
+            self._come_to(last, mends=_MISSING if head is None and last is not None else None)
 
-    def _come_to(self, head: Record | None, *, is_mended: bool = False) -> None:
-        self._head, self._is_mended, self._is_known = head, is_mended, True
-        pepper = self._chain.owners.pepper
-        self._end = ChainLink() if head is None else end_of(pepper, self._owner, block_of(head))
+    def _come_to(self, head: Record | None, *, mends: str | None = None) -> None:
+        self._head, self._mends, self._is_known = head, mends, True
+        self._block = Block(before=ChainLink())
+        self._end = self._block.before
+        if head is not None:
+            try:
+                self._block = block_of(head)
+                self._end = self._linking.end_of(self._block)
+            except Unreadable:
+                self._go_on_after(head)
 
-    async def _appended(self, entries: list[Entry]) -> tuple[list[Record], ChainLink]:
-        """The blocks that change, the newest last, and the link after them."""
+    def _go_on_after(self, damaged: Record) -> None:
+        """In a block of its own, behind all that this one can have held."""
+        count = begins_after(damaged) + _ENTRIES_AT_MOST
+        until = 0 if damaged.erase_at is None else int(damaged.erase_at.timestamp())
+        parts = (b"audit damaged", damaged.id.encode(), damaged.sealed)
+        mac = self._chain.owners.pepper.mac(*parts, size=HASH_BYTES)
+        self._mends = _DAMAGED
+        self._end = ChainLink(count=count, until=until, hash=mac)
+
+    async def _appended(self, entries: list[Entry]) -> tuple[list[Record], Block, ChainLink]:
+        """The blocks that change, the newest last; what is in that, and the link after it."""
         owners, owner = self._chain.owners, self._owner
         locker = owners.cached(owner) or await owners.locker(owner)
         now = self._chain.clock()
-        if self._is_mended:
-            entries = [Entry(kind=AUDIT, what="mended", about=""), *entries]
-        link, until = self._end, max(self._end.until, int((now + self._chain.kept).timestamp()))
+        link, until = self._end, max(self._end.until, _kept_until(now + self._chain.kept))
         record, blocks = self._head, list[Record]()
-        block = Block(before=link) if record is None else block_of(record)
+        if self._mends is not None:
+            entries = [Entry(kind=AUDIT, what="mended", about="", why=self._mends), *entries]
+        before, told = self._block.before, list(self._block.entries)
+        if record is not None and self._mends == _DAMAGED:
+            blocks.append(replace(record, status=_FULL, key=None))  # as it was found
+            record, before, told = None, link, []
+        size = 0 if record is None else len(record.sealed)
         for number, entry in enumerate(entries):
-            is_full = len(block.entries) >= (_ENTRIES_AT_MOST if number else _FULL_FROM)
-            if record is not None and is_full:
+            most = _ENTRIES_AT_MOST if number else _FULL_FROM
+            if record is not None and (len(told) >= most or size > _FULL_BYTES):
+                block = Block(before=before, entries=tuple(told), end=link.hash)
                 blocks.append(_put(record, block, status=_FULL))
-                record, block = None, Block(before=link)
-            told = _encode(replace(entry, at=now, by=self._chain.by))
-            sealed = locker.seal(_row(owner, link.count + 1), told)
-            stored = Stored(until=until, sealed=sealed)
-            link = linked(owners.pepper, owner, link, stored)
-            block = replace(block, entries=(*block.entries, stored), end=link.hash)
+                record, before, told, size = None, link, [], 0
+            said = _encode(replace(entry, at=now, by=entry.by or self._chain.by))
+            stored = Stored(until=until, sealed=locker.seal(_row(owner, link.count + 1), said))
+            link = self._linking.after(link, stored)
+            told.append(stored)
+            size += len(stored.sealed)
             if record is None:
-                record = _fresh(owner, block.before)
+                record = _fresh(owner, before)
         assert record is not None, "there is an entry at least"
+        block = Block(before=before, entries=tuple(told), end=link.hash)
         blocks.append(_put(record, block, status=HEAD))
-        return blocks, link
+        return blocks, block, link
+
+
+def _kept_until(until: datetime) -> int:
+    """To the end of that day: most writes leave the time as it is, and its index alone."""
+    return ceil(until.timestamp() / _DAY_SECONDS) * _DAY_SECONDS
 
 
 def _fresh(owner: str, before: ChainLink) -> Record:
@@ -290,7 +367,8 @@ def _is_about(found: Record, job: _Job) -> bool:
 
 
 def _tell(job: _Job, error: BaseException | None) -> None:
-    if job.done.done():  # its caller has left
+    job.error = error
+    if job.done is None or job.done.done():  # its caller has left
         return
     if error is None:
         job.done.set_result(None)

@@ -41,7 +41,7 @@ class Entry(Struct, frozen=True, array_like=True):
     what: str
     about: str
     at: datetime | None = None  # when it was written
-    by: str | None = None  # or operator, whose commands did it
+    by: str | None = None  # a key or a person over the API, or else `operator` or `service`
     proof: str | None = None
     why: str | None = None
     server: str | None = None
@@ -84,16 +84,19 @@ class Words(Generic[AuditedT]):
         """An entry for each that comes to another word by being written."""
         found = list[Entry]()
         for value in values:
-            kind = self._kind(value)
-            word = word_of(kind, value)
-            if word is None or value.owner == SERVICE or word == await self._former(value, kind):
+            kind = self._kinds[cast("type[Struct]", type(value))]
+            if kind not in _AUDITED or value.owner == SERVICE:
                 continue
-            about = value.id.removeprefix(value.owner)
-            found.append(_entry(value, Entry(kind=kind, what=word, about=about)))
+            word = word_of(kind, value)
+            if word is not None and word != await self._former(value, kind):
+                about = value.id.removeprefix(value.owner)
+                found.append(_entry(value, Entry(kind=kind, what=word, about=about)))
         return found
 
     def remember(self, value: AuditedT, *, version: int) -> None:
-        kind = self._kind(value)
+        kind = self._kinds[cast("type[Struct]", type(value))]
+        if kind not in _AUDITED:
+            return
         word = word_of(kind, value)
         if word is None:
             return
@@ -111,14 +114,9 @@ class Words(Generic[AuditedT]):
         found = await self._stored(value)
         return None if found is None else word_of(kind, found)
 
-    def _kind(self, value: AuditedT) -> str:
-        return self._kinds[cast("type[Struct]", type(value))]
-
 
 def word_of(kind: str, value: object) -> str | None:
-    """At which word a row stands; None for a kind that nothing is told of."""
-    if kind not in _AUDITED:
-        return None
+    """At which word a row of such a kind stands."""
     if isinstance(value, Elicitation):
         if value.delivered_at is not None:
             return "delivered"
@@ -138,7 +136,8 @@ def word_of(kind: str, value: object) -> str | None:
 def _entry(value: object, entry: Entry) -> Entry:
     """The entry with what is told of such a row."""
     if isinstance(value, Elicitation):
-        entry = replace(entry, proof=value.proof, why=_short(value.why))
+        by = value.settled_by if value.delivered_at is None else None
+        entry = replace(entry, proof=value.proof, why=_short(value.why), by=by)
         if entry.what != _ASKED:
             return entry
         asked = value.asked
@@ -160,7 +159,8 @@ def _entry(value: object, entry: Entry) -> Entry:
         )
     if isinstance(value, Connection):
         return replace(entry, server=value.provider)
-    return replace(entry, tool=_short(getattr(value, "tool", None)))
+    by = getattr(value, "revoked_by", None)
+    return replace(entry, tool=_short(getattr(value, "tool", None)), by=by)
 
 
 def _short(text: object) -> str | None:

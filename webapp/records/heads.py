@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from flows.crypto.vault import Ring
 from flows.errors import ElicitError, Unreadable
-from webapp.records.chain import AUDIT, HEAD, AuditChain, block_of, end_of
+from webapp.records.chain import AUDIT, HEAD, AuditChain, Linking, block_of
 from webapp.records.owners import SERVICE, Owners
 from webapp.stores import Conflict, Record
 
@@ -179,8 +179,8 @@ class Heads:
         while page := await self._store.list(AUDIT, status=HEAD, after=after, limit=_PAGE):
             for record in page:
                 try:
-                    end = end_of(self._owners.pepper, record.owner, block_of(record))
-                except Unreadable:  # verification tells of it
+                    end = Linking(self._owners.pepper, record.owner).end_of(block_of(record))
+                except Unreadable:  # verification tells of it, and the heads before
                     _log.exception("record.unreadable", extra={"kind": record.kind})
                     continue
                 found.append(

@@ -72,10 +72,14 @@ class Pepper:
 
     def mac(self, *parts: bytes, size: int) -> bytes:
         """The keyed hash itself; the first part says what it is for."""
+        return self.hashing(*parts, size=size).digest()
+
+    def hashing(self, *parts: bytes, size: int) -> "hashlib.blake2b":
+        """One that was begun with these parts, and goes on with what is put in."""
         message = bytearray()
         for part in parts:
             message += len(part).to_bytes(8, "big") + part
-        return hashlib.blake2b(message, key=self._key, digest_size=size).digest()
+        return hashlib.blake2b(message, key=self._key, digest_size=size)
 
 
 class RowIds:

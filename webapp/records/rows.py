@@ -72,13 +72,15 @@ class Rows:
             )
             for value, its_bytes in zip(values, sealed, strict=True)
         )
-        moved = await self._words.moved(values) if self.chain is not None else ()
-        if self.chain is not None and moved:
-            await self.chain.write(values[0].owner, records, *moved)
-        else:
+        if self.chain is None:
             await self._store.write(*records)
-        for value in values:
-            self._words.remember(value, version=value.version + 1)
+        else:
+            if moved := await self._words.moved(values):
+                await self.chain.write(values[0].owner, records, *moved)
+            else:
+                await self._store.write(*records)
+            for value in values:
+                self._words.remember(value, version=value.version + 1)
         return [replace(value, version=value.version + 1) for value in values]
 
     def _erase_at(self, value: Value) -> datetime | None:
@@ -141,7 +143,8 @@ class Rows:
         value = cast("ValueT", _decoders[kind].decode(plain))
         if (value.status, getattr(value, "row_key", None)) != (record.status, record.key):
             raise Unreadable
-        self._words.remember(value, version=record.version)
+        if self.chain is not None:
+            self._words.remember(value, version=record.version)
         return replace(value, version=record.version)
 
     async def tell(self, owner: str, what: str) -> None:

@@ -111,6 +111,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     erase_at: datetime
     client: SeenClient | None = None
     is_for_all: bool = False
+    revoked_by: str | None = None  # over the HTTP API: as the audit names a key, or a person
     version: int = 0
     status: str = "given"  # or revoked
     due_at: None = None

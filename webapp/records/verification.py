@@ -4,7 +4,7 @@ What could go wrong: what time has erased is taken for what somebody has, or the
 each link says until when the entries before it are kept, and only what is past that may be missing.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.errors import Unreadable
-from webapp.records.chain import AUDIT, HEAD, ChainLink, block_of, id_of, linked
+from webapp.records.chain import AUDIT, HEAD, ChainLink, Linking, begins_after, block_of, id_of
 from webapp.records.heads import OwnersHead
 from webapp.records.owners import Owners
 from webapp.stores import Record
@@ -36,35 +36,26 @@ class VerifiedChains(Struct, frozen=True, kw_only=True):
 async def verify(
     owners: Owners, *, now: datetime, against: Mapping[str, OwnersHead] | None = None
 ) -> VerifiedChains:
-    """Look at every chain, and at what a head says of each."""
+    """Look at every chain, and at what a head says of each; one block at a time is in memory."""
     seconds = int(now.timestamp())
     heads = dict(against or {})
-    faults, entries, count = list[ChainFault](), 0, 0
-    async for owner, blocks in _chains(owners):
-        count += 1
-        walk = _Walk(owners, owner, seconds=seconds, head=heads.pop(owner, None))
-        entries += walk.over(blocks)
-        faults += walk.faults
+    faults, entries, count, after = list[ChainFault](), 0, 0, None
+    walk: _Walk | None = None
+    while page := await owners.store.list(AUDIT, after=after, limit=_PAGE):
+        for record in page:
+            if walk is None or walk.owner != record.owner:
+                faults += () if walk is None else walk.over()
+                head = heads.pop(record.owner, None)
+                walk = _Walk(owners, record.owner, seconds=seconds, head=head)
+                count += 1
+            entries += walk.on(record)
+        after = page[-1].id
+    faults += () if walk is None else walk.over()
     for head in heads.values():
         if head.until > seconds:
             says = f"the whole chain is missing, which had {_counted(head.count)}"
             faults.append(ChainFault(owner=head.owner, says=says))
     return VerifiedChains(owners=count, entries=entries, faults=tuple(faults))
-
-
-async def _chains(owners: Owners) -> AsyncIterator[tuple[str, list[Record]]]:
-    """The blocks of each owner, in the order of their ids."""
-    owner, blocks, after = "", list[Record](), None
-    while page := await owners.store.list(AUDIT, after=after, limit=_PAGE):
-        for record in page:
-            if record.owner != owner and blocks:
-                yield owner, blocks
-                blocks = []
-            owner = record.owner
-            blocks.append(record)
-        after = page[-1].id
-    if blocks:
-        yield owner, blocks
 
 
 class _Walk:
@@ -73,36 +64,43 @@ class _Walk:
     def __init__(
         self, owners: Owners, owner: str, *, seconds: int, head: OwnersHead | None
     ) -> None:
-        self._pepper = owners.pepper
-        self._owner = owner
+        self.owner = owner
+        self._linking = Linking(owners.pepper, owner)
         self._seconds = seconds
         self._head = head
-        self.faults = list[ChainFault]()
+        self._link: ChainLink | None = None  # unknown behind what is damaged
+        self._is_first = True
+        self._has_newest = False
+        self._faults = list[ChainFault]()
 
-    def over(self, blocks: list[Record]) -> int:
-        """How many entries there are."""
-        link, entries = None, 0
-        for record in blocks:
-            try:
-                block = block_of(record)
-            except Unreadable:
-                self._find(f"the block after entry {self._after(record)} is damaged")
-                link = None
-                continue
-            link = self._begun(link, block.before, is_first=record is blocks[0])
-            if record.id != id_of(self._owner, block.before):
-                self._find(f"the block after entry {block.before.count} stands elsewhere")
-            for stored in block.entries:
-                link = linked(self._pepper, self._owner, link, stored)
-                entries += 1
-                self._compare(link)
-            if link.hash != block.end:
-                self._find(f"what is stored up to entry {link.count} is not what was written")
-                link = replace(link, hash=block.end)
-        if blocks[-1].key != HEAD:
+    def on(self, record: Record) -> int:
+        """To the next block; returns how many entries it has."""
+        self._has_newest = record.key == HEAD
+        is_first, self._is_first = self._is_first, False
+        try:
+            block = block_of(record)
+        except Unreadable:
+            self._find(f"the block after entry {begins_after(record)} is damaged")
+            self._link = None
+            return 0
+        link = self._begun(self._link, block.before, is_first=is_first)
+        if record.id != id_of(self.owner, block.before):
+            self._find(f"the block after entry {block.before.count} stands elsewhere")
+        for stored in block.entries:
+            link = self._linking.after(link, stored)
+            self._compare(link)
+        if link.hash != block.end:
+            self._find(f"what is stored up to entry {link.count} is not what was written")
+            link = replace(link, hash=block.end)
+        self._link = link
+        return len(block.entries)
+
+    def over(self) -> list[ChainFault]:
+        """All that was wrong, at its end."""
+        if not self._has_newest:
             self._find("its newest block is missing")
-        self._end(link)
-        return entries
+        self._end(self._link)
+        return self._faults
 
     def _begun(self, link: ChainLink | None, before: ChainLink, *, is_first: bool) -> ChainLink:
         if is_first and before.count and before.until > self._seconds:
@@ -130,12 +128,8 @@ class _Walk:
         if head.count > link.count:
             self._find(f"its last {_missing(head.count - link.count)}")
 
-    def _after(self, record: Record) -> int:
-        tail = record.id.removeprefix(self._owner)
-        return int(tail) if tail.isdecimal() else 0
-
     def _find(self, says: str) -> None:
-        self.faults.append(ChainFault(owner=self._owner, says=says))
+        self._faults.append(ChainFault(owner=self.owner, says=says))
 
 
 def _counted(entries: int) -> str:

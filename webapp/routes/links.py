@@ -20,7 +20,7 @@ from flows.crypto.tokens import Purpose
 from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
-from flows.errors import Failed, InvalidToken, NotAllowed, NotConfigured, NotPossible
+from flows.errors import Failed, InvalidAnswer, InvalidToken, NotAllowed, NotConfigured, NotPossible
 from flows.schema.schema import Fault, parse
 from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.pages.builder import PageBuilder
@@ -158,14 +158,18 @@ async def _take_answer(
     faults: Sequence[Fault] = parsed.faults
     if not faults and has_rules(elicitation):
         faults = await page.service.kinds.rules.faults(elicitation, parsed.content)
-    if faults:
-        view = shown.start_typed(form_of(schema, values=page.form, faults=faults))
-        return page.answers.page(
-            view, status=HTTPStatus.UNPROCESSABLE_ENTITY, for_user=elicitation.is_for_user
-        )
-    ticks = set(filter(page.is_ticked, _TICKS))
-    await typed.complete(elicitation, parsed.content, OnPage(), ticks=ticks)
-    return see_other(f"/e/{token}")
+    if not faults:
+        ticks = set(filter(page.is_ticked, _TICKS))
+        try:
+            await page.service.kinds.complete(elicitation, parsed.content, OnPage(), ticks=ticks)
+        except InvalidAnswer as refused:
+            faults = [Fault(**detail) for detail in refused.details]
+        else:
+            return see_other(f"/e/{token}")
+    view = shown.start_typed(form_of(schema, values=page.form, faults=faults))
+    return page.answers.page(
+        view, status=HTTPStatus.UNPROCESSABLE_ENTITY, for_user=elicitation.is_for_user
+    )
 
 
 def _shown(

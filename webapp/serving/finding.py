@@ -1,12 +1,10 @@
 """The author's server, found by `module:attribute`: it, or a function that makes it.
 
-What could go wrong: a folder of the author's has a name of ours, so the working directory comes
-behind the installed packages; and whoever writes the path of a file is told the line that is meant,
-from the file's own text, without running it.
+What could go wrong: whoever writes the path of a file is told the line that is meant, from the
+file's own text, without running it.
 """
 
 import ast
-import importlib
 import inspect
 import sys
 import traceback
@@ -18,6 +16,7 @@ from typing import Any
 from mcp.server.lowlevel import Server
 
 from webapp.command import CommandRefused
+from webapp.importing import file_of, imported, shadowed
 from webapp.mcp.naming import must_be_named
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -63,18 +62,12 @@ def find_server(name: str) -> Any:
     is_dotted = all(part.isidentifier() for part in module_name.split("."))
     if not is_dotted or module_name.endswith(".py") or (colon and not attribute):
         raise ImportError(_how_to_name(name))
-    here = Path.cwd()
-    if str(here) not in sys.path:
-        sys.path.append(str(here))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ImportError(_why_missing(error, module_name, here)) from error
+    module = imported(module_name)
     found = getattr(module, attribute or _USUAL, None)
     if found is None:
         raise ImportError(
-            f"{module_name} ({_file_of(module)}) has no attribute {attribute or _USUAL!r}."
-            + (_shadowed(module, here) or _instead(module))
+            f"{module_name} ({file_of(module)}) has no attribute {attribute or _USUAL!r}."
+            + (shadowed(module) or _instead(module))
         )
     if not is_server(found) and not callable(found):
         raise TypeError(f"{name} is a {type(found).__name__}, {_NO_SERVER}")
@@ -193,29 +186,3 @@ def _names_in(node: ast.expr) -> Iterator[str]:
             yield part.id
         elif isinstance(part, ast.Attribute):
             yield part.attr
-
-
-def _why_missing(error: ModuleNotFoundError, wanted: str, here: Path) -> str:
-    missing = error.name or wanted
-    if missing == wanted or wanted.startswith(f"{missing}."):
-        return f"There is no module {missing!r} in {here}, nor is one installed."
-    above = sys.modules.get(missing.partition(".")[0])
-    hint = _shadowed(above, here) if above is not None else ""
-    if missing == "fastmcp":
-        hint = " Install it with: pip install 'elicit-url[fastmcp]'"
-    return f"{wanted} imports {missing!r}, which is not there." + hint
-
-
-def _shadowed(module: ModuleType, here: Path) -> str:
-    """What to add if a file or folder of the author's stands behind a package of that name."""
-    for mine in (here / f"{module.__name__}.py", here / module.__name__):
-        if mine.exists() and here not in Path(_file_of(module)).parents:
-            return (
-                f" Your {mine.name} stands behind an installed package of the same name "
-                f"({_file_of(module)}): rename yours."
-            )
-    return ""
-
-
-def _file_of(module: ModuleType) -> str:
-    return getattr(module, "__file__", None) or "a namespace package"

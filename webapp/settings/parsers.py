@@ -56,6 +56,18 @@ def matching(pattern: str, wrong: str) -> Callable[[str], str]:
     return parse
 
 
+def module_and_object(word: str) -> str:
+    """What `import` and an attribute of it name."""
+    module, _, name = word.partition(":")
+    is_named = all(part.isidentifier() for part in (*module.split("."), name))
+    if not is_named or module.endswith(".py"):
+        raise ValueError(
+            f"{word!r} does not name an object: write module:object, as in my_rules:audit (no "
+            "path, no .py)."
+        )
+    return word
+
+
 def switch(text: str) -> bool:
     if text not in ("0", "1"):
         raise ValueError("it is 1 or 0.")

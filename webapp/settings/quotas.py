@@ -7,7 +7,7 @@ from typing import Final
 
 from flows.elicitation.capabilities import MODES
 from flows.question import TIMEOUT_AT_MOST
-from webapp.settings.parsers import count, duration, switch
+from webapp.settings.parsers import count, duration, each, module_and_object, switch
 from webapp.settings.table import setting
 
 # What one owner has open stands in one record.
@@ -171,6 +171,12 @@ class PolicySettings:
         default="30d",
         says="how long webhooks are kept that came: `90d` and the like, from 7 days on, as "
         "providers send them again for some days",
+    )
+    plugins: tuple[str, ...] = setting(
+        "ELICIT_PLUGINS",
+        parse=each(module_and_object),
+        says="objects of yours whose hooks run as questions are asked and answered "
+        "([hooks](hooks.md)), as `module:object` with commas; the first is asked first",
     )
     audit: bool = setting(
         "ELICIT_AUDIT",

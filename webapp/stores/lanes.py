@@ -30,15 +30,29 @@ class Lanes(Generic[Item]):
         self._fit = fit
         self._waiting: list[Item] = []
         self._running: set[asyncio.Task[None]] = set()
+        self._is_held = False
         self._is_called = False
         self._loop = asyncio.get_running_loop()
 
     def put(self, item: Item) -> None:
         """Send it with the next batch."""
         self._waiting.append(item)
-        if not self._is_called and len(self._running) < self._lanes:
+        if not (self._is_called or self._is_held) and len(self._running) < self._lanes:
             self._is_called = True
             self._loop.call_soon(self._start)
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self._is_held or self._waiting or self._running)
+
+    def hold(self) -> None:
+        """Whoever found it idle does its own alone, without a task; what comes meanwhile waits."""
+        self._is_held = True
+
+    def let_go(self) -> None:
+        self._is_held = False
+        if self._waiting:
+            self._start()
 
     async def finish(self) -> None:
         """Wait until everything is done; nothing may be put in meanwhile."""
@@ -48,7 +62,7 @@ class Lanes(Generic[Item]):
 
     def _start(self) -> None:
         self._is_called = False
-        while self._waiting and len(self._running) < self._lanes:
+        while self._waiting and not self._is_held and len(self._running) < self._lanes:
             batch, self._waiting = self._fit(self._waiting)
             task = self._loop.create_task(self._run(batch))
             self._running.add(task)

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from flows.hooks import StartedQuestion, after
 from webapp.app import open_app
 from webapp.deadline import HandClock
 from webapp.demo.client import DeclaringClient
-from webapp.elicitations.plugins import Started
 from webapp.http.client import Outbound, Transport
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.identity.local_peer import PEER_KEY, Peer
@@ -65,6 +65,7 @@ async def elicit_person(
     declares: Collection[str] = ("form", "url"),
     settings: Mapping[str, str] | None = None,
     outside: httpx.AsyncBaseTransport | None = None,
+    plugins: Sequence[object] = (),
     patience: timedelta = PATIENCE,
 ) -> AsyncGenerator[AskedPerson]:
     """Serve an author's server to one person, in this process.
@@ -73,8 +74,9 @@ async def elicit_person(
     protocol is 2026-07-28 or 2025-11-25, and `declares` the elicitation modes of the client that
     `person.call` uses. `settings` are the operator's, by their names (`ELICIT_GATE`), beside those
     of the kit: a person of a test answers at once, so ELICIT_MIN_ANSWER is 0. `outside` answers
-    what is neither the application nor the sandbox. A question that is open for longer than
-    `patience`, by the machine's own clock, fails the test: nobody acts on it. Raises BadSettings.
+    what is neither the application nor the sandbox. `plugins` are as for `create_app`. A question
+    that is open for longer than `patience`, by the machine's own clock, fails the test: nobody acts
+    on it. Raises BadSettings.
     """
     _must_be_asyncio()
     if not hasattr(server, "list_tools") and callable(server):
@@ -92,7 +94,7 @@ async def elicit_person(
 
         guard = await stack.enter_async_context(asyncio.TaskGroup())
 
-        async def started(question: Started) -> None:
+        async def started(question: StartedQuestion) -> None:
             asked = await built[0].elicitations.get(question.id)
             if asked is not None:
                 asked_of[asked.id] = Told.of(asked)
@@ -107,7 +109,7 @@ async def elicit_person(
                 clock=clock,
                 limits=CallLimits(link=timedelta()),  # nobody acts while such a call is held
                 sandbox=sandbox,
-                plugins=[_Listener(started)],
+                plugins=[_Listener(started), *plugins],
                 built=built.append,
                 outbound=Outbound(wire, allow_loopback=True, resolve=_here, transport=network),
                 has_endpoint=False,  # the client enters the server's own lifespan
@@ -145,8 +147,12 @@ async def elicit_person(
 class _Listener:
     """A plugin that is told of each question."""
 
-    def __init__(self, started: Callable[[Started], Awaitable[None]]) -> None:
-        self.started = started
+    def __init__(self, started: Callable[[StartedQuestion], Awaitable[None]]) -> None:
+        self._started = started
+
+    @after("start")
+    async def hear(self, question: StartedQuestion) -> None:
+        await self._started(question)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pytest_httpx import HTTPXMock
 
 from flows import elicit
 from flows.payments.money import Money
@@ -15,6 +16,7 @@ from tests.support.mcp_server import TLS
 from webapp.identity.api_keys import KeyScope
 
 ANN = {"user": "ann"}
+REFUNDS = "/stripe/v1/refunds"
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ async def given_at_the_provider(here: AskingEnv) -> list[int]:
     """The amounts that the provider has refunded."""
     about = {"authorization": f"Bearer {here.sandbox.stripe_key}"}
     async with httpx.AsyncClient(verify=TLS) as client:
-        told = (await client.get(f"{here.sandbox.url}/stripe/v1/refunds", headers=about)).json()
+        told = (await client.get(f"{here.sandbox.url}{REFUNDS}", headers=about)).json()
     return [one["amount"] for one in told["data"]]
 
 
@@ -99,6 +101,33 @@ async def test_a_refund_asked_for_again_is_the_same_refund(here: AskingEnv, till
     assert all(answer.json() == told for answer in answers)
     assert await given_at_the_provider(here) == [900]
     assert await listed(till) == [told]
+
+
+@pytest.mark.httpx_mock(
+    should_mock=lambda request: (request.method, request.url.path) == ("POST", REFUNDS)
+)
+async def test_a_provider_that_fails_is_asked_again_and_refunds_once(
+    here: AskingEnv, till: Program, httpx_mock: HTTPXMock
+) -> None:
+    id = (await till.paid(here))["payment"]["id"]
+    httpx_mock.add_response(500)
+    failed = await refunded(till, id)
+    assert (failed.status_code, failed.json()["code"]) == (502, "REFUND_NOT_DONE")
+    assert "by itself" in failed.json()["detail"]
+    assert [one["status"] for one in await listed(till)] == ["refunding"]
+    (asked,) = httpx_mock.get_requests()
+    httpx_mock.add_response(
+        json={
+            "id": "re_1",
+            "object": "refund",
+            "amount": 900,
+            "currency": "eur",
+            "status": "succeeded",
+        }
+    )
+    assert (await refunded(till, id)).json()["status"] == "refunded"
+    keys = {one.headers["idempotency-key"] for one in httpx_mock.get_requests()}
+    assert keys == {asked.headers["idempotency-key"]}
 
 
 async def test_a_part_is_refunded_once_however_often_it_is_asked_for(

@@ -1,15 +1,22 @@
 """A program that acts for a person by their access token, and a person for themselves."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from tests.support.api_people import PeopleEnv, alone, people_env
-from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, Program, program_at
+from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, URL, Program, program_at
+from tests.support.chains import told_of
 from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
 from webapp.api.access import PERSON_HEADER
+from webapp.api.asking import application_of, owner_of_user
+from webapp.identity.api_keys import KeyScope
+from webapp.records.ids import tail_of
+from webapp.records.values import Approval
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -108,3 +115,95 @@ async def test_a_person_alone_sees_whatever_they_are_asked_and_answers_nothing(
         assert (await erin.call("POST", json=CONFIRM)).status_code == 401
         seen = await shop.acting_for(env.token("erin")).call("GET", params={"waiting": True})
         assert [one["id"] for one in seen.json()["questions"]] == [by_program["id"]]
+
+
+async def test_a_person_lists_and_ends_what_they_allowed_a_tool(
+    env: PeopleEnv, shop: Program
+) -> None:
+    # parity: T7
+    async with alone(env, env.token("gwen")) as gwen, alone(env, env.token("hal")) as hal:
+        for end in ("one", "all"):
+            asked = await env.asked_by_a_tool("gwen", "wipe", folder="tmp")
+            url = env.here.service.links.of(asked, now=env.here.clock())
+            await (await env.signed_in("gwen", url)).press(url)
+            assert await env.call("gwen", "wipe", folder="tmp") == "tmp is empty"
+            (given,) = (await gwen.send("GET", "/api/approvals")).json()["approvals"]
+            assert (given["tool"], given["arguments"]) == ("wipe", "folder: tmp")
+            assert (await hal.send("GET", "/api/approvals")).json() == {"approvals": []}
+            theirs = f"/api/approvals/{given['id']}"
+            stranger = await hal.send("DELETE", theirs)
+            assert (stranger.status_code, stranger.json()["code"]) == (404, "NO_SUCH_APPROVAL")
+            # A program sees what was allowed to itself, and that was to a tool.
+            acting = shop.acting_for(env.token("gwen"))
+            assert (await acting.send("GET", "/api/approvals")).json() == {"approvals": []}
+            assert (await acting.send("DELETE", theirs)).status_code == 404
+            assert (await acting.send("DELETE", "/api/approvals")).json() == {"revoked": 0}
+            ended = await gwen.send("DELETE", theirs if end == "one" else "/api/approvals")
+            assert ended.json() == {"revoked": 1}
+            assert (await gwen.send("DELETE", theirs)).status_code == 404
+        again = await env.asked_by_a_tool("gwen", "wipe", folder="tmp")
+        assert again.kind == "gate"
+
+
+async def test_a_program_lists_and_ends_what_its_user_allowed_it(
+    env: PeopleEnv, shop: Program
+) -> None:
+    rows = env.here.service.elicitations
+    owner, now = owner_of_user(env.here.service, "ann"), env.here.clock()
+    for tool in ("shop (API)", "other (API)"):
+        given = Approval(
+            id=rows.new_id(owner),
+            owner=owner,
+            server=application_of(env.here.service),
+            tool=tool,
+            covers=None,
+            about="whatever it is given",
+            given_at=now,
+            until=now + timedelta(hours=1),
+            erase_at=now + timedelta(days=30),
+            is_for_all=True,
+        )
+        await rows.write(given)
+    listed = (await shop.send("GET", "/api/approvals", params={"user": "ann"})).json()
+    assert [one["tool"] for one in listed["approvals"]] == ["shop (API)"]
+    assert (await shop.send("GET", "/api/approvals")).status_code == 400
+    assert (await shop.send("DELETE", "/api/approvals?user=bob")).json() == {"revoked": 0}
+    assert (await shop.send("DELETE", "/api/approvals?user=ann")).json() == {"revoked": 1}
+    left = await env.here.service.kinds.gates.approvals.all(owner=owner)
+    assert [one.tool for one in left] == ["other (API)"]
+
+
+async def test_the_audit_names_the_key_or_the_person(env: PeopleEnv, shop: Program) -> None:
+    service = env.here.service
+    key = await service.api_keys.of(shop.key)
+    acting = shop.acting_for(env.token("ivy"))
+    for verb, body in (("cancel", CONFIRM), ("complete", URL)):
+        asked = await acting.asked(body)
+        given: dict[str, Any] | None = {} if verb == "complete" else None
+        assert (await acting.post(asked["id"], verb, given)).status_code == 200
+    gate = await env.asked_by_a_tool("ivy", "wipe", folder="tmp")
+    url = service.links.of(gate, now=env.here.clock())
+    await (await env.signed_in("ivy", url)).press(url)
+    async with alone(env, env.token("ivy")) as ivy:
+        await ivy.send("DELETE", "/api/approvals")
+    told = [(one.what, one.by) for one in await told_of(service, env.owner("ivy"))]
+    by_key = f"key {tail_of(key)}"
+    assert ("cancelled", by_key) in told
+    assert ("revoked", f"person {env.owner('ivy')}") in told
+    assert [by for what, by in told if what == "accepted"] == [by_key, "service"]
+    assert {by for what, by in told if what in ("asked", "opened", "given")} == {"service"}
+
+
+async def test_the_audit_names_the_key_that_approved_or_declined(
+    env: PeopleEnv, shop: Program
+) -> None:
+    about: dict[str, Any] = {"scope": KeyScope.APPROVE, "owners": ("jo",)}
+    async with program_at(env.here, program="desk", **about) as desk:
+        for accepts in (True, False):
+            asked = await shop.asked(CONFIRM, user="jo")
+            await desk.post(asked["id"], "answer", {"accepts": accepts})
+    service = env.here.service
+    told = await told_of(service, owner_of_user(service, "jo"))
+    (key,) = [one for one in await service.api_keys.all() if one.program == "desk"]
+    ends = [(one.what, one.by) for one in told if one.what in ("accepted", "declined")]
+    assert ends == [("accepted", f"key {tail_of(key)}"), ("declined", f"key {tail_of(key)}")]

@@ -87,7 +87,7 @@ async def test_no_key_of_an_account_is_told(here: AskingEnv, shop: Program) -> N
     asked = await shop.asked(ACCOUNT)
     await (await here.guest()).connect(asked["url"])
     told = await shop.read(asked["id"], wait=50)
-    fields = {"id", "provider", "label", "scopes", "status", "connected_at"}
+    fields = {"id", "provider", "label", "scopes", "api", "status", "connected_at"}
     assert set(told["account"]) == fields
     (account,) = await here.connections()
     assert account.access_token not in str(told)
@@ -233,6 +233,31 @@ async def test_questions_are_listed_page_by_page(here: AskingEnv, shop: Program)
     assert [one["id"] for one in only.json()["questions"]] == [ids[2]]
 
 
+async def test_what_waits_is_listed_page_by_page_and_nothing_else(
+    here: AskingEnv, shop: Program
+) -> None:
+    # parity: T6
+    ids = []
+    for number in range(3):
+        ids.append((await shop.asked({**CONFIRM, "message": f"Delete {number}?"}))["id"])
+        here.clock.tick(milliseconds=1)
+    opened = await here.browser()
+    await opened.go_on((await shop.asked(URL))["url"])
+    await shop.post(ids[1], "cancel")
+    await shop.asked(CONFIRM, user="bob")
+    first = (await shop.call("GET", params={"user": "ann", "waiting": True, "limit": 2})).json()
+    assert [one["id"] for one in first["questions"]] == [ids[0], ids[2]]
+    about = {"user": "ann", "waiting": True, "after": first["after"]}
+    second = (await shop.call("GET", params=about)).json()
+    assert [one["kind"] for one in second["questions"]] == ["url"]
+    assert second["after"] is None
+    both = await shop.call("GET", params={**about, "status": "pending"})
+    assert both.status_code == 400
+    here.clock.tick(hours=1)
+    late = await shop.call("GET", params={"user": "ann", "waiting": True})
+    assert late.json()["questions"] == []
+
+
 async def test_a_list_says_whose(here: AskingEnv, shop: Program) -> None:
     refused = await shop.call("GET")
     assert (refused.status_code, "User-Access-Token" in refused.json()["detail"]) == (400, True)
@@ -245,6 +270,7 @@ async def test_a_list_says_whose(here: AskingEnv, shop: Program) -> None:
 async def test_events_are_told_once_each_and_from_where_the_reader_was(
     here: AskingEnv, shop: Program
 ) -> None:
+    # parity: T10
     asked = await shop.asked(CONFIRM)
     seen = list[str]()
     path = f"/api/questions/{asked['id']}/events"

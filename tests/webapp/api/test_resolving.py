@@ -29,6 +29,7 @@ async def desk(here: AskingEnv) -> AsyncIterator[Program]:
 
 
 async def test_it_says_yes_or_no_for_the_user_that_it_names(shop: Program, desk: Program) -> None:
+    # parity: T10
     form, confirm = await shop.asked(FORM), await shop.asked(CONFIRM)
     seen = await desk.read(form["id"])
     assert (seen["message"], seen["url"], seen["schema"]["required"]) == (
@@ -47,6 +48,7 @@ async def test_it_says_yes_or_no_for_the_user_that_it_names(shop: Program, desk:
 
 
 async def test_it_lists_what_there_is_to_decide(shop: Program, desk: Program) -> None:
+    # parity: T10
     asked = [await shop.asked(body) for body in (CONFIRM, PAYMENT, SECRET)]
     await shop.asked(CONFIRM, user="bob")
     listed = (await desk.call("GET", params={"status": "pending"})).json()["questions"]

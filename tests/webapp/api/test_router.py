@@ -26,6 +26,7 @@ ROUTES = {
     *(f"post runs/{verb}" for verb in ("end", "spend", "once", "once/done")),
     "delete secrets/{name}",
     *("get payments", f"get {PAYMENT}", f"post {PAYMENT}/refund"),
+    *("get approvals", "delete approvals", "delete approvals/{approval_id}"),
     *("get webhooks", f"get {WEBHOOK}", f"post {WEBHOOK}/replay"),
     *("get accounts", f"get {ACCOUNT}", f"delete {ACCOUNT}", f"get {ACCOUNT}/token"),
     *(f"{method} {ACCOUNT}/proxy" for method in ("get", "head", "post", "put", "patch", "delete")),
@@ -42,13 +43,47 @@ async def test_the_document_tells_of_every_route(shop: Program) -> None:
     assert document["security"] == [{"key": []}, {"key": [], "person": []}, {"alone": []}]
 
 
+async def test_each_route_has_its_resource_a_name_and_problem_details(shop: Program) -> None:
+    document = (await shop.client.get("/api/reference/openapi.json")).json()
+    operations = {
+        f"{method} {path}": operation
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    }
+    names = [operation["operationId"] for operation in operations.values()]
+    assert len(set(names)) == len(names)
+    for route, operation in operations.items():
+        assert operation["tags"] == [route.split("/")[2]]
+        assert operation["description"], route
+        assert "400" not in operation["responses"]
+        told = operation["responses"]["default"]["content"]
+        assert "*/*" in told or "application/problem+json" in told
+    problem = (await shop.at("payments/none", params={"user": "ann"})).json()
+    assert problem.keys() == document["components"]["schemas"]["Problem"]["properties"].keys()
+
+
 async def test_the_reference_is_one_page_without_anything_of_anybody_elses(shop: Program) -> None:
     answer = await shop.client.get("/api/reference")
     assert answer.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert not re.search(r"<script|<style|<link|<img|https?://", answer.text)
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'self';")
+    assert not re.search(r"<script|<style|style=|<img|https?://", answer.text)
+    (sheet,) = re.findall(r"<link[^>]+href=\"([^\"]+)\"", answer.text)
+    found = await shop.client.get(f"/api/reference/../{sheet}")
+    assert found.headers["content-type"].startswith("text/css")
     for field in NewQuestion.__struct_fields__:
         assert f"<code>{field}</code>" in answer.text
+
+
+async def test_the_reference_leads_to_each_route_by_its_resource(shop: Program) -> None:
+    text = (await shop.client.get("/api/reference")).text
+    ids = set(re.findall(r'id="([^"]+)"', text))
+    assert set(re.findall(r'href="#([^"]+)"', text)) <= ids
+    assert {"questions", "accounts", "payments", "webhooks"} <= ids
+    for route in ROUTES:
+        method, _, path = route.partition(" ")
+        heading = rf"<h3>[A-Z ]*\b{method.upper()}\b[A-Z ]* <code>/api/{re.escape(path)}</code>"
+        assert re.search(heading, text), route
 
 
 async def test_other_paths_below_api_are_the_authors() -> None:

@@ -10,7 +10,7 @@ from tests.support.asking_env import AskingEnv
 from webapp.identity.api_keys import KeyScope
 
 RUN = {"user": "ann", "run": "order 8"}
-STEP = {**RUN, "name": "book", "by": "a-process"}
+STEP: dict[str, Any] = {**RUN, "name": "book", "by": "a-process"}
 
 
 async def send(program: Program, path: str, body: dict[str, Any]) -> httpx.Response:

@@ -14,12 +14,12 @@ from webapp.settings.settings import read_settings
 pytestmark = pytest.mark.usefixtures("home")
 
 
-def given(home: Path, *tools: str) -> None:
+def given(home: Path, *tools: str, by: str = "alice") -> None:
     """What a person has approved in the store of that home."""
 
     async def give() -> None:
         async with connect(read_settings({"HOME": str(home)})) as service:
-            owner = service.elicitations.owners.tag(issuer="tests", subject="alice")
+            owner = service.elicitations.owners.tag(issuer="tests", subject=by)
             now = utc_now()
             for tool in tools:
                 approval = Approval(
@@ -59,6 +59,22 @@ def test_they_are_listed_revoked_and_cleared(
     assert left == {"delete", "wipe", "burn"} - {revoked}
     assert said(capsys, "clear") == ["2 are revoked: the next calls ask again."]
     assert said(capsys, "list") == ["Nothing is approved."]
+
+
+def test_one_persons_are_listed_and_cleared_by_themselves(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # parity: T7
+    given(home, "delete", "wipe")
+    given(home, "burn", by="bob")
+    (line,) = said(capsys, "list", "--owner", "tests#bob")
+    bobs = line.split("\t")
+    assert bobs[1] == "burn"
+    assert said(capsys, "clear", "--owner", "tests#alice") == [
+        "2 are revoked: the next calls ask again."
+    ]
+    assert said(capsys, "clear", "--owner", "tests#alice") == ["Nothing is approved."]
+    assert [line.split("\t")[1] for line in said(capsys, "list", "--owner", bobs[4])] == ["burn"]
 
 
 @pytest.mark.parametrize("id", ["a" * 24, "-" + "a" * 23, "-" + "a" * 43])

@@ -55,8 +55,8 @@ def asked(home: Path, *questions: dict[str, Any]) -> list[Elicitation]:
     return asyncio.run(ask())
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    assert main(["pending", "list"]) == 0
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    assert main(["pending", "list", *words]) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -79,6 +79,17 @@ def test_what_is_asked_is_listed_the_latest_first(
         )
     ]
     assert first.owner[:6] != second.owner[:6]
+
+
+def test_one_persons_are_listed_by_themselves(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # parity: T6
+    row, _ = asked(home, {"tool": "stir"}, {"tool": "pour", "of": BOB})
+    for whose in (row.owner[:6], "tests#alice"):
+        (line,) = said(capsys, "--owner", whose)
+        assert line.split("\t")[2] == "stir"
+    assert main(["pending", "list", "--owner", "tests#nobody"]) == 1
 
 
 def test_what_was_answered_or_is_over_is_not_listed(

@@ -327,6 +327,7 @@ async def test_two_processes_that_write_the_same_one_agree(here: Service, there:
 
 
 async def test_what_is_waited_for_is_told_by_owner(service: Service) -> None:
+    # parity: T6
     alice, bob = (
         service.elicitations.owners.tag(issuer="tests", subject=subject)
         for subject in ("alice", "bob")
@@ -334,6 +335,9 @@ async def test_what_is_waited_for_is_told_by_owner(service: Service) -> None:
     async with at_the_gate(service) as (_, asked):
         assert [one.id for one in await service.elicitations.open_of(alice)] == [asked.id]
         assert not await service.elicitations.open_of(bob)
+        async with at_the_gate(service, subject="bob") as (_, his):
+            assert {one.id for one in await service.elicitations.open_of()} == {asked.id, his.id}
+            await service.kinds.gates.complete(his, {}, OnPage())
         await service.kinds.gates.complete(asked, {}, OnPage())
     assert not await service.elicitations.open_of(alice)
 

@@ -143,15 +143,9 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         is_paid = await self.is_first_money_there(topic)
         service = self.shop.service
         presenter = Holding()
-        call = Call(
-            elicitations=service.elicitations,
-            links=service.links,
-            completing=service.completing,
-            kinds=service.kinds,
-            outbound=service.outbound,
-            landed=service.bodies.landed,
-            caller=service.identity.caller(None, subject=None, client="c"),
-            tool=ToolCall(server="shop", tool="report", client="c", arguments=json.dumps(topic)),
+        call = service.call(
+            service.identity.caller(None, subject=None, client="c"),
+            ToolCall(server="shop", tool="report", client="c", arguments=json.dumps(topic)),
             presenter=presenter,
         )
         waiters, waiting = service.elicitations.waiters, len(service.elicitations.waiters)

@@ -1,26 +1,28 @@
 """Each owner's chain: every change is told of in the write that makes it, whoever else writes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from flows.elicitation import states
 from flows.elicitation.proof import TrustedCode
 from flows.elicitation.states import Elicitation, Lease, Status
-from tests.support.chains import audited, told_of
+from tests.support.chains import audited, faults_of, put, told_of
 from tests.support.clock import Clock
 from tests.support.service_env import asked, process, question_in_store
 from tests.support.shared_stores import STORES
+from webapp.cli.audit import export_chain
 from webapp.elicitations.complete import complete_elicitation
-from webapp.records.chain import AUDIT, HEAD
+from webapp.records.chain import AUDIT, HEAD, block_of
 from webapp.service import Service
 from webapp.settings.quotas import PolicySettings
-from webapp.stores import Conflict, Store, open_store
+from webapp.stores import Conflict, Record, Store, open_store
 from webapp.stores.memory import MemoryStore
 
 AT_ONCE = 100
@@ -109,7 +111,95 @@ async def test_the_chain_is_erased_when_its_time_is_over() -> None:
     async with process(store, clock, policies=kept) as service:
         await asked(service)
         (block,) = await store.list(AUDIT)
-        assert block.erase_at == clock() + timedelta(days=30)
+        assert block.erase_at is not None
+        # To the end of that day, so that most writes leave the time as it is.
+        assert timedelta(days=30) <= block.erase_at - clock() < timedelta(days=31)
+        clock.tick(days=31)
+        await store.erase(before=clock())
+        assert list(await store.list(AUDIT)) == []
+        await asked(service, join="after its time")
+        assert await faults_of(service) == []
+
+
+async def rubbish(service: Service, newest: Record) -> None:
+    await put(service.elicitations.store, replace(newest, sealed=b"\xc1" + newest.sealed[1:]))
+
+
+async def another_bit(service: Service, newest: Record) -> None:
+    sealed = bytearray(newest.sealed)
+    sealed[newest.sealed.index(block_of(newest).entries[-1].sealed) + 40] ^= 1
+    await put(service.elicitations.store, replace(newest, sealed=bytes(sealed)))
+
+
+async def a_count_past_all_bounds(service: Service, newest: Record) -> None:
+    block = block_of(newest)
+    far = replace(block, before=replace(block.before, count=10**12 - 1))
+    await put(service.elicitations.store, replace(newest, sealed=msgspec.msgpack.encode(far)))
+
+
+async def another_block_as_the_newest(service: Service, newest: Record) -> None:
+    store = service.elicitations.store
+    former = (await store.list(AUDIT, owner=newest.owner))[-2]
+    await put(
+        store,
+        replace(newest, key=None, status="full"),
+        replace(former, key=HEAD, status=HEAD),
+    )
+
+
+@pytest.mark.parametrize(
+    "harm", [rubbish, another_bit, a_count_past_all_bounds, another_block_as_the_newest]
+)
+async def test_a_damaged_newest_block_stops_no_question_and_is_never_made_whole(
+    here: Service,
+    harm: Callable[[Service, Record], Awaitable[None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    questions = [await asked(here, join=str(number)) for number in range(20)]
+    owner = questions[0].owner
+    head = await here.heads.make()
+    newest = await here.elicitations.store.find(owner, AUDIT, HEAD)
+    assert newest is not None
+    await harm(here, newest)
+    store = here.elicitations.store
+    async with audited(store.sibling(), Clock()) as again:  # type: ignore[attr-defined]
+        for number in range(20):  # more than one block
+            await asked(again, join=f"after {number}")
+        found = await store.find(owner, AUDIT, HEAD)
+        assert found is not None
+        rows = (await export_chain(again, "tests#alice")).rows
+        mended = [row.why for row in rows if row.what == "mended"]
+        assert mended == ["its newest block was damaged"]
+        assert [row.what for row in rows[-20:]] == ["asked"] * 20
+        assert await faults_of(again)
+        assert await faults_of(again, head)
+        assert [record.message for record in caplog.records].count("audit.mended") == 1
+
+
+async def test_a_block_of_long_words_stays_far_below_what_a_store_takes(here: Service) -> None:
+    words = "\N{PILE OF POO}" * 300
+    fresh = [question_in_store(here, join=str(number)) for number in range(100)]
+    long = [
+        replace(each, asked=replace(each.asked, server=words, tool=words, client=words))
+        for each in fresh
+    ]
+    await asyncio.gather(*map(here.elicitations.write, long))
+    blocks = await here.elicitations.store.list(AUDIT)
+    assert sum(len(block_of(each).entries) for each in blocks) == 100
+    assert max(len(each.sealed) for each in blocks) < 40_000
+    assert await faults_of(here) == []
+
+
+async def test_whoever_gives_up_a_write_leaves_the_chain_to_the_others(here: Service) -> None:
+    await asked(here, join="1")
+    fresh = [question_in_store(here, join=name) for name in ("given up", "2", "3")]
+    first, *others = [asyncio.create_task(here.elicitations.write(each)) for each in fresh]
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(*others)
+    told = await told_of(here, fresh[0].owner)
+    assert fresh[1].owner + told[-2].about == fresh[1].id
+    assert await faults_of(here) == []
 
 
 @pytest.mark.parametrize("kind", ["memory", *STORES])
@@ -143,3 +233,4 @@ async def test_a_hundred_settles_of_one_owner_by_two_processes_are_all_told_of(
         declined = {owner + each.about for each in told if each.what == "declined"}
         assert declined == {each.id for each in questions}
         assert len(told) == 2 * AT_ONCE
+        assert await faults_of(services[1]) == []

@@ -9,20 +9,19 @@ import pytest
 from msgspec.structs import replace
 
 from flows.elicitation.states import Status
-from tests.support.chains import audited
+from tests.support.chains import audited, faults_of, put
 from tests.support.clock import Clock
 from tests.support.service_env import RING, asked
 from webapp.cli.audit import export_chain, make_head, verify_chains
 from webapp.cli.operator import OWNER_CHARACTERS
 from webapp.command import CommandRefused
 from webapp.records.chain import AUDIT, HEAD, block_of
-from webapp.records.heads import BadHead, HeadDocument, OwnersHead
+from webapp.records.heads import BadHead
 from webapp.records.owners import DATA_KEY
 from webapp.records.verification import verify
 from webapp.service import Service
-from webapp.stores import Record, Store
+from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
-from webapp.stores.store import RECORDS_AT_MOST
 
 QUESTIONS, PEOPLE = 1000, 4
 PER_BLOCK = 16
@@ -53,14 +52,6 @@ async def here(thousand: list[Record]) -> AsyncIterator[Service]:
 async def blocks_of(service: Service) -> list[Record]:
     owner = service.elicitations.owners.tag(issuer="tests", subject="p1")
     return list(await service.elicitations.store.list(AUDIT, owner=owner, limit=1000))
-
-
-async def put(store: Store, *records: Record) -> None:
-    """As whoever can write to the store does, past every rule."""
-    await store.fence("being changed")
-    for start in range(0, len(records), RECORDS_AT_MOST):
-        await store.load(*records[start : start + RECORDS_AT_MOST], behind="being changed")
-    await store.fence(None)
 
 
 async def remove(service: Service, *records: Record) -> None:
@@ -123,13 +114,6 @@ async def take_the_last_hundred_away_and_hide_it(service: Service) -> None:
 
 async def take_a_whole_owner_away(service: Service) -> None:
     await remove(service, *await blocks_of(service))
-
-
-async def faults_of(service: Service, document: HeadDocument | None = None) -> list[str]:
-    chains: tuple[OwnersHead, ...] = () if document is None else document.chains
-    against = {each.owner: each for each in chains}
-    verified = await verify(service.elicitations.owners, now=service.clock(), against=against)
-    return [each.says for each in verified.faults]
 
 
 async def test_a_thousand_questions_are_whole(here: Service) -> None:

@@ -20,6 +20,7 @@ from tests.support.programs import client_of
 from webapp.demo.client import text_of
 from webapp.demo.walker import walk
 
+READER = "metrics-that-nobody-else-reads-here"
 TOOLS = """
 import os
 
@@ -112,7 +113,19 @@ async def test_every_kind_goes_through_whichever_worker_a_request_comes_to(home)
     assert (end.status, end.err) == (0, "")
 
 
-async def test_a_worker_that_dies_is_replaced_and_the_same_call_goes_on(home):
+async def all_are_counted_as_one(server: Server) -> None:
+    tries = 12
+    for _ in range(tries):  # each by a connection of its own, which either may accept
+        async with httpx.AsyncClient() as provider:
+            await provider.post(f"{server.url}/webhooks/stripe", content=b"{}")
+    for _ in range(4):
+        async with httpx.AsyncClient(headers={"authorization": f"Bearer {READER}"}) as reader:
+            page = (await reader.get(f"{server.url}/metrics")).text
+        counts = re.findall(r"^elicit_webhooks_total{.*} (\d+)", page, re.MULTILINE)
+        assert sum(map(int, counts)) == tries, page
+
+
+async def test_workers_are_counted_as_one_and_when_they_die_the_same_call_goes_on(home):
     links = asyncio.Queue[str]()
 
     async def show(_: object, params: Any) -> ElicitResult:
@@ -123,8 +136,10 @@ async def test_a_worker_that_dies_is_replaced_and_the_same_call_goes_on(home):
     def client_at(url: str) -> Client:
         return Client(f"{url}/mcp", mode="legacy", elicitation_callback=cast("Any", show))
 
-    async with serving("tools:mcp", "--workers", "2", home=home) as server:
+    command = ("tools:mcp", "--workers", "2", "--sandbox")
+    async with serving(*command, home=home, extra={"ELICIT_METRICS": READER}) as server:
         before = await pids_of(server, are=are_two)
+        await all_are_counted_as_one(server)
         with suppress(MCPError, httpx.HTTPError, ExceptionGroup):
             async with client_at(server.url) as client, asyncio.timeout(300):
                 call = asyncio.create_task(client.call_tool("keep", {}))
@@ -142,9 +157,15 @@ async def test_a_worker_that_dies_is_replaced_and_the_same_call_goes_on(home):
         assert error_of(server.process).count("was killed by signal 9; another takes its") == 2
 
 
-async def test_they_are_started_anew_one_by_one_and_answer_all_the_while(home):
+async def test_new_code_that_starts_replaces_the_workers_one_by_one_and_broken_code_does_not(home):
     async with serving("tools:mcp", "--workers", "2", home=home) as server:
         before = await pids_of(server, are=are_two)
+        (home / "tools.py").write_text("def broken(:")
+        server.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(300):
+            while "those that serve stay" not in error_of(server.process):
+                assert await pids_of(server, are=are_two) == before
+        assert await pids_of(server, are=are_two) == before
         (home / "tools.py").write_text(TOOLS.replace("kept", "new code kept"))
         server.process.send_signal(signal.SIGHUP)
         said = asyncio.create_task(said_until("all workers are new", server.process))
@@ -159,17 +180,6 @@ async def test_they_are_started_anew_one_by_one_and_answer_all_the_while(home):
         assert not before & await pids_of(server, are=are_two)
         async with client_of(server.url, "legacy") as (client, _):
             assert text_of(await client.call_tool("keep", {})) == "new code kept 4 letters"
-
-
-async def test_new_code_that_does_not_start_leaves_the_old_workers_at_it(home):
-    async with serving("tools:mcp", "--workers", "2", home=home) as server:
-        before = await pids_of(server, are=are_two)
-        (home / "tools.py").write_text("def broken(:")
-        server.process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(300):
-            while "those that serve stay" not in error_of(server.process):
-                assert await pids_of(server, are=are_two) == before
-        assert await pids_of(server, are=are_two) == before
 
 
 async def test_a_worker_that_dies_at_once_again_and_again_ends_the_server(home):
@@ -205,21 +215,3 @@ async def test_what_is_wrong_from_the_start_is_said_once(home):
     assert end.err.startswith("elicit: ELICIT_STORE: with --workers what one process keeps in")
     end = await called("serve", "--workers", "2", "--reload", "--port", "0", home=home)
     assert end.err == "elicit: --reload serves with one process: leave --workers out.\n"
-
-
-async def test_all_workers_are_counted_as_one(home: Path) -> None:
-    token = "metrics-that-nobody-else-reads-here"
-    tries = 12
-    async with serving(
-        *("tools:mcp", "--workers", "2", "--sandbox"),
-        home=home,
-        extra={"ELICIT_METRICS": token},
-    ) as server:
-        for _ in range(tries):  # each by a connection of its own, which either may accept
-            async with httpx.AsyncClient() as provider:
-                await provider.post(f"{server.url}/webhooks/stripe", content=b"{}")
-        for _ in range(4):
-            async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}) as reader:
-                page = (await reader.get(f"{server.url}/metrics")).text
-            counts = re.findall(r"^elicit_webhooks_total{.*} (\d+)", page, re.MULTILINE)
-            assert sum(map(int, counts)) == tries, page

@@ -20,8 +20,10 @@ from webapp.mcp.forms import may_be_asked
 from webapp.mcp.presenters.chain import Chain
 from webapp.mcp.presenters.hold import Hold
 from webapp.mcp.presenters.hold_form import HoldForm
+from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.presenters.link import LinkInResult
 from webapp.mcp.presenters.retry import Retry
+from webapp.mcp.results import Result
 from webapp.mcp.tools import ServedTool
 from webapp.service import Service
 
@@ -37,22 +39,19 @@ def presenter_of(
     has_result_tool: bool,
     dismissed: str | None,
     asks: ClientAsks,
+    task_id: str | None = None,
 ) -> Presenter:
-    """`dismissed` is a question that the model no longer waits for."""
+    """`dismissed` is a question that the model no longer waits for.
+
+    `task_id` is of the task whose result this leg is to bring, however long it takes.
+    """
     limits, user_codes, modes = service.limits, service.user_codes, declared.modes
-    # A client is a program, too.
-    in_form = partial(may_be_asked, with_gates=not service.identity.pairs_for_yes(caller.owner))
+    in_form = _in_form(service, caller)
     ticks = service.elicitations.ticks
     held_until = Deadline(limits.call, ticks=ticks)
     shows = declared.shows(by_code=caller.by_code)
     is_error = tool is not None and tool.has_output_schema
-    client = AskedClient(
-        service.clients,
-        caller=caller,
-        name=declared.name,
-        release=declared.release,
-        has_page=partial(_has_page, service=service, caller=caller),
-    )
+    client = _client(declared, caller=caller, service=service)
     in_result = LinkInResult(
         client=client,
         protocol_version=context.protocol_version,
@@ -65,7 +64,7 @@ def presenter_of(
         dismissed=dismissed,
     )
     if not declared.is_modern:
-        is_patient = service.clients.is_patient(caller, name=declared.name)
+        is_patient = task_id is not None or service.clients.is_patient(caller, name=declared.name)
         links: Presenter = in_result
         if shows:
             links = Hold(
@@ -76,6 +75,7 @@ def presenter_of(
                 asks=asks,
                 held_until=None if is_patient else held_until,
                 is_error=is_error,
+                task_id=task_id,
                 unread_until=held_until,
                 progress=limits.progress,
                 user_codes=user_codes,
@@ -89,6 +89,7 @@ def presenter_of(
                 asks=asks,
                 held_until=None if is_patient else held_until,
                 is_error=is_error,
+                task_id=task_id,
             )
             return ByKind(forms=forms, links=links, in_form=in_form)
         return links
@@ -108,6 +109,24 @@ def presenter_of(
         in_form=in_form,
     )
     return retry if shows else ByKind(forms=retry, links=in_result, in_form=in_form)
+
+
+def in_task_of(
+    declared: Declared,
+    *,
+    caller: Caller,
+    service: Service,
+    created: Callable[[Leg], Result],
+    otherwise: Presenter | None = None,
+) -> InTask:
+    """The presenter of a leg that nobody waits for."""
+    return InTask(
+        modes=declared.modes,
+        client=_client(declared, caller=caller, service=service),
+        in_form=_in_form(service, caller),
+        created=created,
+        otherwise=otherwise,
+    )
 
 
 class ByKind:
@@ -145,6 +164,21 @@ class ByKind:
 
     def _of(self, kind: str) -> Presenter:
         return self._forms if self._in_form(kind) else self._links
+
+
+def _client(declared: Declared, *, caller: Caller, service: Service) -> AskedClient:
+    return AskedClient(
+        service.clients,
+        caller=caller,
+        name=declared.name,
+        release=declared.release,
+        has_page=partial(_has_page, service=service, caller=caller),
+    )
+
+
+def _in_form(service: Service, caller: Caller) -> Callable[[str], bool]:
+    # A client is a program, too.
+    return partial(may_be_asked, with_gates=not service.identity.pairs_for_yes(caller.owner))
 
 
 def _has_page(kind: str, *, service: Service, caller: Caller) -> bool:

@@ -46,6 +46,7 @@ class Hold(OnStream):
         asks: ClientAsks,
         held_until: Deadline | None,
         is_error: bool,
+        task_id: str | None,
         unread_until: Deadline,
         progress: timedelta,
         user_codes: UserCodes,
@@ -59,6 +60,7 @@ class Hold(OnStream):
             asks=asks,
             held_until=held_until,
             is_error=is_error,
+            task_id=task_id,
         )
         self._user_codes = user_codes
         self._progress = progress

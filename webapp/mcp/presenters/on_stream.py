@@ -13,13 +13,18 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import anyio
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
-from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLParams
+from mcp_types import (
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitRequestURLParams,
+    RequestParamsMeta,
+)
 from pydantic import BaseModel, field_validator
 
 from flows.elicitation.states import Elicitation, Json
@@ -30,7 +35,7 @@ from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.mcp.asks import Asking, ClientAnswer, ClientAsks
 from webapp.mcp.presenters.link import LinkInResult, pending_result
-from webapp.mcp.results import Result, busy_text, text_result
+from webapp.mcp.results import Result, busy_text, related_task, text_result
 
 ACTIONS = ("accept", "decline", "cancel")
 _log = logging.getLogger(__name__)
@@ -66,6 +71,7 @@ class OnStream:
         asks: ClientAsks,
         held_until: Deadline | None,
         is_error: bool,
+        task_id: str | None,
     ) -> None:
         """`held_until` is None for a client that waits as long as it takes."""
         self._context = context
@@ -75,6 +81,7 @@ class OnStream:
         self._asks = asks
         self._held_until = held_until
         self._is_error = is_error
+        self._task_id = task_id
 
     def can(self, mode: str) -> bool:
         return mode in self._modes
@@ -98,6 +105,9 @@ class OnStream:
     async def _send(
         self, call: Leg, params: ElicitRequestFormParams | ElicitRequestURLParams
     ) -> ClientAnswer:
+        if self._task_id is not None:
+            about_task = cast("RequestParamsMeta", related_task(self._task_id))
+            params = params.model_copy(update={"meta": about_task})
         request: Any = _AnsweredByAnything(ElicitRequest(params=params))
         about = ServerMessageMetadata(related_request_id=self._context.request_id)
         ticks = call.elicitations.ticks
@@ -123,8 +133,10 @@ class OnStream:
     async def _silence(self, call: Leg, asked: Elicitation) -> Deadline | None:
         """Until when the client may say nothing; None for one that was seen to let people answer.
 
-        It ends with the link, so there has to be a page.
+        It ends with the link, so there has to be a page, and a model to which the result goes.
         """
+        if self._task_id is not None:
+            return None
         if not self._client.has_page(asked.kind) or await self._client.has_answered(self.mode):
             return None
         return Deadline(self._client.silence, ticks=call.elicitations.ticks)

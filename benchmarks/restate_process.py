@@ -1,0 +1,28 @@
+"""What Restate calls: a handler that waits for an awakeable, and returns what it was resolved with.
+
+`python -m benchmarks.restate_process PORT` serves it until it is ended.
+"""
+
+import asyncio
+import sys
+from importlib import import_module
+from typing import Any
+
+
+async def main(port: str) -> None:
+    restate: Any = import_module("restate")
+    asker = restate.Service("asker")
+
+    async def ask(context: Any, question: dict[str, str]) -> Any:
+        del question  # it stands in the journal, as ours in the store
+        _, answer = context.awakeable()
+        return await answer
+
+    asker.handler()(ask)
+    config = import_module("hypercorn.config").Config()
+    config.bind, config.loglevel = [f"127.0.0.1:{port}"], "ERROR"
+    await import_module("hypercorn.asyncio").serve(restate.app([asker]), config)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

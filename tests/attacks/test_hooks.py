@@ -1,0 +1,67 @@
+"""Plugins that are none, that fail, and that would be more than a guest."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import called
+from webapp.elicitations.plugins import plugin_named
+
+HEAD = "from flows.hooks import after, around, before, replace\n"
+CLASS = """
+class Audit:
+    @after("settle")
+    def note(self, question): ...
+"""
+NONE: dict[str, tuple[str, str]] = {
+    "a module that is missing": ("", "There is no module 'nowhere'"),
+    "a module that wants another": ("import no_such_thing", "imports 'no_such_thing'"),
+    "a module that raises": ("1 / 0", "could not be imported: ZeroDivisionError"),
+    "an attribute that is missing": ("", "has no 'audit'"),
+    "a class": (f"{CLASS}\naudit = Audit", "is a class: a plugin is an object, so write Audit()"),
+    "an object without hooks": ("audit = object()", "has no hooks: mark its methods"),
+    "a misspelt stage": (CLASS.replace("settle", "setle"), "perhaps 'settle' is meant"),
+    "a guard replaced": (CLASS.replace('after("settle")', 'replace("verify")'), "is a guard"),
+    "a write surrounded": (CLASS.replace('after("settle")', 'around("start")'), "start writes"),
+}
+
+
+@pytest.mark.parametrize("case", NONE)
+async def test_what_is_no_plugin_stops_the_start_with_what_to_write(
+    tmp_path: Path, case: str
+) -> None:
+    text, says = NONE[case]
+    (tmp_path / "my_rules.py").write_text(HEAD + text)
+    name = "nowhere:audit" if "missing" in case and "module" in case else "my_rules:audit"
+    ended = await called("serve", "--port", "0", "--plugin", name, home=tmp_path)
+    assert (ended.status, ended.out) == (1, "")
+    assert f"elicit: The plugin {name}" in ended.err
+    assert says in ended.err
+    assert "Traceback" not in ended.err
+
+
+async def test_a_command_does_not_settle_past_the_plugins_of_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "my_rules.py").write_text(f"{HEAD}{CLASS}")
+    broken = {"ELICIT_PLUGINS": "my_rules:audit"}
+    assert (await called("pending", "list", home=tmp_path, extra=broken)).status == 1
+
+
+@pytest.mark.parametrize("name", ["my_rules", "my_rules.py:audit", "./my_rules:audit", ":audit"])
+async def test_a_path_is_no_plugin(tmp_path: Path, name: str) -> None:
+    by_option = await called("serve", "--port", "0", "--plugin", name, home=tmp_path)
+    by_setting = await called("serve", "--port", "0", home=tmp_path, extra={"ELICIT_PLUGINS": name})
+    for ended in (by_option, by_setting):
+        assert (ended.status, "as in my_rules:audit" in ended.err) == (2, True)
+    assert "ELICIT_PLUGINS" in by_setting.err
+
+
+def test_a_plugin_is_found_behind_what_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "hooks.py").write_text("audit = 1 / 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    with pytest.raises(TypeError, match="has no 'audit'"):
+        plugin_named("flows.hooks:audit")

@@ -1,0 +1,220 @@
+"""What a plugin declares: where, when, in which order; and what is no plugin."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from flows import hooks
+from flows.hooks import (
+    STAGES,
+    BadPlugin,
+    CallOn,
+    GivenAnswer,
+    HookMisused,
+    ProposedQuestion,
+    SettledQuestion,
+    after,
+    around,
+    before,
+    hooks_of,
+    must_say_no_more,
+)
+from flows.schema.schema import schema_of
+from tests.support.samples import PAGES
+
+
+def test_the_table_of_the_documentation_is_that_of_the_code() -> None:
+    rows = [line for line in PAGES["docs/hooks.md"].splitlines() if line.startswith("| `")]
+    assert rows == [
+        f"| `{stage.name}`{' (guard)' if stage.is_guard else ''} | {stage.does} "
+        f"| {', '.join(f'`{moment}`' for moment in stage.moments)} "
+        f"| `{stage.value.__name__}`"
+        f"{f', after it `{stage.after.__name__}`' if stage.after is not stage.value else ''} "
+        f"| {', '.join(stage.leaves_open)} |".replace("|  |", "| |")
+        for stage in STAGES.values()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("moment", "stage"),
+    [
+        (moment, stage.name)
+        for stage in STAGES.values()
+        for moment in ("around", "replace")
+        if moment not in stage.moments
+    ],
+)
+def test_nothing_replaces_a_guard_or_stands_around_a_write(moment: str, stage: str) -> None:
+    with pytest.raises(BadPlugin, match="write before or"):
+        getattr(hooks, moment)(stage)
+
+
+def test_only_the_words_are_replaced() -> None:
+    replaced = [stage.name for stage in STAGES.values() if "replace" in stage.moments]
+    assert replaced == ["describe"]
+    assert not any(stage.leaves_open for stage in STAGES.values() if stage.is_guard)
+
+
+@pytest.mark.parametrize(
+    ("stage", "says"),
+    [
+        ("verfy", "perhaps 'verify' is meant"),
+        ("x", "there are describe, admit"),
+        (lambda: None, "has no stage"),
+    ],
+)
+def test_a_stage_that_there_is_not_is_named(stage: Any, says: str) -> None:
+    with pytest.raises(BadPlugin, match=says):
+        before(stage)
+
+
+def test_what_could_not_work_is_told_where_it_is_declared() -> None:
+    def plain(self: object, question: object, call_on: object) -> None:
+        raise AssertionError
+
+    async def slow(question: object) -> bool:
+        raise AssertionError
+
+    untyped: Any = around("describe")
+    with pytest.raises(BadPlugin, match="write async def"):
+        untyped(plain)
+    with pytest.raises(BadPlugin, match="write a plain function"):
+        before("describe", when=slow)  # type: ignore[call-overload]
+
+
+class Base:
+    @before("describe")
+    def first(self, question: ProposedQuestion) -> None: ...
+
+    @before("describe")
+    def second(self, question: ProposedQuestion) -> None: ...
+
+
+class Derived(Base):
+    def second(self, question: ProposedQuestion) -> None: ...
+
+    @after("describe")
+    @before("describe")
+    def third(self, question: ProposedQuestion) -> None: ...
+
+    @around("admit")
+    async def fourth(
+        self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]
+    ) -> None: ...
+
+    @property
+    def never_read(self) -> object:
+        raise AssertionError
+
+
+def test_hooks_stand_in_the_order_in_which_they_are_written() -> None:
+    found = [(hook.moment, hook.stage.name, hook.method) for hook in hooks_of(Derived())]
+    assert found == [
+        ("before", "describe", "first"),
+        ("after", "describe", "third"),
+        ("before", "describe", "third"),
+        ("around", "admit", "fourth"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "says"),
+    [(Base, r"write Base\(\)"), (object(), "has no hooks"), (None, "has no hooks")],
+)
+def test_what_is_no_plugin_is_told_what_to_write(plugin: object, says: str) -> None:
+    with pytest.raises(BadPlugin, match=says):
+        hooks_of(plugin)
+
+
+ORDER = schema_of(
+    {
+        "type": "object",
+        "properties": {
+            "note": {"type": "string"},
+            "mail": {"type": "string", "format": "email"},
+            "count": {"type": "integer"},
+            "is_urgent": {"type": "boolean"},
+            "size": {"type": "string", "enum": ["small", "large"]},
+            "extras": {"type": "array", "items": {"enum": ["salt", "oil"]}},
+        },
+    }
+)
+TYPED: dict[str, Any] = {
+    "note": "Pay with 4111, please",
+    "mail": "ann@example.com",
+    "count": 1,
+    "is_urgent": False,
+    "size": "large",
+    "extras": ["salt", "oil"],
+}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"note": "Pay with ****, please"},
+        {"note": "Pay, please"},
+        {"note": ""},
+        {"extras": ["oil"]},
+        {"extras": []},
+        {},
+    ],
+)
+def test_an_answer_may_say_less(changed: dict[str, Any]) -> None:
+    must_say_no_more(ORDER, TYPED, {**TYPED, **changed})
+    must_say_no_more(ORDER, TYPED, changed)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"note": "Pay with 4112, please"},
+        {"note": "Pay with 4111, please!"},
+        {"note": "please"[::-1]},
+        {"note": None},
+        {"mail": "ann@example.co"},
+        {"count": 0},
+        {"count": True},
+        {"is_urgent": True},
+        {"is_urgent": 0},
+        {"size": "small"},
+        {"extras": ["pepper"]},
+        {"extras": ["salt", "salt", "salt"]},
+    ],
+)
+def test_nobody_answers_for_the_person(changed: dict[str, Any]) -> None:
+    with pytest.raises(HookMisused, match=f"changes {next(iter(changed))}"):
+        must_say_no_more(ORDER, TYPED, {**TYPED, **changed})
+
+
+def test_a_field_that_was_left_out_stays_out() -> None:
+    with pytest.raises(HookMisused, match="changes note"):
+        must_say_no_more(ORDER, {"count": 1}, {"count": 1, "note": ""})
+
+
+def test_what_was_said_stands_in_no_traceback() -> None:
+    about: dict[str, Any] = {
+        **dict.fromkeys(("server", "tool", "client", "client_id", "owner"), "x"),
+        "kind": "form",
+        "is_for_user": False,
+        "id": "e1",
+        "message": "Your address?",
+        "arguments": {"to": "Elm Street"},
+    }
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    given = GivenAnswer(**about, by="OnPage", content={"street": "Elm Street"})
+    settled = SettledQuestion(
+        **about,
+        asked_at=now,
+        settled_at=now,
+        status="accepted",
+        is_late=False,
+        by="OnPage",
+        content={"street": "Elm Street"},
+    )
+    proposed = {name: value for name, value in about.items() if name != "id"}
+    asked = ProposedQuestion(**proposed, timeout=timedelta(minutes=5))
+    for each in (given, settled, asked):
+        assert "Elm Street" not in repr(each)
+        assert "address" not in repr(each)

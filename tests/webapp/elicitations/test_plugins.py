@@ -1,0 +1,735 @@
+"""Where hooks run, in which order, what they may change, and what no hook gets past."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace as changed
+
+from flows import Money, elicit
+from flows.elicitation.proof import OnPage
+from flows.elicitation.states import Asked, Elicitation, Json, Status
+from flows.elicitation.tool_call import ToolCall
+from flows.errors import InvalidAnswer, TooManyPending
+from flows.hooks import (
+    STAGES,
+    BadPlugin,
+    CallOn,
+    GivenAnswer,
+    HookFacts,
+    HookRefused,
+    HookStage,
+    ProposedQuestion,
+    SettledQuestion,
+    StartedQuestion,
+    after,
+    around,
+    before,
+)
+from flows.hooks import replace as in_place_of
+from flows.question import Question
+from flows.schema.schema import schema_of
+from webapp.deadline import NOON
+from webapp.elicitations.plugins import NOT_ASKED, NOT_TAKEN, TOLD_AT_ONCE, Plugins
+
+TOOL = ToolCall(server="s", tool="delete", client="c", arguments="{}")
+SCHEMA = schema_of({"type": "object", "properties": {"note": {"type": "string", "minLength": 2}}})
+ASKED = Elicitation(
+    id="e1",
+    owner="ann",
+    kind="form",
+    asked=Asked(server="s", tool="delete", client="c", message="Your address?", digest="d"),
+    join="j",
+    created_at=NOON,
+    expires_at=NOON + timedelta(minutes=5),
+)
+ANSWERED = changed(
+    ASKED,
+    status=Status.ACCEPTED,
+    settled_at=NOON + timedelta(minutes=1),
+    content={"note": "Elm Street"},
+    proof="OnPage",
+)
+AT_ONCE = timedelta()  # what a hook that hangs is given
+
+
+class Guards:
+    """What stands behind all hooks, and how often it was asked."""
+
+    def __init__(self, *, has_room: bool = True) -> None:
+        self.has_room = has_room
+        self.admitted = 0
+        self.verified = list[Json]()
+
+    async def admit(self) -> str:
+        self.admitted += 1
+        if not self.has_room:
+            raise TooManyPending(limit=1)
+        return "room"
+
+    async def verify(self, content: Json) -> None:
+        self.verified.append(content)
+        if content != {} and len(content["note"]) < 2:  # type: ignore[call-overload,index,arg-type]
+            raise InvalidAnswer([("note", "Fill this in.")])
+
+
+def form() -> Question[Any]:
+    return elicit.form(
+        "Your address?", {"type": "object", "properties": {"to": {"type": "string"}}}
+    )
+
+
+async def ask(
+    *plugins: object,
+    question: Question[Any] | None = None,
+    guards: Guards | None = None,
+    patience: timedelta = timedelta(minutes=1),
+) -> Question[Any]:
+    """The question as it comes out. Raises what refuses it."""
+    worded, room = await Plugins(plugins, patience=patience).asking(
+        form() if question is None else question,
+        tool=TOOL,
+        owner="ann",
+        is_for_user=False,
+        admit=(guards or Guards()).admit,
+    )
+    assert room == "room"
+    return worded
+
+
+async def answer(
+    *plugins: object,
+    guards: Guards | None = None,
+    note: str = "Elm Street",
+    patience: timedelta = timedelta(minutes=1),
+) -> Json:
+    """What is left to be written. Raises what refuses it."""
+    return await Plugins(plugins, patience=patience).answering(
+        ASKED, {"note": note}, OnPage(), schema=SCHEMA, verify=(guards or Guards()).verify
+    )
+
+
+async def told(*plugins: object, patience: timedelta = timedelta(minutes=1)) -> None:
+    """It was started and settled, and whoever is told of that has been."""
+    ours = Plugins(plugins, patience=patience)
+    await ours.started(ASKED)
+    ours.settled(ANSWERED)
+    await ours.aclose()
+
+
+def traced(name: str, seen: list[str]) -> object:
+    """A plugin with a hook at each place there is, which notes that it ran."""
+
+    def note(moment: str, stage: HookStage) -> Any:
+        async def hook(self: object, value: HookFacts, *call_on: Any) -> HookFacts | None:
+            kind = stage.after if moment == "after" else stage.value
+            assert type(value) is kind
+            seen.append(f"{name} {moment} {stage.name}")
+            if moment == "around":
+                value = await call_on[0]()
+                seen.append(f"{name} back from {stage.name}")
+            return value if moment == "replace" else None
+
+        return hook
+
+    declare: dict[str, Any] = {"before": before, "after": after, "around": around}
+    hooks = {
+        f"{moment}_{stage.name}": declare[moment](stage.name)(note(moment, stage))
+        for stage in STAGES.values()
+        for moment in stage.moments
+        if moment != "replace"
+    }
+    return type("Traced", (), hooks)()
+
+
+def order_of(stage: str, *, writes: bool = False) -> list[str]:
+    """For two plugins."""
+    first, last = (
+        [f"{one} before {stage}" for one in "ab"],
+        [f"{one} after {stage}" for one in "ba"],
+    )
+    if writes:
+        return first + last
+    inwards = [f"{one} around {stage}" for one in "ab"]
+    return first + inwards + [f"{one} back from {stage}" for one in "ba"] + last
+
+
+async def test_each_stage_runs_in_its_order() -> None:
+    # parity: F9
+    seen = list[str]()
+    plugins = [traced("a", seen), traced("b", seen)]
+    _ = await ask(*plugins)
+    assert seen == [
+        *order_of("describe"),
+        *order_of("admit"),
+        *order_of("start", writes=True)[:2],
+    ]
+    seen.clear()
+    await answer(*plugins)
+    assert seen == [
+        *order_of("verify"),
+        *order_of("shorten"),
+        *order_of("settle", writes=True)[:2],
+    ]
+    seen.clear()
+    await told(*plugins)
+    assert seen == [
+        *order_of("start", writes=True)[2:],
+        *order_of("settle", writes=True)[2:],
+    ]
+
+
+async def test_a_plugin_knows_what_is_asked_and_of_whom() -> None:
+    seen = list[HookFacts]()
+
+    class Looking:
+        @before("admit")
+        def look(self, question: ProposedQuestion) -> None:
+            seen.append(question)
+
+        @after("settle")
+        def look_back(self, question: SettledQuestion) -> None:
+            seen.append(question)
+
+    plugin = Looking()
+    _ = await ask(plugin, question=elicit.payment(Money("9.00", "EUR"), "A report"))
+    _ = await ask(plugin, question=elicit.confirm("Delete it?", arguments={"count": 5}))
+    await told(plugin)
+    payment, confirm, settled = seen
+    assert isinstance(payment, ProposedQuestion)
+    assert (payment.kind, payment.tool, payment.owner) == ("payment", "delete", "ann")
+    assert payment.price == Money("9.00", "EUR")
+    assert confirm.arguments == {"count": 5}
+    assert isinstance(settled, SettledQuestion)
+    assert (settled.id, settled.status, settled.by) == ("e1", "accepted", "OnPage")
+    assert settled.content == {"note": "Elm Street"}
+    assert settled.settled_at - settled.asked_at == timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("kind", ["url", "oauth", "payment", "secret"])
+async def test_what_is_no_forms_answer_is_told_without_it(kind: str) -> None:
+    seen = list[SettledQuestion]()
+
+    class Looking:
+        @after("settle")
+        def look(self, question: SettledQuestion) -> None:
+            seen.append(question)
+
+    plugins = Plugins([Looking()])
+    plugins.settled(changed(ANSWERED, kind=kind, content={"token": "secret-of-ann"}))
+    await plugins.aclose()
+    assert (seen[0].kind, seen[0].status, seen[0].content) == (kind, "accepted", None)
+
+
+async def test_words_and_time_may_be_changed() -> None:
+    class Words:
+        @before("describe")
+        def call_it(self, question: ProposedQuestion) -> ProposedQuestion:
+            return replace(question, message=f"Shop: {question.message}")
+
+        @around("describe")
+        async def hurry(
+            self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]
+        ) -> ProposedQuestion:
+            described = await call_on(replace(question, message=question.message.upper()))
+            return replace(described, timeout=timedelta(minutes=1))
+
+    question = form()
+    worded = await ask(Words(), question=question)
+    assert (worded.message, worded.timeout) == ("SHOP: YOUR ADDRESS?", timedelta(minutes=1))
+    assert worded.request == question.request
+    assert worded.digest == question.digest
+
+
+async def test_one_plugin_may_stand_in_the_authors_place() -> None:
+    class InAuthorsPlace:
+        @in_place_of("describe")
+        async def say(self, question: ProposedQuestion) -> ProposedQuestion:
+            return replace(question, message="Where shall we send it?")
+
+    assert (await ask(InAuthorsPlace())).message == "Where shall we send it?"
+    with pytest.raises(BadPlugin, match="keep one of them"):
+        Plugins([InAuthorsPlace(), InAuthorsPlace()])
+
+
+async def test_an_answer_may_be_shortened_and_is_verified_again() -> None:
+    class Shorter:
+        @before("shorten")
+        def leave_out(self, answer: GivenAnswer) -> GivenAnswer:
+            return replace(answer, content={"note": answer.content["note"][:3]})  # type: ignore[index]
+
+    guards = Guards()
+    assert await answer(Shorter(), guards=guards) == {"note": "Elm"}
+    assert guards.verified == [{"note": "Elm Street"}, {"note": "Elm"}]
+
+
+async def test_what_is_too_short_now_goes_back_to_the_person() -> None:
+    class TooShort:
+        @around("shorten")
+        async def leave_out(self, answer: GivenAnswer, call_on: CallOn[GivenAnswer]) -> GivenAnswer:
+            return replace(await call_on(), content={"note": ""})
+
+    with pytest.raises(InvalidAnswer, match="Fill this in"):
+        await answer(TooShort())
+
+
+async def test_a_filter_lets_a_hook_out() -> None:
+    seen = list[str]()
+
+    class Sometimes:
+        @before("describe", when=lambda question: question.kind == "payment")
+        def for_payments(self, question: ProposedQuestion) -> None:
+            seen.append("payment")
+
+        @around("admit", when=lambda question: question.owner != "ann")
+        async def for_others(
+            self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]
+        ) -> None:
+            seen.append("others")
+            await call_on()
+
+        @after("settle", when=lambda question: question.status == "expired")
+        def for_the_late(self, question: SettledQuestion) -> None:
+            seen.append("expired")
+
+    _ = await ask(Sometimes())
+    await told(Sometimes())
+    assert seen == []
+    _ = await ask(Sometimes(), question=elicit.payment(Money("9.00", "EUR"), "A report"))
+    assert seen == ["payment"]
+
+
+async def test_a_hook_refuses_in_its_own_words(caplog: pytest.LogCaptureFixture) -> None:
+    class Closed:
+        @before("start")
+        def close(self, question: ProposedQuestion) -> None:
+            raise HookRefused("We are closed: ask again on Monday.")
+
+        @before("settle")
+        async def shut(self, answer: GivenAnswer) -> None:
+            raise HookRefused("We do not go there.", field="note")
+
+    caplog.set_level(logging.INFO)
+    with pytest.raises(HookRefused, match="ask again on Monday"):
+        _ = await ask(Closed())
+    with pytest.raises(HookRefused, match="do not go there") as refused:
+        await answer(Closed())
+    assert refused.value.field == "note"
+    logged = [(record.message, record.stage) for record in caplog.records]  # type: ignore[attr-defined]
+    assert logged == [("hook.refused", "before start"), ("hook.refused", "before settle")]
+
+
+def raising(stage: HookStage, moment: str) -> object:
+    async def hook(self: object, value: HookFacts, *call_on: Any) -> None:
+        raise RuntimeError("no more disk")
+
+    declare: dict[str, Any] = {
+        "before": before,
+        "after": after,
+        "around": around,
+        "replace": in_place_of,
+    }
+    return type("Raising", (), {"hook": declare[moment](stage.name)(hook)})()
+
+
+PLACES = [(stage, moment) for stage in STAGES.values() for moment in stage.moments]
+LATE = [(stage, moment) for stage, moment in PLACES if stage.writes and moment == "after"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "moment"), [place for place in PLACES if place not in LATE], ids=str
+)
+async def test_what_a_hook_raises_before_a_write_refuses_it(
+    stage: HookStage, moment: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_asking = stage.value is ProposedQuestion
+    with pytest.raises(HookRefused) as refused:
+        await (ask if is_asking else answer)(raising(stage, moment))
+    assert str(refused.value) == (NOT_ASKED if is_asking else NOT_TAKEN)
+    (logged,) = [record for record in caplog.records if record.message == "hook.failed"]
+    assert vars(logged)["stage"] == f"{moment} {stage.name}"
+    assert logged.exc_info is not None
+    assert "no more disk" in str(logged.exc_info[1])
+
+
+async def test_what_a_hook_raises_after_a_write_harms_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen = list[str]()
+    failing = [raising(stage, moment) for stage, moment in LATE]
+
+    class Filtered:
+        @after("settle", when=lambda question: bool(1 // len(question.tool[:0])))
+        def never(self, question: SettledQuestion) -> None:
+            raise AssertionError
+
+    await told(traced("a", seen), *failing, Filtered(), traced("b", seen))
+    assert seen == ["b after start", "a after start", "b after settle", "a after settle"]
+    assert [record.message for record in caplog.records] == ["hook.failed"] * 3
+
+
+def hanging(stage: str, moment: str, ended: list[str]) -> object:
+    async def hook(self: object, value: HookFacts, *call_on: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(stage)
+
+    declare: dict[str, Any] = {"before": before, "after": after, "around": around}
+    return type("Hanging", (), {"hook": declare[moment](stage)(hook)})()
+
+
+@pytest.mark.parametrize("stage", ["describe", "admit", "start"])
+async def test_a_hook_that_hangs_refuses_the_question(stage: str) -> None:
+    ended, guards = list[str](), Guards()
+    with pytest.raises(HookRefused, match="finds the reason in its log"):
+        _ = await ask(hanging(stage, "before", ended), guards=guards, patience=AT_ONCE)
+    assert (ended, guards.admitted) == ([stage], int(stage == "start"))
+
+
+async def test_a_hook_that_hangs_around_or_before_an_answer_refuses_it() -> None:
+    ended, guards = list[str](), Guards()
+    with pytest.raises(HookRefused, match="Try again"):
+        await answer(hanging("verify", "around", ended), guards=guards, patience=AT_ONCE)
+    with pytest.raises(HookRefused, match="Try again"):
+        await answer(hanging("settle", "before", ended), guards=guards, patience=AT_ONCE)
+    assert ended == ["verify", "settle"]
+
+
+async def test_a_hook_that_hangs_after_a_write_is_ended_and_the_others_are_told() -> None:
+    ended, seen = list[str](), list[str]()
+
+    class Quick:
+        @after("settle")
+        def note(self, question: SettledQuestion) -> None:
+            seen.append(question.id)
+
+    hang = [hanging("start", "after", ended), hanging("settle", "after", ended)]
+    await told(Quick(), *hang, patience=AT_ONCE)
+    assert (ended, seen) == (["start", "settle"], ["e1"])
+
+
+async def test_the_time_of_the_stage_is_not_the_hooks() -> None:
+    ready = asyncio.Event()
+
+    class Slow(Guards):
+        async def admit(self) -> str:
+            for _ in range(10):  # of the loop's turns: a hook that waited for them would be over
+                await asyncio.sleep(0)
+            ready.set()
+            return await super().admit()
+
+    class Patient:
+        @around("admit")
+        async def wait(self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]) -> None:
+            await call_on()
+            assert ready.is_set()
+
+    _ = await ask(Patient(), guards=Slow(), patience=AT_ONCE)
+
+
+async def test_more_ends_than_can_be_told_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    gate = asyncio.Event()
+    seen = list[str]()
+
+    class Waiting:
+        @after("settle")
+        async def note(self, question: SettledQuestion) -> None:
+            await gate.wait()
+            seen.append(question.id)
+
+    plugins = Plugins([Waiting()], patience=timedelta(minutes=1))
+    for _ in range(TOLD_AT_ONCE + 1):
+        plugins.settled(ANSWERED)
+    gate.set()
+    await plugins.aclose()
+    assert len(seen) == TOLD_AT_ONCE
+    assert [record.message for record in caplog.records] == ["hook.failed"]
+
+
+async def test_a_value_of_a_hooks_own_changes_nothing_else() -> None:
+    kept = list[Any]()
+
+    class Meddling:
+        @before("describe")
+        def change_arguments(self, question: ProposedQuestion) -> None:
+            question.arguments["count"] = 1  # type: ignore[index]
+
+        @before("verify")
+        def change_content(self, answer: GivenAnswer) -> None:
+            answer.content["note"] = "Oak Street"  # type: ignore[index]
+
+        @before("shorten")
+        def keep(self, answer: GivenAnswer) -> GivenAnswer:
+            mine = replace(answer, content=dict(answer.content))
+            kept.append(mine.content)
+            return mine
+
+        @before("settle")
+        def change_what_was_kept(self, answer: GivenAnswer) -> None:
+            kept[0]["note"] = "Oak Street"
+
+    question = elicit.confirm("Delete them?", arguments={"count": 5})
+    worded = await ask(Meddling(), question=question)
+    assert worded.request.arguments == {"count": 5}  # type: ignore[attr-defined]
+    assert await answer(Meddling()) == {"note": "Elm Street"}
+
+
+class Skips:
+    """Does not await the stage."""
+
+    @around("admit")
+    async def skip(self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]) -> None:
+        pass
+
+    @around("verify")
+    async def skip_too(
+        self, answer: GivenAnswer, call_on: CallOn[GivenAnswer]
+    ) -> GivenAnswer | None:
+        return answer
+
+
+class LeavesBehind:
+    """Begins the stage, and does not wait for it."""
+
+    def __init__(self) -> None:
+        self.tasks = list[Any]()
+
+    @around("admit")
+    async def begin(self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]) -> None:
+        self.tasks.append(asyncio.ensure_future(call_on()))
+
+    @around("verify")
+    async def begin_too(self, answer: GivenAnswer, call_on: CallOn[GivenAnswer]) -> None:
+        self.tasks.append(asyncio.ensure_future(call_on()))
+
+
+class Twice:
+    """Awaits the stage twice, and says nothing of the second."""
+
+    @around("admit")
+    async def twice(self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]) -> None:
+        await asyncio.gather(call_on(), call_on(), return_exceptions=True)
+
+    @around("verify")
+    async def twice_too(self, answer: GivenAnswer, call_on: CallOn[GivenAnswer]) -> None:
+        await asyncio.gather(call_on(), call_on(), return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    "plugin", [Skips(), LeavesBehind(), Twice()], ids=lambda p: type(p).__name__
+)
+async def test_an_around_goes_through_its_stage_once(
+    plugin: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    guards = Guards()
+    with pytest.raises(HookRefused, match="Nobody was asked"):
+        _ = await ask(plugin, guards=guards)
+    with pytest.raises(HookRefused, match="nothing was sent"):
+        await answer(plugin, guards=guards)
+    await asyncio.gather(*getattr(plugin, "tasks", ()), return_exceptions=True)
+    assert guards.admitted <= 1
+    assert [record.message for record in caplog.records] == ["hook.failed"] * 2
+
+
+class Swallows:
+    """Makes a yes of what the stage raises."""
+
+    @around("admit")
+    async def swallow(self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]) -> None:
+        with suppress(TooManyPending):
+            await call_on()
+
+    @around("verify")
+    async def swallow_too(self, answer: GivenAnswer, call_on: CallOn[GivenAnswer]) -> GivenAnswer:
+        try:
+            return await call_on()
+        except InvalidAnswer:
+            return answer
+
+
+class Rewords:
+    """Makes another error of it."""
+
+    @around("admit")
+    async def reword(self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]) -> None:
+        try:
+            await call_on()
+        except TooManyPending as error:
+            raise RuntimeError from error
+
+    @around("verify")
+    async def reword_too(self, answer: GivenAnswer, call_on: CallOn[GivenAnswer]) -> None:
+        try:
+            await call_on()
+        except InvalidAnswer as error:
+            raise HookRefused("Fine.") from error
+
+
+@pytest.mark.parametrize(
+    "plugins",
+    [[Swallows()], [Rewords()], [Swallows(), Rewords()], [Rewords(), Swallows()]],
+    ids=["swallows", "rewords", "both", "both, turned around"],
+)
+async def test_what_a_guard_raises_is_raised_whatever_stands_around_it(
+    plugins: Sequence[object], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(TooManyPending):
+        _ = await ask(*plugins, guards=Guards(has_room=False))
+    with pytest.raises(InvalidAnswer):
+        await answer(*plugins, note="x")
+    assert caplog.records == []
+
+
+async def test_what_a_hook_does_after_a_guard_has_its_time_too() -> None:
+    class Broods:
+        @around("admit")
+        async def brood(
+            self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]
+        ) -> None:
+            with suppress(TooManyPending):
+                await call_on()
+            await asyncio.Event().wait()
+
+    with pytest.raises(TooManyPending):
+        _ = await ask(Broods(), guards=Guards(has_room=False), patience=AT_ONCE)
+    with pytest.raises(HookRefused):
+        _ = await ask(Broods(), patience=AT_ONCE)
+
+
+async def test_a_call_that_is_cancelled_stays_so_whatever_a_hook_makes_of_it() -> None:
+    class Deaf:
+        @around("admit")
+        async def go_on(
+            self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]
+        ) -> None:
+            with suppress(asyncio.CancelledError):
+                await call_on()
+
+    class Held(Guards):
+        async def admit(self) -> str:
+            held.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    held = asyncio.Event()
+    task = asyncio.create_task(ask(Deaf(), guards=Held()))
+    await held.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        _ = await task
+
+
+def returning(stage: str, moment: str, **other: Any) -> object:
+    """A plugin that hands on the value with something else in it."""
+
+    async def hook(self: object, value: Any, *call_on: Any) -> Any:
+        if call_on:
+            value = await call_on[0]()
+        return replace(value, **other)
+
+    declare: dict[str, Any] = {"before": before, "after": after, "around": around}
+    return type("Forging", (), {"hook": declare[moment](stage)(hook)})()
+
+
+@pytest.mark.parametrize("moment", ["before", "around"])
+@pytest.mark.parametrize("stage", ["describe", "admit"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"owner": "bob"},
+        {"kind": "confirm"},
+        {"tool": "read"},
+        {"server": "another"},
+        {"client_id": "proven"},
+        {"arguments": {"count": 1}},
+        {"price": Money("0.01", "EUR")},
+        {"is_for_user": True},
+    ],
+    ids=str,
+)
+async def test_no_hook_changes_what_is_asked(stage: str, moment: str, other: Any) -> None:
+    with pytest.raises(HookRefused):
+        _ = await ask(
+            returning(stage, moment, **other),
+            question=elicit.payment(Money("9.00", "EUR"), "A report"),
+        )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"message": ""},
+        {"message": "x" * 2001},
+        {"message": "\ud800"},
+        {"timeout": timedelta()},
+        {"timeout": timedelta(minutes=6)},
+    ],
+    ids=str,
+)
+async def test_what_a_hook_says_is_held_to_what_any_author_is(other: Any) -> None:
+    with pytest.raises(HookRefused):
+        _ = await ask(returning("describe", "before", **other))
+
+
+@pytest.mark.parametrize("moment", ["before", "around"])
+@pytest.mark.parametrize("stage", ["verify", "shorten"])
+@pytest.mark.parametrize(
+    "other",
+    [{"owner": "bob"}, {"id": "e2"}, {"by": "ByModel"}, {"content": {"note": "Oak Street"}}],
+    ids=str,
+)
+async def test_no_hook_answers_for_the_person(stage: str, moment: str, other: Any) -> None:
+    with pytest.raises(HookRefused):
+        await answer(returning(stage, moment, **other))
+
+
+@pytest.mark.parametrize("stage", ["admit", "start"])
+async def test_words_are_changed_where_they_are_looked_at_afterwards_alone(stage: str) -> None:
+    with pytest.raises(HookRefused):
+        _ = await ask(returning(stage, "before", message="Another question?"))
+
+
+async def test_a_hook_hands_on_what_its_stage_has(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd:
+        @before("describe")
+        def hand_on_words(self, question: ProposedQuestion) -> Any:
+            return "Another question?"
+
+    class Late:
+        @after("shorten")
+        def hand_on(self, answer: GivenAnswer) -> Any:
+            return answer
+
+    class Empty:
+        @in_place_of("describe")
+        def say(self, question: ProposedQuestion) -> Any:
+            return None
+
+    with pytest.raises(HookRefused):
+        _ = await ask(Odd())
+    with pytest.raises(HookRefused):
+        await answer(Late())
+    with pytest.raises(HookRefused):
+        _ = await ask(Empty())
+    said = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert ["returns a str" in said[0], "hands nothing on" in said[1], "return" in said[2]] == [
+        True
+    ] * 3
+
+
+def test_without_plugins_nothing_is_asked_of_any() -> None:
+    none = Plugins()
+    assert not any((none.hear_asking, none.hear_starts, none.hear_answers, none.hear_ends))
+
+    class Last:
+        @after("start")
+        def note(self, question: StartedQuestion) -> None: ...
+
+    last = Plugins([Last()])
+    assert (last.hear_starts, last.hear_asking, last.hear_answers) == (True, False, False)

@@ -1,0 +1,101 @@
+"""The routes of approvals: what a person has allowed a tool, listed and ended.
+
+What could go wrong: a program that learns what others are allowed. So one sees what was allowed to
+itself; the person, by their own access token alone, all that they allowed. Nothing is allowed here.
+"""
+
+from http import HTTPStatus
+
+from litestar import delete, get
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+
+from flows.errors import ElicitError
+from webapp.api.access import Requester, holds
+from webapp.api.asking import application_of, client_of, owner_for
+from webapp.api.representations import ApprovalPage, Revoked, ToldApproval, Whose
+from webapp.identity.api_keys import KeyScope
+from webapp.records.values import Approval
+from webapp.service import Service
+
+_ASKERS = holds(KeyScope.ASK, or_person=True)
+
+
+class NoSuchApproval(ElicitError):
+    """An id of no approval in force, or of somebody else's."""
+
+    name = "NO_SUCH_APPROVAL"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There is no approval with this id, or it is somebody else's, or over: the list of "
+            "approvals has those in force."
+        )
+
+
+@get("/api/approvals", guards=[_ASKERS])
+async def list_approvals(
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
+    user: Whose = None,
+) -> ApprovalPage:
+    """What is allowed without being asked again, the latest first: to the program, or by a person.
+
+    A person sees all that they allowed, with their access token in the place of a key.
+    """
+    found = await _of(service, requester, owner=owner_for(service, requester, user))
+    return ApprovalPage(approvals=[*map(_told, found)])
+
+
+@delete("/api/approvals", guards=[_ASKERS], status_code=HTTPStatus.OK)
+async def clear_approvals(
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
+    user: Whose = None,
+) -> Revoked:
+    """All that the list has are over: the next calls ask again."""
+    owner = owner_for(service, requester, user)
+    ended = [
+        await service.kinds.gates.approvals.revoke(one.id, owner=owner, by=requester.name)
+        for one in await _of(service, requester, owner=owner)
+    ]
+    return Revoked(revoked=sum(ended))
+
+
+@delete("/api/approvals/{approval_id:str}", guards=[_ASKERS], status_code=HTTPStatus.OK)
+async def revoke_approval(
+    approval_id: FromPath[str],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
+    user: Whose = None,
+) -> Revoked:
+    """One is over: the next call asks again."""
+    owner = owner_for(service, requester, user)
+    if approval_id not in {one.id for one in await _of(service, requester, owner=owner)}:
+        raise NoSuchApproval
+    approvals = service.kinds.gates.approvals
+    ended = await approvals.revoke(approval_id, owner=owner, by=requester.name)
+    return Revoked(revoked=int(ended))
+
+
+async def _of(service: Service, requester: Requester, *, owner: str) -> list[Approval]:
+    """Those of this owner that they may see."""
+    return [
+        one
+        for one in await service.kinds.gates.approvals.all(owner=owner)
+        if one.server == application_of(service)
+        and (requester.key is None or one.tool == client_of(requester.key.program))
+    ]
+
+
+def _told(approval: Approval) -> ToldApproval:
+    client = None if approval.is_for_all else approval.client
+    return ToldApproval(
+        id=approval.id,
+        tool=approval.tool,
+        arguments=None if approval.covers is None else approval.about,
+        client=None if client is None else client.id or client.name,
+        given_at=approval.given_at,
+        expires_at=approval.until,
+    )

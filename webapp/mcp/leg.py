@@ -1,0 +1,125 @@
+"""One leg: its body, and what the tool did there, as the result that its client gets.
+
+What could go wrong: a leg that was interrupted, and a tool that goes on all the same, or catches
+what ended it. So what the call knows decides, and not what was raised or returned.
+"""
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from msgspec.json import encode
+from pydantic import BaseModel
+
+from flows.errors import Cancelled, ElicitError, ResultNotKept, StoreUnavailable
+from flows.question import asking
+from webapp.calls.call import Call
+from webapp.calls.unasked import all_were_asked
+from webapp.calls.verbs import Verbs
+from webapp.logs.masking import masked
+from webapp.mcp import inner_calls
+from webapp.mcp.before import ask_first
+from webapp.mcp.results import (
+    Result,
+    cut_off,
+    error_result,
+    escaped,
+    given_again,
+    in_revision,
+    is_whole,
+    without,
+)
+from webapp.mcp.tools import ServedTool
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedLeg:
+    """A leg of a call whose body is yet to run."""
+
+    call: Call
+    body: Callable[[], Coroutine[Any, Any, HandlerResult]]
+
+
+async def came_of(
+    call: Call,
+    *,
+    server: Any,
+    tool: ServedTool | None,
+    context: ServerRequestContext[Any, Any],
+    call_next: CallNext,
+) -> HandlerResult:
+    """Run the body of a leg; what its client is to get."""
+    call.begin()
+    verbs = Verbs(call)
+    own: Result = {}
+    error: ElicitError | None = None
+    try:
+        with asking(verbs) as unasked:
+            inner_calls.enter(verbs, server, tool)
+            await ask_first(verbs, tool, name=call.tool.tool, arguments=call.tool.arguments)
+            own = wire_form(await call_next(context))
+        if not call.is_interrupted and is_whole(own):
+            await all_were_asked(unasked, tool=call.tool.tool)
+    except ElicitError as refused:  # not of the body: a tool's own errors are results
+        error = refused
+    except BaseException as raised:
+        # An interruption may come in a task group's wrapping, or a bare `except` may have
+        # swallowed it: what the call knows decides, not what was raised.
+        if not call.is_interrupted:
+            await call.finish()
+            if isinstance(raised, Exception):
+                cleared = without(raised, call.used.hidden)
+                raise cleared from (raised.__cause__ if cleared is raised else None)
+            raise
+    if call.is_interrupted:
+        await call.presenter.heed(call)
+        await call.finish()
+        if isinstance(call.answer, Exception):
+            raise call.answer
+        answer = in_revision(_as_result(call.answer), context.protocol_version)
+        until = call.repeats_until
+        return answer if until is None else given_again(answer, until=until)
+    if error is None and _is_input_required(own):
+        await call.go_on()
+        state = call.presenter.carry(call, own.get("requestState"))
+        return {**own, "requestState": state} if state is not None else own
+    if error is None and own.get("isError") and escaped(verbs.last_error):
+        error = verbs.last_error
+    return await _finished(call, own, error, protocol_version=context.protocol_version)
+
+
+async def _finished(
+    call: Call, own: Result, error: ElicitError | None, *, protocol_version: str
+) -> HandlerResult:
+    """The result of a body that came to its end; an error of ours stands in its place."""
+    if error is not None:
+        own = error_result(error, protocol_version=protocol_version)
+        if isinstance(error, Cancelled | StoreUnavailable | ResultNotKept):
+            if isinstance(error, StoreUnavailable):
+                _log.warning("store.unavailable", extra={"why": error.why})
+            await call.finish()  # the same call goes on
+            return own
+    if own.get("isError"):
+        own = masked(cut_off(own, call.used.hidden), call.used.hidden)
+    await call.finish(lambda: encode(own).decode(), is_error=bool(own.get("isError")))
+    return own
+
+
+def wire_form(result: HandlerResult) -> Result:
+    if isinstance(result, BaseModel):
+        return result.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dict(result or {})
+
+
+def _as_result(answer: object) -> Result:
+    if not isinstance(answer, dict):
+        raise TypeError(f"a presenter answered with {type(answer).__name__}")
+    return cast("Result", answer)
+
+
+def _is_input_required(result: Mapping[str, Any]) -> bool:
+    return result.get("resultType") == "input_required"

@@ -1,0 +1,118 @@
+"""in_task: nobody is held; the question stands for the task, and its client looks in for it.
+
+What could go wrong: a link that its client shows to nobody. One that was seen to show nothing gets
+no task for it: its person is given the link, as in any other call.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from flows.elicitation.states import Elicitation, Json, Status
+from webapp.calls.batch import RETRY
+from webapp.calls.clients import FORM, LINK, AskedClient, Deed, Mode
+from webapp.calls.presenter import Leg, PresentedQuestion, Presenter, Prompt
+from webapp.elicitations.waiters import Waiter
+from webapp.kinds.page_kind import arguments_in
+from webapp.mcp.forms import HasKinds, acted, agreed, fits, message_of, schema_of
+from webapp.mcp.presenters.on_stream import ACTIONS
+from webapp.mcp.results import Result
+
+
+class InTask:
+    """Presents to whoever polls: the leg ends at the first question that has no answer yet.
+
+    `otherwise` presents the call's first leg, as long as it is no task; without one it is.
+    """
+
+    def __init__(
+        self,
+        *,
+        modes: frozenset[str],
+        client: AskedClient,
+        in_form: Callable[[str], bool],
+        created: Callable[[Leg], Result],
+        otherwise: Presenter | None,
+    ) -> None:
+        self._modes = modes
+        self.client = client
+        self._in_form = in_form
+        self._created = created
+        self._otherwise = otherwise
+        self.dismissed = set[str]()  # names of questions that the client no longer waits for
+
+    def can(self, mode: str) -> bool:
+        return mode in self._modes
+
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        return self._in_form(kind) and "form" in self._modes and fits(arguments)
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
+        if self._otherwise is None:
+            return now
+        return self._otherwise.limit(kind, now=now, timeout=timeout)
+
+    def busy(self) -> object:
+        return {} if self._otherwise is None else self._otherwise.busy()
+
+    def carry(self, call: Leg, state: object) -> object:
+        return state
+
+    async def heed(self, call: Leg) -> None:
+        pass  # what the client answers comes with requests of their own
+
+    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+        if shown.name in self.dismissed:
+            return None
+        current = await call.hold(shown.elicitation, waiter, until=call.now)
+        if not call.is_waiting_for(current):
+            return current
+        if self._otherwise is not None and await self._goes_by_link(current):
+            return await self._otherwise.wait(call, shown, waiter)
+        await call.links.prove()
+        await shown.group.park(Prompt(shown=shown), way=RETRY, is_urgent=True)
+        return call.interrupt(self._created(call))
+
+    def mode_of(self, asked: Elicitation) -> Mode:
+        return FORM if self.asks_in_client(asked.kind, arguments_in(asked)) else LINK
+
+    def request(self, service: HasKinds, asked: Elicitation, *, url: str) -> dict[str, Any]:
+        """What the client is asked for it, as `inputRequests` have it."""
+        params: dict[str, Any] = {"mode": "url", "message": asked.asked.message, "url": url}
+        if self.mode_of(asked) == FORM:
+            schema = schema_of(service, asked)
+            params = {"mode": "form", "message": message_of(asked), "requestedSchema": schema}
+        return {"method": "elicitation/create", "params": params}
+
+    async def hear(
+        self, call: Leg, asked: Elicitation, response: Mapping[str, Any], *, shown_at: datetime
+    ) -> bool:
+        """Act on the client's answer; False where it dismissed the question.
+
+        To agree to a link only means that the person goes there: it is waited for all the same.
+        """
+        mode, action, content = self.mode_of(asked), response.get("action"), response.get("content")
+        if action not in ACTIONS:
+            return True
+        after = (call.now - shown_at).total_seconds()
+        if self.client.is_nobodys(asked, mode, action, content, after=after):
+            await self.client.drew_nothing(asked, mode, Deed.AT_ONCE)
+            return True
+        await self.client.answered(asked, mode, after=after)
+        if action == "cancel":
+            return False
+        if mode == FORM:
+            settled = await acted(call, asked, action, content)
+            if settled is not None:
+                await self.client.filled_in(settled, after=after)
+        elif action == "decline":
+            await call.elicitations.end(asked, Status.DECLINED)
+        elif not asked.asked.waits:
+            await agreed(call, asked)
+        return True
+
+    async def _goes_by_link(self, asked: Elicitation) -> bool:
+        is_for_page = self.client.has_page(asked.kind)
+        return is_for_page and await self.client.needs_link(
+            asked, self.mode_of(asked), was_out=False
+        )

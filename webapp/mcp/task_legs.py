@@ -1,0 +1,135 @@
+"""The bodies of tasks: which of them run in this process, and what came of them.
+
+What could go wrong: a body whose result nobody keeps is run again at the next look. So whatever it
+comes to is kept under its run, an error as well; but not that the store was away. Or a client that
+sets more going than this process can bear.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import mcp_types as types
+from mcp.server.context import HandlerResult
+from mcp.shared.exceptions import MCPError
+from msgspec.json import encode
+from pydantic import BaseModel
+
+from flows.elicitation import run as runs
+from flows.errors import Cancelled, StoreUnavailable
+from webapp.calls.call import RESULT_BYTES_AT_MOST, Call
+from webapp.calls.presenter import Presenter
+from webapp.mcp.leg import PreparedLeg
+from webapp.mcp.results import MODERN, Result, text_result
+from webapp.mcp.task_state import of_fault
+from webapp.records.ids import owner_of
+from webapp.service import Service
+
+AT_WORK_AT_MOST: Final = 20  # bodies of one owner's tasks, in this process
+_TOO_LONG = (
+    "The tool is done, but its result has {size} bytes, and {limit} at most are kept for a task. "
+    "Call it for less at once, or without a task."
+)
+_ASKS_ITSELF = (
+    "This tool asks its client by requests of its own, which no task can carry. Call it without a "
+    "task."
+)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLeg:
+    """How one leg of a task is presented, and the task whose result it brings, if it waits."""
+
+    presents: Callable[[Presenter], Presenter]
+    brings: str | None = None
+
+
+class Prepares(Protocol):
+    """Makes a leg in the name of who asks, within their request."""
+
+    def __call__(
+        self, *, params: dict[str, Any], task: TaskLeg, run_id: str
+    ) -> Awaitable[PreparedLeg]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtWork:
+    """`holds`: it waits for the person, as long as it takes, to bring the task's result."""
+
+    task: "asyncio.Task[None]"
+    call: Call
+    holds: bool
+
+
+class TaskLegs:
+    """Of one served server, in this process."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._at_work: dict[str, AtWork] = {}
+
+    def of(self, run_id: str) -> AtWork | None:
+        return self._at_work.get(run_id)
+
+    def is_full(self, owner: str) -> bool:
+        """Whether so many of theirs run that no other one begins."""
+        theirs = [id for id, one in self._at_work.items() if not one.holds]
+        return sum(owner_of(id) == owner for id in theirs) >= AT_WORK_AT_MOST
+
+    def begin(self, leg: PreparedLeg, *, holds: bool = False) -> AtWork:
+        """Its run is loaded, and stored."""
+        call = leg.call
+        run_id = call.run.value.id
+
+        async def keep(came_of_it: HandlerResult | Exception) -> None:
+            if not call.is_interrupted:
+                await self._keep(call, came_of_it)
+
+        def over(_: object) -> None:
+            if self._at_work.get(run_id) is at_work:
+                del self._at_work[run_id]
+
+        task = self._service.bodies.begin(call, leg.body, keep)
+        at_work = self._at_work[run_id] = AtWork(task=task, call=call, holds=holds)
+        task.add_done_callback(over)
+        return at_work
+
+    async def _keep(self, call: Call, came_of_it: HandlerResult | Exception) -> None:
+        result = _result_of(came_of_it)
+        told = (result.get("_meta") or {}).get("errorId")
+        if told == StoreUnavailable.name:
+            return  # the next look tries again
+        if told == Cancelled.name:
+            await call.run.change(lambda run: runs.cancel(run, now=call.now))
+            return
+        text = encode(result).decode()
+        size = len(encode(text))
+        if size > RESULT_BYTES_AT_MOST:
+            why = _TOO_LONG.format(size=size, limit=RESULT_BYTES_AT_MOST)
+            _log.warning("task.result_not_kept", extra={"run": call.run.value.id, "bytes": size})
+            text = encode(_error(why)).decode()
+        await call.keep(text)
+
+
+def _result_of(came_of_it: HandlerResult | Exception) -> Result:
+    match came_of_it:
+        case MCPError():
+            fault = came_of_it.error
+            return _error(fault.message, **of_fault(fault.message, fault.code, fault.data))
+        case Exception():
+            _log.error("task.body_failed", exc_info=came_of_it)
+            text = str(came_of_it)
+            return _error(text, **of_fault(text, types.INTERNAL_ERROR, None))
+        case BaseModel():
+            return came_of_it.model_dump(mode="json", by_alias=True, exclude_none=True)
+        case _:
+            result = dict(came_of_it or {})
+            is_asking = result.get("resultType") == "input_required"
+            return _error(_ASKS_ITSELF) if is_asking else result
+
+
+def _error(text: str, **meta: Any) -> Result:
+    return text_result(text, protocol_version=MODERN, is_error=True, meta=meta)

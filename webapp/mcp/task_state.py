@@ -1,0 +1,123 @@
+"""How a task stands: read off its run and what that asked, and told in either revision's words."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias
+
+from flows.elicitation.run import Run
+from flows.elicitation.states import Elicitation, Status
+from webapp.calls.delivery import is_error
+from webapp.mcp.results import MODERN, Result
+from webapp.payments.verification import ON_ITS_WAY
+
+TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
+# The longer somebody has been waited for, the seldomer it is worth a look.
+LOOKS_AT_LEAST: Final = timedelta(seconds=5)
+LOOKS_AT_MOST: Final = timedelta(minutes=1)
+_OF_ITS_AGE: Final = 20
+# In `_meta` of the result that is kept for a call that had none.
+_FAULT: Final = "elicit.jsonrpcError"
+_CANCELLED = (
+    "Cancelled by the client. What was asked stays open until its time is over: the same call made "
+    "again goes on with it."
+)
+_PAYMENT = "The payment is on its way. The person has nothing more to do."
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskState:
+    """A run, and what it asked by its places there, as it stood `now`."""
+
+    run: Run
+    asked: Sequence[tuple[int, Elicitation]]
+    now: datetime
+
+    @property
+    def is_over(self) -> bool:
+        return self.run.finished_at is not None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of what came out of it is kept any more."""
+        is_kept = self.run.result is not None and self.now < self.run.kept_until
+        return self.is_over and not self.run.is_cancelled and not is_kept
+
+    @property
+    def open(self) -> list[tuple[int, Elicitation]]:
+        """What a person has yet to answer."""
+        return [(n, one) for n, one in self._unsettled if one.progress != ON_ITS_WAY]
+
+    @property
+    def on_its_way(self) -> list[Elicitation]:
+        return [one for _, one in self._unsettled if one.progress == ON_ITS_WAY]
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a body acts on an answer of it, in this process or another one."""
+        leases = (one.take for _, one in self.asked if one.delivered_at is None)
+        return any(lease and not lease.is_ended and self.now < lease.until for lease in leases)
+
+    def status(self, protocol_version: str) -> TaskStatus:
+        run = self.run
+        if run.is_cancelled:
+            return "cancelled"
+        if self.is_over:
+            text = run.result or ""
+            fails = _FAULT in text and fault_of(json.loads(text)) is not None
+            if protocol_version < MODERN:  # where a tool's own error is a failure as well
+                fails = fails or is_error(text)
+            return "failed" if fails else "completed"
+        return "input_required" if self.open else "working"
+
+    def told(self, protocol_version: str, *, status: TaskStatus, message: str = "") -> Result:
+        """The task, as the wire has it."""
+        run, is_modern = self.run, protocol_version >= MODERN
+        age = max(self.now - run.created_at, timedelta())
+        looks = min(max(age / _OF_ITS_AGE, LOOKS_AT_LEAST), LOOKS_AT_MOST)
+        task: Result = {
+            "taskId": run.id,
+            "status": status,
+            "createdAt": _written(run.created_at),
+            "lastUpdatedAt": _written(self._moved_at),
+            "ttlMs" if is_modern else "ttl": (run.kept_until - run.created_at) // _MILLISECOND,
+            "pollIntervalMs" if is_modern else "pollInterval": looks // _MILLISECOND,
+        }
+        if status == "cancelled":
+            message = _CANCELLED
+        elif status == "working" and self.on_its_way:
+            message = _PAYMENT
+        return {**task, "statusMessage": message} if message else task
+
+    @property
+    def _unsettled(self) -> list[tuple[int, Elicitation]]:
+        return [
+            (n, one)
+            for n, one in self.asked
+            if not one.status.is_final
+            # An exchange may end a little later than its question.
+            and (self.now < one.expires_at or one.status is Status.EXCHANGING)
+        ]
+
+    @property
+    def _moved_at(self) -> datetime:
+        asked = [one.settled_at or one.created_at for _, one in self.asked]
+        return max([self.run.created_at, self.run.finished_at or self.run.created_at, *asked])
+
+
+def of_fault(text: str, code: int, data: Any) -> dict[str, Any]:
+    """`_meta` of the result that is kept where the call ended with a JSON-RPC error."""
+    error = {"code": code, "message": text}
+    return {_FAULT: error if data is None else {**error, "data": data}}
+
+
+def fault_of(result: Result) -> dict[str, Any] | None:
+    """The JSON-RPC error that stands for this result, if any."""
+    fault: dict[str, Any] | None = (result.get("_meta") or {}).get(_FAULT)
+    return fault
+
+
+def _written(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,433 @@
+"""Tasks: a call that may wait for days holds no request; its client looks in for what came of it.
+
+A task is a run, and its id is the run's: there is no other record, and no state beside what its
+questions say. 2025-11-25: the client asks for a task, and `tasks/result` brings the question and
+waits. 2026-07-28 (the extension `io.modelcontextprotocol/tasks`): a call that has to wait for a
+person becomes one by itself; `tasks/get` brings the question, `tasks/update` the client's answer.
+
+Nobody waits in between. Once all that was asked has an answer, the next look runs the body again,
+as a retry does. So a process may die at any time, and any other one goes on.
+
+What could go wrong: somebody else's task. It is looked up by owner and id, and is its own client's;
+whoever has no name has no task. Or two looks at once: one body runs for a task in this process, and
+what it takes is leased, as anywhere. To cancel a task and to come to its end are both one
+compare-and-set on the run, which one of them wins.
+"""
+
+import asyncio
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NoReturn, cast
+
+import mcp_types as types
+from mcp.server.context import HandlerResult
+from mcp.shared.exceptions import MCPError
+from msgspec.json import encode
+
+from flows.elicitation import run as runs
+from flows.elicitation.run import Run
+from flows.elicitation.states import Elicitation
+from webapp.calls.delivery import is_taken_back
+from webapp.calls.presenter import Presenter, name_at
+from webapp.calls.run import is_short
+from webapp.calls.running import Later
+from webapp.http.connection import ClientConnection
+from webapp.identity.identity import Caller
+from webapp.mcp.declared import TASKS, WITH_TASKS, Declared
+from webapp.mcp.leg import PreparedLeg
+from webapp.mcp.presenters.chain import KEY
+from webapp.mcp.presenters.choice import in_task_of
+from webapp.mcp.presenters.in_task import InTask
+from webapp.mcp.results import MODERN, Result, in_revision, related_task, text_result
+from webapp.mcp.task_legs import AtWork, Prepares, TaskLeg, TaskLegs
+from webapp.mcp.task_offer import TaskOffer
+from webapp.mcp.task_state import TaskState, fault_of
+from webapp.mcp.versions import with_version
+from webapp.records.ids import owner_of
+from webapp.service import Service
+
+METHODS: Final = frozenset({"tasks/get", "tasks/result", "tasks/update", "tasks/cancel"})
+ID_LETTERS_AT_MOST: Final = 200
+LOOKS_AGAIN: Final = timedelta(seconds=5)  # at what another process may have brought to its end
+AT_ONCE_SECONDS: Final = 1.0  # what a look gives the body that it has set going
+_SHOWN_AT_MOST: Final = 20_000
+_PROGRESS: Final = "progressToken"  # of the request that looked in, which is soon over
+_UNKNOWN = (
+    "There is no such task of yours, or its time is over. Call the tool again: what was asked and "
+    "is still open goes on."
+)
+_CANCELLED = (
+    "The task was cancelled. Call the tool again: what was asked and is still open goes on."
+)
+_OTHER_VERSION = (
+    "What is served by this tool's name is another version since. Nothing was done; call it again."
+)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRequest:
+    """A request about a task: who makes it, and what a leg in their name is made by."""
+
+    method: str
+    params: Mapping[str, Any]
+    declared: Declared
+    caller: Caller
+    version: str
+    wire: ClientConnection | None
+    later: Later
+    prepares: Prepares
+
+    @property
+    def is_modern(self) -> bool:
+        return self.version >= MODERN
+
+
+class Tasks:
+    """Of one served server."""
+
+    def __init__(self, service: Service, offer: TaskOffer, *, server: str) -> None:
+        self._service = service
+        self._offer = offer
+        self._server = server
+        self._legs = TaskLegs(service)
+        self._first_shown = OrderedDict[str, datetime]()
+        self._on_its_way = OrderedDict[str, None]()  # payments that a body was told of
+
+    def leg_of(
+        self, params: Mapping[str, Any], declared: Declared, caller: Caller
+    ) -> TaskLeg | None:
+        """How the first leg of a call is presented that is a task, or may become one."""
+        if not self._offer.is_for(declared, lambda: caller):
+            return None
+        if not declared.is_modern:
+            is_wanted = isinstance(params.get("task"), Mapping)
+            presenter = self._presenter(declared, caller)
+            return TaskLeg(presents=lambda _: presenter) if is_wanted else None
+        if params.get("requestState") is not None:
+            return None  # it goes on by requests of the tool's own
+
+        def presents(usual: Presenter) -> Presenter:
+            return in_task_of(
+                declared,
+                caller=caller,
+                service=self._service,
+                created=lambda call: self._created(call.run.value, version=MODERN),
+                otherwise=usual,
+            )
+
+        return TaskLeg(presents=presents)
+
+    async def create(self, leg: PreparedLeg) -> Result:
+        """Answer a call that asks to be a task, at once (2025-11-25); its body begins.
+
+        The same call made again, while that one goes on, is the same task.
+        """
+        call = leg.call
+        if not is_short(call.tool.arguments):
+            _refuse("The arguments are too long to be kept for a task. Call the tool without one.")
+        run = await call.run.load()
+        if run.finished_at is None and self._legs.of(run.id) is None:
+            if self._legs.is_full(run.owner):
+                _refuse("Too many of your tasks are at work. Wait for some of them to end.")
+            run = await call.run.begin()
+            self._legs.begin(leg)
+        return self._created(run, version=WITH_TASKS)
+
+    async def answer(
+        self, request: TaskRequest, otherwise: Callable[[], Awaitable[HandlerResult]]
+    ) -> HandlerResult:
+        """Answer a request about a task. Raises MCPError, for an id of none of theirs too."""
+        is_modern, method = request.is_modern, request.method
+        of_other = "tasks/result" if is_modern else "tasks/update"
+        if not self._offer.is_ours or method == of_other:
+            return await otherwise()
+        if not request.declared.has_tasks:
+            if not is_modern:
+                return await otherwise()
+            raise MCPError(
+                types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+                f"A client that looks in for a task declares the extension {TASKS}.",
+                {"requiredCapabilities": {"extensions": {TASKS: {}}}},
+            )
+        match method:
+            case "tasks/get":
+                return await self._get(request)
+            case "tasks/cancel":
+                return await self._cancel(request)
+            case "tasks/update":
+                return await self._update(request)
+            case _:
+                return await self._result(request)
+
+    async def _get(self, request: TaskRequest) -> Result:
+        state = await self._state(request)
+        if not (state.is_over or state.open):
+            await self._look_in(request, state)
+            state = await self._state(request)
+        status = state.status(request.version)
+        told = state.told(request.version, status=status, message=self._message(state, request))
+        if not request.is_modern:
+            return told
+        told["resultType"] = "complete"
+        match status:
+            case "input_required":
+                told["inputRequests"] = await self._input_requests(state, request)
+            case "completed":
+                told["result"] = await self._delivered(state, request)
+            case "failed":
+                told["error"] = fault_of(await self._delivered(state, request))
+            case _:
+                pass
+        return told
+
+    async def _result(self, request: TaskRequest) -> Result:
+        """What the call comes to, once it does; its questions go out beside this request."""
+        is_outrun = False  # a newer request of the same kind has the questions
+        while not (state := await self._state(request)).is_over:
+            if self._service.is_draining:
+                raise MCPError(types.INTERNAL_ERROR, "The server restarts. Ask for this again.")
+            run_id = state.run.id
+            at_work = self._legs.of(run_id)
+            if at_work is not None and (is_outrun or not at_work.holds):
+                await asyncio.wait({at_work.task})
+                is_outrun = False
+            elif at_work is None and (is_outrun or state.is_taken):
+                await self._changes(run_id)  # another process has it
+                is_outrun = False
+            else:
+                answer = await self._held(state, request)
+                if answer is not None:
+                    return answer
+                is_outrun = True
+        if state.run.is_cancelled:
+            result = text_result(_CANCELLED, protocol_version=WITH_TASKS, is_error=True)
+        else:
+            result = await self._delivered(state, request)
+        if (fault := fault_of(result)) is not None:
+            raise MCPError(fault["code"], fault["message"], fault.get("data"))
+        return _about(result, state.run.id)
+
+    async def _held(self, state: TaskState, request: TaskRequest) -> Result | None:
+        """A leg that asks the person; None where it leaves what came of it, if anything, behind."""
+        leg = await self._leg(request, state.run, TaskLeg(presents=_as_usual, brings=state.run.id))
+        if leg is None:
+            return None
+        call, task = leg.call, self._legs.begin(leg, holds=True).task
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            if call.waiters:  # a body that is past its question goes on
+                task.cancel()
+            raise
+        answer = call.answer
+        if isinstance(answer, Exception):
+            raise answer
+        if answer == call.presenter.busy() or self._service.is_draining:
+            return None
+        # Of a client that showed nothing: the link, for the model to pass on.
+        is_link = call.is_interrupted and not call.is_repeated and isinstance(answer, dict)
+        return _about(cast("Result", answer), state.run.id) if is_link else None
+
+    async def _update(self, request: TaskRequest) -> Result:
+        """Take the client's answers; to what is not asked, nothing is heard."""
+        responses = request.params.get("inputResponses")
+        if not isinstance(responses, Mapping):
+            _refuse("inputResponses are no object of names and responses.")
+        given = cast("Mapping[str, Any]", responses)
+        state = await self._state(request)
+        answers = [
+            (n, one, _mapping(given[_key(n, one)]))
+            for n, one in state.open
+            if _key(n, one) in given
+        ]
+        if answers and not state.is_over:
+            presenter = self._presenter(request.declared, request.caller)
+            leg = await self._leg(request, state.run, TaskLeg(presents=lambda _: presenter))
+            if leg is not None:
+                for n, asked, response in answers:
+                    shown_at = self._first_shown.get(asked.id, asked.created_at)
+                    if not await presenter.hear(leg.call, asked, response, shown_at=shown_at):
+                        presenter.dismissed.add(name_at(n, asked.id))
+                is_answered = not (await self._state(request)).open
+                if is_answered or presenter.dismissed:
+                    self._begin(leg)
+        return {"resultType": "complete"}
+
+    async def _cancel(self, request: TaskRequest) -> Result:
+        """Its client no longer wants it: no body goes on, and what was asked stays open."""
+
+        async def ended() -> list[Run]:
+            run, now = await self._run(request), self._service.clock()
+            return [] if run.finished_at is not None else [runs.cancel(run, now=now)]
+
+        cancelled = list(await self._service.elicitations.write_afresh(ended))
+        state = await self._state(request)
+        if not cancelled and not request.is_modern:
+            _refuse("This task is over already: tasks/result says what it came to.")
+        at_work = self._legs.of(state.run.id)
+        if cancelled and at_work is not None:
+            at_work.task.cancel()
+        if request.is_modern:
+            return {"resultType": "complete"}
+        return state.told(request.version, status="cancelled")
+
+    async def _look_in(self, request: TaskRequest, state: TaskState) -> None:
+        """Have the body go on, if it can, and give it a moment."""
+        at_work = self._legs.of(state.run.id)
+        if at_work is None and self._may_go_on(state):
+            presenter = self._presenter(request.declared, request.caller)
+            leg = await self._leg(request, state.run, TaskLeg(presents=lambda _: presenter))
+            at_work = None if leg is None else self._begin(leg)
+        if at_work is not None:
+            await asyncio.wait({at_work.task}, timeout=AT_ONCE_SECONDS)
+
+    def _may_go_on(self, state: TaskState) -> bool:
+        if state.is_taken or self._service.is_draining:
+            return False
+        # A tool that does not wait for the money goes on when it is told that it is on its way.
+        untold = [one.id for one in state.on_its_way if one.id not in self._on_its_way]
+        for id in untold:
+            _keep(self._on_its_way, id, None)
+        return bool(untold) or not state.on_its_way
+
+    def _begin(self, leg: PreparedLeg) -> AtWork | None:
+        run = leg.call.run.value
+        at_work = self._legs.of(run.id)
+        if at_work is not None or self._legs.is_full(run.owner):
+            return at_work
+        return self._legs.begin(leg)
+
+    async def _leg(self, request: TaskRequest, run: Run, task: TaskLeg) -> PreparedLeg | None:
+        """Another leg of it; None where it has come to its end meanwhile."""
+        called = run.called
+        if called is None or called.arguments is None:
+            raise _unknown()
+        meta = {k: v for k, v in _mapping(request.params.get("_meta")).items() if k != _PROGRESS}
+        params = {"name": called.tool, "arguments": json.loads(called.arguments), "_meta": meta}
+        params = with_version(params, called.version)
+        leg = await request.prepares(params=params, task=task, run_id=run.id)
+        found = await leg.call.run.load()
+        if found.id == run.id:
+            return leg
+        gone = text_result(_OTHER_VERSION, protocol_version=MODERN, is_error=True)
+
+        async def ended() -> list[Run]:
+            current, now = await self._run(request), self._service.clock()
+            finished = runs.finish(current, result=encode(gone).decode(), now=now)
+            return [] if current.finished_at is not None else [finished]
+
+        await self._service.elicitations.write_afresh(ended)
+        return None
+
+    async def _delivered(self, state: TaskState, request: TaskRequest) -> Result:
+        """Its result; that it arrives is noted, as of any call's."""
+        run = state.run
+        service = self._service
+        if await is_taken_back(service.elicitations, service.kinds, run):
+            raise _unknown()
+        leg = await self._leg(request, run, TaskLeg(presents=_as_usual))
+        assert run.result is not None
+        if leg is not None:
+            leg.call.give_again(run, run.result)
+            service.bodies.deliver(leg.call, request.wire, later=request.later)
+        return in_revision(json.loads(run.result), request.version)
+
+    async def _input_requests(self, state: TaskState, request: TaskRequest) -> dict[str, Any]:
+        """What the client is to ask, by names that no other question of the task has."""
+        presenter = self._presenter(request.declared, request.caller)
+        await self._service.links.prove()
+        asked: dict[str, Any] = {}
+        for n, one in state.open:
+            if one.id not in self._first_shown:
+                _keep(self._first_shown, one.id, state.now)
+                presenter.client.sent(one)
+            asked[_key(n, one)] = presenter.request(self._service, one, url=self._link(one))
+        return asked
+
+    def _message(self, state: TaskState, request: TaskRequest) -> str:
+        """What it waits for, with the link: a client may show nothing of what it is sent."""
+        presenter = self._presenter(request.declared, request.caller)
+        waits = [
+            f"Waiting for the person: {one.asked.message}"
+            + (f" They answer at {self._link(one)}" if presenter.client.has_page(one.kind) else "")
+            for _, one in state.open
+        ]
+        return "\n".join(waits)
+
+    def _link(self, asked: Elicitation) -> str:
+        return self._service.links.of(asked, now=self._service.clock())
+
+    async def _state(self, request: TaskRequest) -> TaskState:
+        """Raises MCPError where nothing of it is theirs, or kept."""
+        run = await self._run(request)
+        elicitations = self._service.elicitations
+        found = [await elicitations.get(asking.elicitation_id) for asking in run.asked]
+        asked = [(n, one) for n, one in enumerate(found) if one is not None]
+        state = TaskState(run=run, asked=asked, now=self._service.clock())
+        if state.is_gone:
+            raise _unknown()
+        return state
+
+    async def _run(self, request: TaskRequest) -> Run:
+        id, caller = request.params.get("taskId"), request.caller
+        is_id = isinstance(id, str) and len(id) <= ID_LETTERS_AT_MOST and id.isascii()
+        if not is_id or caller.owner is None or owner_of(cast("str", id)) != caller.owner:
+            raise _unknown()
+        run = await self._service.elicitations.run(owner=caller.owner, id=cast("str", id))
+        called = None if run is None else run.called
+        if run is None or called is None:
+            raise _unknown()
+        if (called.server, called.client) != (self._server, caller.client):
+            raise _unknown()
+        return run
+
+    async def _changes(self, run_id: str) -> None:
+        """Wait until something has become of it, or a while."""
+        waiters, now = self._service.elicitations.waiters, self._service.clock()
+        with waiters.waiter(leg=run_id, taker=None) as waiter:
+            waiters.add(waiter, run_id)
+            await waiter.changes(until=now + LOOKS_AGAIN, now=now)
+
+    def _presenter(self, declared: Declared, caller: Caller) -> InTask:
+        return in_task_of(declared, caller=caller, service=self._service, created=lambda _: {})
+
+    def _created(self, run: Run, *, version: str) -> Result:
+        _log.info("task.created", extra={"run": run.id})
+        state = TaskState(run=run, asked=(), now=self._service.clock())
+        task = state.told(version, status="working")
+        return {"resultType": "task", **task} if version >= MODERN else {"task": task}
+
+
+def _as_usual(presenter: Presenter) -> Presenter:
+    return presenter
+
+
+def _key(index: int, asked: Elicitation) -> str:
+    return f"{KEY}{name_at(index, asked.id)}"
+
+
+def _about(result: Result, run_id: str) -> Result:
+    return {**result, "_meta": {**_mapping(result.get("_meta")), **related_task(run_id)}}
+
+
+def _keep(kept: "OrderedDict[str, Any]", id: str, value: object) -> None:
+    kept[id] = value
+    if len(kept) > _SHOWN_AT_MOST:
+        kept.popitem(last=False)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _unknown() -> MCPError:
+    return MCPError(types.INVALID_PARAMS, _UNKNOWN)
+
+
+def _refuse(why: str) -> NoReturn:
+    raise MCPError(types.INVALID_PARAMS, why)
