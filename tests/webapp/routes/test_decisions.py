@@ -1,0 +1,75 @@
+"""The inbox as a browser goes through it: pages, what is empty, what a person lets stand."""
+
+import re
+from html import unescape
+from typing import Any
+from urllib.parse import urljoin
+
+import mcp_types as types
+
+from tests.support.approving import approving, press, shop
+from tests.support.mcp_server import FORM, MODERN, caller_of, new_server
+from webapp.kinds.decision import LISTED_AT_MOST
+
+
+def link_to(text: str, page: Any, here: str) -> str:
+    """The address of a link with these words."""
+    found = re.search(rf'<a href="([^"]+)">{text}</a>', page.text)
+    assert found is not None, page.text
+    return urljoin(here, unescape(found[1]))
+
+
+async def test_older_requests_and_decisions_stand_on_further_pages():
+    async with approving(shop()) as here, here.asking() as caller:
+        for number in range(LISTED_AT_MOST + 1):
+            await caller.result("refund", order=f"o{number}")
+            here.clock.tick(minutes=1)
+        frank = await here.signed_in("frank")
+        first = await here.waiting(frank)
+        assert len(first) == LISTED_AT_MOST
+        older = await frank.visit(
+            link_to("Older requests", await frank.visit(here.inbox), here.inbox)
+        )
+        (last,) = re.findall(r'<a href="(/inbox/finance/[^"]+)"', older.text)
+        assert urljoin(here.inbox, last) not in first
+        assert "What you approved for yourself" not in older.text
+        for address in first[:2]:
+            await press(frank, address, "decline")
+        waiting, decided = await here.inboxes(frank)
+        assert decided == first[:2]
+        assert len(waiting) == LISTED_AT_MOST - 1
+
+
+async def test_an_empty_inbox_and_one_of_nobodys_say_so():
+    async with approving(shop()) as here:
+        frank, alice = await here.signed_in("frank"), await here.signed_in("alice")
+        assert "Nothing waits here." in (await frank.visit(here.inbox)).text
+        page = await alice.visit(here.inbox)
+        assert "You decide nothing for others" in page.text
+        assert (await alice.visit(here.inbox + "?of=finance&after=x")).status == 200
+        for path in ("/finance/nothing", "/finance/" + "x" * 200, "/Finance/x"):
+            assert (await frank.visit(here.inbox + path)).status == 404
+
+
+async def test_what_a_person_approved_for_themselves_is_listed_and_ended():
+    server = new_server("mcp")
+
+    @server.tool(annotations=types.ToolAnnotations(destructive_hint=True))
+    def delete(count: int) -> str:
+        return f"deleted {count}"
+
+    fills = [{}, {}]
+    async with caller_of(server, MODERN, declares=FORM, fills=fills) as (env, caller):
+        for _ in range(2):
+            assert await caller.text("delete", count=5) == "deleted 5"
+        assert len(caller.forms) == 1
+        person = await env.person()
+        inbox = f"{env.url}/inbox"
+        page = await person.visit(inbox)
+        assert "What you approved for yourself" in page.text
+        stranger = await person.browser.post(page.leading("/revoke"), data={})
+        assert stranger.status_code == 403
+        assert (await person.press(inbox, to="/revoke")).status == 303
+        assert "What you approved for yourself" not in (await person.visit(inbox)).text
+        await caller.text("delete", count=5)
+        assert len(caller.forms) == 2
