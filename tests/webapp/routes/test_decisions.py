@@ -2,21 +2,30 @@
 
 import re
 from html import unescape
-from typing import Any
 from urllib.parse import urljoin
 
 import mcp_types as types
 
+from flows import elicit
 from tests.support.approving import approving, press, shop
-from tests.support.mcp_server import FORM, MODERN, caller_of, new_server
+from tests.support.asking_env import asking_env
+from tests.support.mcp_server import FORM, MODERN, Page, caller_of, new_server
+from webapp.identity.approvers import Approver
 from webapp.kinds.decision import LISTED_AT_MOST
+from webapp.settings.identity import IdentitySettings
 
 
-def link_to(text: str, page: Any, here: str) -> str:
+def link_to(text: str, page: Page, here: str) -> str:
     """The address of a link with these words."""
     found = re.search(rf'<a href="([^"]+)">{text}</a>', page.text)
     assert found is not None, page.text
     return urljoin(here, unescape(found[1]))
+
+
+def addresses(page: Page, here: str) -> list[str]:
+    """Of the requests that are listed."""
+    found = re.findall(r'<a href="(/inbox/[a-z]+/[^"]+)"', page.text)
+    return [urljoin(here, unescape(each)) for each in found]
 
 
 async def test_older_requests_and_decisions_stand_on_further_pages():
@@ -30,8 +39,8 @@ async def test_older_requests_and_decisions_stand_on_further_pages():
         older = await frank.visit(
             link_to("Older requests", await frank.visit(here.inbox), here.inbox)
         )
-        (last,) = re.findall(r'<a href="(/inbox/finance/[^"]+)"', older.text)
-        assert urljoin(here.inbox, last) not in first
+        (last,) = addresses(older, here.inbox)
+        assert last not in first
         assert "What you approved for yourself" not in older.text
         for address in first[:2]:
             await press(frank, address, "decline")
@@ -73,3 +82,23 @@ async def test_what_a_person_approved_for_themselves_is_listed_and_ended():
         assert "What you approved for yourself" not in (await person.visit(inbox)).text
         await caller.text("delete", count=5)
         assert len(caller.forms) == 2
+
+
+async def test_users_of_an_application_decide_for_each_other():
+    warehouse = Approver(name="warehouse", users=frozenset({"ann", "bob"}))
+    async with asking_env(identity=IdentitySettings(approvers=(warehouse,))) as here:
+
+        async def work() -> bool:
+            return await elicit.confirm("Ship it?", approver="warehouse")
+
+        block = here.begin(work)
+        link, inbox = await block.link(), f"{here.url}/inbox"
+        ann, bob, eve = [await here.browser(user) for user in ("ann", "bob", "eve")]
+        assert (await ann.visit(link.url)).heading == "Waiting for warehouse"
+        (address,) = addresses(await ann.visit(inbox), inbox)
+        assert "somebody else has to decide it" in (await ann.visit(inbox)).text
+        assert addresses(await eve.visit(inbox), inbox) == []
+        assert (await eve.visit(address)).status == 404
+        assert addresses(await bob.visit(inbox), inbox) == [address]
+        assert "Approved" in (await press(bob, address, "approve")).text
+        assert await block is True
