@@ -178,9 +178,8 @@ async def test_a_link_of_the_askers_answers_nothing():
         page = await alice.visit(link)
         assert (await alice.browser.post(link, data={"csrf": page.csrf})).status_code == 303
         assert (await frank.visit(link)).status == 403, "it is hers"
-        id = here.env.id_of(link)
         assert await here.env.complete(link) is Completion.UNKNOWN
-        assert (await here.env.service.elicitations.get(id)).status is Status.PENDING
+        assert (await here.asked()).status is Status.PENDING
 
 
 async def test_nobody_decided_in_time():
@@ -288,7 +287,8 @@ async def test_the_model_gives_up_and_never_says_yes(revision):
     async with approving(shop()) as here, here.asking(revision=revision, declares=None) as caller:
         link = link_in(await caller.result("refund", order="o8"))
         id = here.env.id_of(link)
-        for attempt in ({"action": "accept"}, {"content": {}}):
+        attempts: list[dict[str, Any]] = [{"action": "accept"}, {"content": {}}]
+        for attempt in attempts:
             said = await caller.result("elicitation_result", elicitId=id, **attempt)
             assert said.is_error
             assert (await here.env.status(link)) is Status.PENDING
@@ -302,4 +302,4 @@ def test_a_gate_for_others_has_a_day_and_keeps_no_yes():
     assert elicit.confirm("Pay?").timeout == timedelta(minutes=5)
     for wrong in ("", "Finance", "a b", "x" * 33):
         with pytest.raises(InvalidQuestion):
-            elicit.confirm("Pay?", approver=wrong)
+            _ = elicit.confirm("Pay?", approver=wrong)

@@ -67,8 +67,7 @@ async def test_what_a_person_approved_for_themselves_is_listed_and_ended():
     def delete(count: int) -> str:
         return f"deleted {count}"
 
-    fills = [{}, {}]
-    async with caller_of(server, MODERN, declares=FORM, fills=fills) as (env, caller):
+    async with caller_of(server, MODERN, declares=FORM, fills=[{}, {}]) as (env, caller):
         for _ in range(2):
             assert await caller.text("delete", count=5) == "deleted 5"
         assert len(caller.forms) == 1
