@@ -115,9 +115,7 @@ async def beside_restate(*, seconds: float, times: int = 200) -> list[Figure]:
     rates, processors = list[Round](), list[Round]()
     async with AsyncExitStack() as stack:
         many = 2 * AT_ONCE
-        limits = httpx.Limits(  # a connection is let go before a server, which waits 5 s, does so
-            max_connections=many, max_keepalive_connections=many, keepalive_expiry=2
-        )
+        limits = httpx.Limits(max_connections=many, max_keepalive_connections=many)
         client = httpx.AsyncClient(timeout=300, limits=limits)
         await stack.enter_async_context(client)
         restate = await stack.enter_async_context(_restate(client))

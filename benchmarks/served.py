@@ -129,6 +129,7 @@ async def until_stdin_ends(
             log_level="warning",
             proxy_headers=False,
             timeout_graceful_shutdown=2,
+            timeout_keep_alive=60,  # on a busy machine a client may come late to its connection
         )
         server = uvicorn.Server(config)
         loop = asyncio.get_running_loop()

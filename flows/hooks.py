@@ -208,6 +208,11 @@ class PluginHook(Generic[ValueT]):
     plugin: str
     method: str
 
+    @property
+    def is_too_late(self) -> bool:
+        """Whether what it comes after is written, so that it can refuse nothing."""
+        return self.stage.writes and self.moment == "after"
+
     def is_for(self, value: ValueT) -> bool:
         return self.when is None or bool(self.when(value))
 

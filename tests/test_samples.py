@@ -47,6 +47,7 @@ SAYS = {
     "pay_at_the_till": "Paid by card.",
     "keep_key": "A key of 20 characters is kept.",
     "greet": "Hello, Ada.",
+    "publish_minutes": r"The minutes are published\.",
     "plan_a_party": "The party is on Ada, at Ada.",
 }
 TYPED = {**ANSWERS, "answer.user": "ada", "answer.token": "a-token-of-20-letters"}

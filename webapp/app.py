@@ -38,7 +38,7 @@ from webapp.limits import CallLimits
 from webapp.logs.events import mask_access_logs
 from webapp.mcp.attach import attach, is_served
 from webapp.mcp.callers import issuer_of, sender_of
-from webapp.mcp.gated_names import must_name_tools
+from webapp.mcp.gated_names import must_name_tools, warn_of_approvers
 from webapp.mcp.messages import BoundedMessages
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
@@ -100,6 +100,8 @@ async def open_app(
         if is_served(server):
             raise NotRunning(_TWICE_SERVED)
         await must_name_tools(settings.gate, server)
+        names = {one.name for one in settings.identity.approvers}
+        await warn_of_approvers(names, server)
     async with AsyncExitStack() as stack:
         number = 1
         if store is None:

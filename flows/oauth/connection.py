@@ -54,6 +54,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     lapsed_at: datetime | None = None  # it works no more until the person connects again
     ended_at: datetime | None = None  # disconnected: only its label is left of it here
     was_revoked: bool | None = None  # what the provider said then
+    ended_by: str | None = None  # over the HTTP API: as the audit names a key
     came_by: str | None = None  # the elicitation of the latest exchange
     former: str | None = None  # the id of the one whose place it took then
     declared: Json = None  # the provider, where only a tool's code declares it
@@ -175,7 +176,9 @@ def lapse(connection: Connection, *, now: datetime) -> Connection:
     return replace(connection, lapsed_at=now, claim=None, retry_at=None)
 
 
-def disconnect(connection: Connection, *, now: datetime, was_revoked: bool | None) -> Connection:
+def disconnect(
+    connection: Connection, *, now: datetime, was_revoked: bool | None, by: str | None = None
+) -> Connection:
     """Nothing of it is left but what the page says again: which it was, where, and how it ended.
 
     A field that is added here is left out unless it is named.
@@ -195,6 +198,7 @@ def disconnect(connection: Connection, *, now: datetime, was_revoked: bool | Non
         holds_key=False,
         ended_at=now,
         was_revoked=was_revoked,
+        ended_by=by,
         declared=connection.declared,
         version=connection.version,
     )

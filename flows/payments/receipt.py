@@ -108,6 +108,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     refund_tries: int = 0
     refund_by: str | None = None  # the run that began to give it back, which may go on with that
     is_refund_begun: bool = False
+    refund_asked_by: str | None = None  # over the HTTP API: as the audit names a key
     refunded: int = 0  # what the provider has given back of it, in minor units
     disputes: Mapping[str, Dispute] = {}  # by each claim's id; nothing changes it in place
     version: int = 0
@@ -174,6 +175,7 @@ def begin_refund(
     reason: str | None,
     run: str | None = None,
     also_spent: bool = False,
+    by: str | None = None,
 ) -> Payment:
     """Before the provider is asked: from here on nobody uses it, whatever becomes of the asking.
 
@@ -188,6 +190,7 @@ def begin_refund(
         status=ReceiptStatus.REFUNDING,
         reason=reason,
         refund_by=run,
+        refund_asked_by=by,
         is_refund_begun=True,
         refund_at=now + REFUND_AGAIN_AFTER,
         refund_tries=0,
@@ -230,12 +233,16 @@ def refunded(payment: Payment, now: datetime, *, refund_id: str | None = None) -
     )
 
 
-def partly_refunded(payment: Payment, now: datetime, *, amount: int) -> Payment:
+def partly_refunded(
+    payment: Payment, now: datetime, *, amount: int, by: str | None = None
+) -> Payment:
     """So much in all was given back at the provider; what is left can still be used."""
     amount = max(amount, payment.refunded)
     if amount >= payment.amount:
         return refunded(payment, now)
-    return replace(payment, refunded=amount)
+    if amount == payment.refunded:
+        return payment
+    return replace(payment, refunded=amount, refund_asked_by=by)
 
 
 def disputed(payment: Payment, id: str, dispute: Dispute) -> Payment:

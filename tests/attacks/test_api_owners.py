@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from flows import elicit
 from tests.support.api_people import PeopleEnv, alone, people_env, shop_tools
-from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, Program, program_at
+from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, SECRET, Program, program_at
 from tests.support.approving import FINANCE, GROUPS
 from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
@@ -73,17 +74,21 @@ BY_ID = {
     f"GET {WEBHOOKS}": ASKED,
     f"POST {WEBHOOKS}/replay": ASKED,
 }
+RUN = {"run": "order 8"}
+STEP = {**RUN, "name": "book", "by": "a process"}
+BY_NAME = {  # each program has names of its own, for each user
+    "POST /api/runs/end": Route(body=RUN),
+    "POST /api/runs/spend": Route(body=RUN),
+    "POST /api/runs/once": Route(body=STEP),
+    "POST /api/runs/once/done": Route(body={**STEP, "result": "another room"}),
+    "DELETE /api/secrets/{name}": Route(),
+}
 LISTS = {
     "GET /api/questions": "question_id",
     "GET /api/accounts": "account_id",
     "GET /api/payments": "payment_id",
     "GET /api/approvals": "approval_id",
     "GET /api/inbox": "request_id",
-}
-# A run and a kept secret are named by the program, and stand under its own name and the person's.
-NAMED_BY_PROGRAM = {
-    *(f"POST /api/runs/{verb}" for verb in ("end", "spend", "once", "once/done")),
-    "DELETE /api/secrets/{name}",
 }
 ANSWERED = "answered"  # questions, which time alone changes
 OPERATORS = {"GET /api/webhooks", "GET /api/events"}
@@ -112,12 +117,23 @@ class Everybody:
     requesters: Mapping[str, Program]
     things: tuple[Thing, ...]
 
-    async def sent(self, who: str, name: str, about: Route, **ids: str) -> httpx.Response:
+    async def sent(
+        self,
+        who: str,
+        name: str,
+        about: Route,
+        *,
+        ids: Mapping[str, str] = MappingProxyType({}),
+        user: str = "ann",
+    ) -> httpx.Response:
         self.env.here.clock.tick(milliseconds=100)  # nobody is too fast
         program, (method, _, path) = self.requesters[who], name.partition(" ")
         is_by_user = about.says_whose and program.token is None and "alone" not in who
-        query = {**about.query, **(NAMED.get(who, {"user": "ann"}) if is_by_user else {})}
-        body = {} if about.body is None else {"json": about.body}
+        whose = NAMED.get(who, {"user": user}) if is_by_user else {}
+        is_in_body = path.startswith("/api/runs/")
+        query = about.query if is_in_body else {**about.query, **whose}
+        sent = {**about.body, **whose} if is_in_body and about.body else about.body
+        body = {} if sent is None else {"json": sent}
         answer = await program.send(method, path.format(**ids), params=query, **body)
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
             self.env.here.clock.tick(seconds=1)
@@ -305,7 +321,7 @@ def told(answer: httpx.Response) -> object:
 
 
 async def test_every_route_of_the_document_says_here_what_it_needs() -> None:
-    assert set(routes()) == {*BY_ID, *LISTS, *OPERATORS, *OTHERS, *NAMED_BY_PROGRAM}
+    assert set(routes()) == {*BY_ID, *BY_NAME, *LISTS, *OPERATORS, *OTHERS}
 
 
 async def test_what_is_not_theirs_is_told_as_what_never_was_and_nothing_changes(
@@ -319,12 +335,12 @@ async def test_what_is_not_theirs_is_told_as_what_never_was_and_nothing_changes(
             if who == NAMES_BOB and not about.says_whose:
                 continue  # a question is the program's, whichever user it names
             none = {parameter: f"{things[0].id[:-4]}AAAA"}
-            never = await everybody.sent(who, name, about, **none)
+            never = await everybody.sent(who, name, about, ids=none)
             assert never.status_code in (401, 403, 404), (who, name, never.text)
             for one in things:
                 if who in one.seen_by:
                     continue
-                foreign = await everybody.sent(who, name, about, **{parameter: one.id})
+                foreign = await everybody.sent(who, name, about, ids={parameter: one.id})
                 assert told(foreign) == told(never), (who, name, one.name)
     assert await everybody.rows() == before
 
@@ -340,6 +356,37 @@ async def test_a_list_has_what_is_theirs_and_no_more(everybody: Everybody) -> No
             kinds = {parameter, ANSWERED} if parameter == "question_id" else {parameter}
             things = [one for one in everybody.things if one.parameter in kinds]
             assert listed == {one.id for one in things if who in one.seen_by}, (who, name)
+
+
+async def test_a_name_is_each_ones_own_and_reaches_nothing_of_anothers(
+    everybody: Everybody,
+) -> None:
+    shop, guest = everybody.requesters[SHOP], await everybody.env.here.guest("cleo")
+    payment = await shop.asked({**PAYMENT, **RUN}, user="cleo")
+    await guest.pay(payment["url"])
+    await guest.type((await shop.asked({**SECRET, "name": "key"}, user="cleo"))["url"])
+    paid = (await shop.read(payment["id"]))["payment"]
+
+    async def sent(who: str, name: str, **more: Any) -> httpx.Response:
+        asked = BY_NAME[name].body
+        route = Route(body=None if asked is None else {**asked, **more})
+        ids = {"name": "key"}
+        return await everybody.sent(who, name, route, user="cleo", ids=ids)
+
+    await sent(SHOP, "POST /api/runs/once")
+    await sent(SHOP, "POST /api/runs/once/done", result="room 7")
+    before = await everybody.rows()
+    ids = {"spend": {"payment": paid["id"]}, "end": {"questions": [payment["id"]]}}
+    for who in everybody.requesters.keys() - {SHOP}:
+        for name in BY_NAME:
+            answer = await sent(who, name, **ids.get(name.rpartition("/")[2], {}))
+            assert "room 7" not in answer.text, (who, name)
+    assert before.items() <= (await everybody.rows()).items()
+    done = (await sent(SHOP, "POST /api/runs/once")).json()
+    assert (done["status"], done["result"]) == ("done", "room 7")
+    spent = await sent(SHOP, "POST /api/runs/spend", payment=paid["id"])
+    forgotten = await sent(SHOP, "DELETE /api/secrets/{name}")
+    assert (spent.status_code, forgotten.status_code) == (204, 204)
 
 
 async def test_what_is_the_operators_no_program_sees(everybody: Everybody) -> None:
@@ -359,7 +406,7 @@ async def test_whose_it_is_reaches_all_of_it(everybody: Everybody) -> None:
                 name: str, about: Route | None = None, one: Thing = one, who: str = who
             ) -> Any:
                 ids = {one.parameter: one.id}
-                answer = await everybody.sent(who, name, about or BY_ID[name], **ids)
+                answer = await everybody.sent(who, name, about or BY_ID[name], ids=ids)
                 assert answer.is_success, (who, name, one.name, answer.text)
                 return answer.json()
 

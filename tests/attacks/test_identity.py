@@ -299,9 +299,9 @@ async def test_the_same_subject_at_another_issuer_is_somebody_else():
 async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
-    labels = {"label": "alice@example.com"}
-    alice = SignedIn(issuer=ISSUER, subject="alice", **labels)
-    namesake_of_hers = SignedIn(issuer=ISSUER, subject="alice-2", **labels)
+    label = "alice@example.com"
+    alice = SignedIn(issuer=ISSUER, subject="alice", label=label)
+    namesake_of_hers = SignedIn(issuer=ISSUER, subject="alice-2", label=label)
     assert await here.way(asked, cookies=await here.signed_in(alice)) is Way.OPEN
     assert await here.way(asked, cookies=await here.signed_in(namesake_of_hers)) is Way.OTHER_PERSON
 

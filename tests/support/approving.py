@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from html import unescape
 from typing import Any
 from urllib.parse import urljoin
@@ -113,14 +113,24 @@ async def press(
 
 
 @asynccontextmanager
-async def approving(
-    server: Any, *, approvers: tuple[Approver, ...] = (FINANCE,), **options: Any
+async def served(
+    server: Any,
+    issuer: Issuing,
+    clock: Clock,
+    *,
+    approvers: tuple[Approver, ...] = (FINANCE,),
+    **options: Any,
 ) -> AsyncIterator[ApprovalEnv]:
-    """Serve it; further options are settings of who is who, or `store`."""
-    clock = Clock(datetime.now(UTC).replace(microsecond=0))
+    """One process that serves it; further options are settings of who is who, or `store`."""
     own = {name: options.pop(name) for name in ("store", "limits") if name in options}
-    async with issuing(clock) as issuer:
-        who = issuer.who(approvers=approvers, **options)
-        limits = {"limits": AT_ONCE, **own}
-        async with server_env(server, who=who, clock=clock, **limits) as env:
-            yield ApprovalEnv(env=env, issuer=issuer, clock=clock)
+    who = issuer.who(approvers=approvers, **options)
+    async with server_env(server, who=who, clock=clock, **{"limits": AT_ONCE, **own}) as env:
+        yield ApprovalEnv(env=env, issuer=issuer, clock=clock)
+
+
+@asynccontextmanager
+async def approving(server: Any, **options: Any) -> AsyncIterator[ApprovalEnv]:
+    """Serve it, with an issuer beside it."""
+    clock = Clock()
+    async with issuing(clock) as issuer, served(server, issuer, clock, **options) as here:
+        yield here

@@ -96,7 +96,7 @@ async def disconnect_account(
     if set(found.tools) != {mine}:
         await accounts.connections.unshare(found.owner, found.id, mine)
         return ToldDisconnection(ended=False)
-    ended = await accounts.keys.disconnect(found.owner, found.id)
+    ended = await accounts.keys.disconnect(found.owner, found.id, by=requester.name)
     return ToldDisconnection(ended=True, revoked=ended.revoked, manage=ended.manage)
 
 

@@ -22,6 +22,7 @@ from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
 from flows.errors import AlreadyDone, ElicitError, InvalidQuestion, NotAllowed, NotPossible
+from flows.kinds.secret import Secret
 from flows.question import Outcome, Question, Request, asking
 from webapp.api.access import PERSON_HEADER, Requester
 from webapp.calls.call import Call
@@ -81,6 +82,20 @@ class Known:
 
     question: Question[Any]
     content: Json = field(repr=False)
+
+
+def with_own_name(requester: Requester, question: Question[Any]) -> Question[Any]:
+    """The question, with the name of a secret as its program's own."""
+    request = question.request
+    if not isinstance(request, Secret) or request.name is None:
+        return question
+    name = own_name(requester, request.name)
+    return replace(question, request=replace(request, name=name))
+
+
+def own_name(requester: Requester, name: str) -> str:
+    """Under which a secret is kept: no tool's and no other program's name can be that."""
+    return f"{client_of(requester.program.program)}/{name}"
 
 
 async def ask(

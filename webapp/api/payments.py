@@ -117,6 +117,7 @@ async def refund_payment(
             found.id,
             reason=data.reason,
             also_spent=data.also_spent,
+            by=requester.name,
             up_to=None if is_whole else part.minor_units,
         )
     except NotPossible as error:

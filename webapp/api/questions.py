@@ -19,7 +19,15 @@ from msgspec.json import encode
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, InvalidQuestion
 from webapp.api.access import Requester, holds, must_still_count, requester_of
-from webapp.api.asking import Known, RunPlace, ask, is_seen_by, owner_for, question_of
+from webapp.api.asking import (
+    Known,
+    RunPlace,
+    ask,
+    is_seen_by,
+    owner_for,
+    question_of,
+    with_own_name,
+)
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
 from webapp.api.representations import (
     NAME_CHARACTERS,
@@ -59,8 +67,9 @@ async def new_question(
     if data.run is not None and idempotency_key is not None:
         raise InvalidQuestion("A question of a run has its place there: send no Idempotency-Key.")
     place = None if data.run is None else RunPlace(run=data.run, nth=data.nth)
+    question = with_own_name(requester, data.question())
     asked = await ask(
-        service, requester, data.question(), user=data.user, name=idempotency_key, place=place
+        service, requester, question, user=data.user, name=idempotency_key, place=place
     )
     if isinstance(asked, Known):
         return await told_known(service, asked)

@@ -7,7 +7,7 @@ twice: it is claimed first, under the run, and its result is kept as long as the
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from http import HTTPStatus
@@ -33,6 +33,7 @@ from webapp.api.asking import (
     caller_of,
     client_of,
     named_by_run,
+    own_name,
     owner_for,
 )
 from webapp.api.representations import NAME_CHARACTERS, RunName, UserName, Whose
@@ -51,7 +52,7 @@ from webapp.identity.api_keys import KeyScope
 from webapp.records.values import ApiKey
 from webapp.service import Service
 
-QUESTIONS_AT_MOST: Final = 100
+QUESTIONS_AT_MOST: Final = 1000
 _ASKERS = holds(KeyScope.ASK)
 _OPENED_AGAIN_BEFORE = timedelta(days=1)  # its time is not moved at every step
 _Text = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
@@ -221,7 +222,7 @@ async def forget_secret(
     """What a user typed under this name is wiped. 404: there was nothing."""
     owner = owner_for(service, requester, user)
     forgotten = await service.kinds.secrets.forget(
-        owner=owner, server=application_of(service), name=name
+        owner=owner, server=application_of(service), name=own_name(requester, name)
     )
     if not forgotten:
         raise NoSuchQuestion
@@ -230,7 +231,7 @@ async def forget_secret(
 @asynccontextmanager
 async def _at_work(
     service: Service, requester: Requester, *, user: str | None, run: str
-) -> AsyncIterator[Call]:
+) -> AsyncGenerator[Call]:
     """A leg of the run. Raises AlreadyDone where that is over, NotAllowed for other users."""
     caller = caller_of(service, requester, user)
     call = call_of(service, requester.program, caller, arguments=named_by_run(run))

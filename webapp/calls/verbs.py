@@ -19,14 +19,7 @@ from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported
-from flows.question import (
-    Outcome,
-    Question,
-    Request,
-    ReturningRequest,
-    current_body,
-    digest_of,
-)
+from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
 from webapp.calls.call import Call
 from webapp.calls.once import KEPT, KEPT_UNDER_A_RECEIPT, OnceKey, do_once, do_unkept
 from webapp.calls.outcome import cancelled, outcome_of, processing

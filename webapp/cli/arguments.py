@@ -3,11 +3,7 @@
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
-
-from webapp.settings.parsers import module_and_object
-from webapp.settings.settings import Settings
 
 # As the lists show it, or the beginning of that; or as a tool knows it, with its owner's tag.
 _ID = re.compile(r"[A-Za-z0-9_-]{1,24}|[A-Za-z0-9_-]{20}([A-Za-z0-9_-]{24})")
@@ -39,31 +35,6 @@ def add_id(parser: argparse.ArgumentParser, *, shown_by: str) -> None:
         type=_id,
         help=f"as elicit {shown_by} list shows it, or any beginning that no other has",
     )
-
-
-def add_plugins(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--plugin",
-        metavar="MODULE:OBJECT",
-        type=_plugin,
-        action="append",
-        default=[],
-        help="an object whose hooks run as questions are asked and answered; may be repeated, and "
-        "comes after those of ELICIT_PLUGINS",
-    )
-
-
-def with_plugins(settings: Settings, names: Sequence[str]) -> Settings:
-    """The settings with these beside those of the environment."""
-    policies = settings.policies
-    return replace(settings, policies=replace(policies, plugins=(*policies.plugins, *names)))
-
-
-def _plugin(text: str) -> str:
-    try:
-        return module_and_object(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_port(parser: argparse.ArgumentParser, *, default: int) -> None:

@@ -55,7 +55,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         command.add_argument("name", metavar="NAME", help="as in ELICIT_EVENTS_{NAME}_URL")
         does(command, work)
     secret = commands.add_parser("secret", help="make a secret, for ELICIT_EVENTS_{NAME}_SECRET")
-    secret.set_defaults(run=lambda _: tell(new_secret()))
+    secret.set_defaults(run=_make_secret)
 
 
 async def list_events(service: Service) -> Table[EventRow]:
@@ -100,6 +100,10 @@ async def resume_address(service: Service, *, name: str) -> Sequence[str]:
     await service.events.resume(address)
     again = f"elicit events replay --given-up {address.name}"
     return [f"{address.name} is told from now on; what was given up is sent by: {again}"]
+
+
+def _make_secret(_: argparse.Namespace) -> None:
+    tell(new_secret())
 
 
 def _address(service: Service, name: str) -> EventAddress:

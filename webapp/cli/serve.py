@@ -8,7 +8,8 @@ import socket
 from functools import partial
 from pathlib import Path
 
-from webapp.cli.arguments import add_plugins, port, with_plugins
+from webapp.cli.arguments import port
+from webapp.cli.plugins import add_plugins, with_plugins
 from webapp.command import CommandRefused, own_command, quieten, settings_for
 from webapp.demo.server import demo_server
 from webapp.http.port import PortUnusable, bind, listen

@@ -5,7 +5,8 @@ import asyncio
 import contextlib
 import os
 
-from webapp.cli.arguments import add_plugins, port, with_plugins
+from webapp.cli.arguments import port
+from webapp.cli.plugins import add_plugins, with_plugins
 from webapp.command import quieten, settings_for
 from webapp.serving.finding import load, place_of
 from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serve_stdio

@@ -60,10 +60,10 @@ class Elicit:
     its key, for which the API key needs the scope `tokens`. `on_notice` is given what `notify`
     tells.
 
-    What the block got is used up when it ends without an error; a no that leaves it ends the run as
-    well. After any other error all of it is there for the same run. A server that does not answer
-    is waited for `patience`, and a question's own time if that is longer. `transport` is another
-    way to it than the network, as for certificates of your own.
+    What the block got is used up when it ends without an error. One that says what the person did
+    (NotAccepted) ends the run too; after any other all of it is there for the same run. A server
+    that does not answer is waited for `patience`, and a question's own time if that is longer.
+    `transport` is another way to it than the network, as for certificates of your own.
 
     Raises InvalidQuestion, here and for a question that cannot travel, ServerUnreachable,
     ServerRefused, and AlreadyDone where the run ended less than two minutes ago and had used a
@@ -275,7 +275,7 @@ class Elicit:
                 url=state["url"],
                 kind=state["kind"],
                 message=state["message"],
-                elicitation_id=id,
+                elicitation_id=str(id),
                 expires_at=datetime.fromisoformat(state["expires_at"]),
                 needs_code=state["needs_code"],
                 _wrong=lambda typed: self._wrong(id, typed),
@@ -318,7 +318,7 @@ class Elicit:
         error = refusal(
             status,
             message=question.message,
-            elicitation_id=id,
+            elicitation_id=str(id),
             timeout=question.timeout,
             why=state["why"],
         )

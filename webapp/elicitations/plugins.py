@@ -85,8 +85,7 @@ class Plugins:
         self._telling = set[asyncio.Task[None]]()
         self.hear_starts = bool(self._hooks["after", "start"])
         self.hear_ends = bool(self._hooks["after", "settle"])
-        late = {("after", "start"), ("after", "settle")}
-        said = {hook.stage.value for hook in hooks if (hook.moment, hook.stage.name) not in late}
+        said = {hook.stage.value for hook in hooks if not hook.is_too_late}
         self.hear_asking, self.hear_answers = ProposedQuestion in said, GivenAnswer in said
 
     async def asking(
@@ -123,7 +122,7 @@ class Plugins:
             _worded(question, changed).discard()
 
         async def describe(value: ProposedQuestion) -> ProposedQuestion:
-            for hook in self._for(value, "replace", "describe"):
+            for hook in self._hooks["replace", "describe"]:
                 value = await self._hand(hook, value, must_be_askable)
             return value
 
@@ -213,13 +212,13 @@ class Plugins:
         self, stage: str, value: ValueT, do: _Does[ValueT], check: _Checks[ValueT] | None = None
     ) -> ValueT:
         value = await self._ask(value, stage, check)
-        value = await self._around(self._for(value, "around", stage), value, do, check)
-        for hook in reversed(self._for(value, "after", stage)):
+        value = await self._around(self._hooks["around", stage], value, do, check)
+        for hook in reversed(self._hooks["after", stage]):
             await self._hand(hook, value)
         return value
 
     async def _ask(self, value: ValueT, stage: str, check: _Checks[ValueT] | None = None) -> ValueT:
-        for hook in self._for(value, "before", stage):
+        for hook in self._hooks["before", stage]:
             value = await self._hand(hook, value, check)
         return value
 
@@ -233,6 +232,10 @@ class Plugins:
         if not hooks:
             return await do(value)
         hook, *further_in = hooks
+        with _blamed(hook):
+            is_for_it = hook.is_for(deepcopy(value))
+        if not is_for_it:
+            return await self._around(further_in, value, do, check)
         onward = _Onward(hook, value, check, lambda v: self._around(further_in, v, do, check))
         with _blamed(hook, onward):
             async with asyncio.timeout(self._patience.total_seconds()) as onward.limit:
@@ -244,29 +247,18 @@ class Plugins:
     ) -> ValueT:
         """Let the hook have it; what goes on. Raises HookRefused."""
         with _blamed(hook):
-            return _handed_on(hook, value, await self._called(hook, value), check)
-
-    async def _called(self, hook: PluginHook[ValueT], value: ValueT) -> object:
-        async with asyncio.timeout(self._patience.total_seconds()):
-            given = hook.call(deepcopy(value))
-            return await given if isawaitable(given) else given
+            if not hook.is_for(deepcopy(value)):
+                return value
+            async with asyncio.timeout(self._patience.total_seconds()):
+                given = hook.call(deepcopy(value))
+                if isawaitable(given):
+                    given = await given
+            return _handed_on(hook, value, given, check)
 
     async def _tell(self, value: HookFacts, stage: str) -> None:
         for hook in reversed(self._hooks["after", stage]):
-            try:
-                if hook.is_for(value):
-                    await self._called(hook, value)
-            except Exception:  # noqa: BLE001 - somebody else's code, after all is done
-                _log.exception("hook.failed", extra=_about(hook))
-
-    def _for(self, value: HookFacts, moment: str, stage: str) -> Sequence[PluginHook[Any]]:
-        """Those that its `when` lets in. Raises HookRefused where that raises."""
-        found = list[PluginHook[Any]]()
-        for hook in self._hooks[moment, stage]:
-            with _blamed(hook):
-                if hook.is_for(value):
-                    found.append(hook)
-        return found
+            with suppress(HookRefused):  # it is written
+                await self._hand(hook, value)
 
 
 class _Onward(Generic[ValueT]):
@@ -409,7 +401,7 @@ def _blamed(hook: PluginHook[Any], onward: _Onward[Any] | None = None) -> Genera
             if onward.failed is error:
                 raise
             raise onward.failed from None
-        if isinstance(error, HookRefused):
+        if isinstance(error, HookRefused) and not hook.is_too_late:
             _log.info("hook.refused", extra=_about(hook))
             raise
         _log.exception("hook.failed", extra=_about(hook))

@@ -28,7 +28,7 @@ OWN: Final = timedelta(seconds=5)  # for which it is left to the process that wr
 _LETTERS_AT_MOST: Final = 100  # of a name that an author chose
 # What was paid is told after the question that it was paid for.
 _OF_QUESTIONS, _OF_PAYMENTS = "0", "1"
-_STANDS: Final = frozenset({"paid", ReceiptStatus.SPENT.value})  # words of a payment that is ours
+_STANDS: Final = frozenset({"paid", "spent", "refunded in part"})  # what a payment goes back to
 
 
 class EventOutbox:
@@ -97,10 +97,9 @@ class EventOutbox:
 
 def _type_of(move: Move[Value]) -> str | None:
     """None for what nobody is told of."""
-    entry, disputed = move.entry, ReceiptStatus.DISPUTED.value
-    if entry.kind == KINDS[Payment] and move.former == disputed and entry.what in _STANDS:
-        return TYPES[entry.kind, "dispute won"]
-    return TYPES.get((entry.kind, entry.what.partition(":")[0]))
+    kind, word = move.entry.kind, move.entry.what.partition(":")[0]
+    was_disputed = kind == KINDS[Payment] and move.former == ReceiptStatus.DISPUTED.value
+    return TYPES.get((kind, "dispute won" if was_disputed and word in _STANDS else word))
 
 
 def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:

@@ -69,6 +69,11 @@ class Quotas:
         self._total = _Total(elicitations, limit=settings.pending_at_most)
         self._cut = set[tuple[str, str]]()  # the tools whose timeout was told to be too long
 
+    @property
+    def gives_tasks(self) -> bool:
+        """Whether clients may have tasks at all."""
+        return self._settings.tasks
+
     def is_for_client_only(self, kind: str) -> bool:
         """Whether only a form of the client's own may ask it."""
         traits = traits_of(kind)

@@ -1,4 +1,4 @@
-"""The operator's ELICIT_GATE, held against the tools that are served.
+"""The operator's ELICIT_GATE, and who approves, held against the tools that are served.
 
 What could go wrong: a name that is misspelled gates nothing, and the tool it was meant for runs
 unasked. What the server's own list cannot tell, as another server's tools behind it or a list that
@@ -7,11 +7,13 @@ is made for each caller, is only warned of.
 
 import difflib
 import logging
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 from typing import Any
 
 from flows.kinds.gate import GatePolicy
 from webapp.mcp.inner_calls import servers_below
+from webapp.mcp.tools import tools_of
 
 _SIGNS_OF_A_PATTERN = frozenset("*?[")
 _log = logging.getLogger(__name__)
@@ -34,6 +36,25 @@ async def must_name_tools(policy: GatePolicy, server: Any) -> None:
             meant = f"; perhaps {near[0]} is meant" if near else ""
             raise GateWithoutTool(f"ELICIT_GATE: this server has no tool {word!r}{meant}.")
         _log.warning("gate.names_no_tool", extra={"word": word})
+
+
+async def warn_of_approvers(approvers: Collection[str], server: Any) -> None:
+    """Log each gate of the server's own tools that names an approver whom nobody is.
+
+    Another server behind it is not asked for its list: that may take long, and has no marks.
+    """
+    below = servers_below(server)
+    for one in [] if any(map(_changes_its_list, below)) else below:
+        try:
+            tools = await tools_of(one)
+        except Exception:  # noqa: BLE001 - it is the author's code
+            _log.debug("gate.tools_not_listed", exc_info=True)
+            tools = []
+        for tool in tools:
+            name = None if tool.gate is None else tool.gate.approver
+            if name is not None and name not in approvers:
+                needs = f"[approvers.{name}] in elicit.toml"
+                _log.warning("gate.names_no_approver", extra={"tool": tool.name, "needs": needs})
 
 
 async def _names(server: Any) -> tuple[list[str], bool]:

@@ -21,13 +21,15 @@ from webapp.mcp.tools import low_level_of
 class TaskOffer:
     """Of one served server."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Any, *, is_on: bool) -> None:
         self._server = server
+        self._is_on = is_on
 
     @property
     def is_ours(self) -> bool:
-        """Whether the server has no tasks of its own."""
-        return low_level_of(self._server).get_request_handler("tasks/get") is None
+        """Whether they are ours to give: not where the operator says no, or the server has some."""
+        has_own = low_level_of(self._server).get_request_handler("tasks/get") is not None
+        return self._is_on and not has_own
 
     def is_for(self, declared: Declared, caller: Callable[[], Caller]) -> bool:
         """Whether this client gets tasks; who calls is asked for only where that matters."""

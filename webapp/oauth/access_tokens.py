@@ -107,9 +107,12 @@ class AccessTokens:
             return None
         return renewed.access_token if renewed.is_shared(tool, client) else None
 
-    async def disconnect(self, owner: str, id: str) -> Disconnection:
-        """Give its keys back and forget them; goes on to its end when cancelled."""
-        return await self._elicitations.whole(self._disconnect(owner, id))
+    async def disconnect(self, owner: str, id: str, *, by: str | None = None) -> Disconnection:
+        """Give its keys back and forget them; goes on to its end when cancelled.
+
+        `by`: whose word it is, as the audit names them.
+        """
+        return await self._elicitations.whole(self._disconnect(owner, id, by=by))
 
     async def _renewed(self, found: Connection, *, refused: str | None) -> Connection | None:
         lock = self._locks.setdefault(found.id, asyncio.Lock())
@@ -217,7 +220,7 @@ class AccessTokens:
     def _later(self, connection: Connection) -> Connection:
         return replace(connection, claim=None, retry_at=self._now + BACK_OFF)
 
-    async def _disconnect(self, owner: str, id: str) -> Disconnection:
+    async def _disconnect(self, owner: str, id: str, *, by: str | None) -> Disconnection:
         claimed: Connection | None = None
         while claimed is None:
             found = await self._elicitations.read(Connection, owner=owner, id=id)
@@ -236,7 +239,7 @@ class AccessTokens:
             current = await self._connections.read(owner, id)
             if current is None or current.lapsed_at is None:
                 return []  # it was connected again meanwhile
-            return [disconnect(current, now=self._now, was_revoked=was_revoked)]
+            return [disconnect(current, now=self._now, was_revoked=was_revoked, by=by)]
 
         await self._elicitations.write_afresh(ended)
         about = {"id": id, "provider": claimed.provider, "revoked": was_revoked}

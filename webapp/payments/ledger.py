@@ -138,6 +138,7 @@ class Ledger:
         reason: str | None,
         run: str | None = None,
         also_spent: bool = False,
+        by: str | None = None,
     ) -> Payment:
         """From here on nobody uses it; `run` is the one that gives back what it has in hand.
 
@@ -153,7 +154,7 @@ class Ledger:
             if current.status in (ReceiptStatus.REFUNDED, ReceiptStatus.REFUNDING):
                 return []
             begun = receipts.begin_refund(
-                current, now, reason=reason, run=run, also_spent=also_spent
+                current, now, reason=reason, run=run, also_spent=also_spent, by=by
             )
             asked = await self.leading_to(current) if run is None else None
             if asked is None:

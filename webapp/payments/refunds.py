@@ -83,13 +83,15 @@ class Refunds:
         run: str | None = None,
         also_spent: bool = False,
         up_to: int | None = None,
+        by: str | None = None,
     ) -> Refund:
         """Give the money back; the same again gives the same refund, once that is known.
 
-        `run` is the one that has it in hand. `up_to`: only so much of it, in minor units, with what
-        went back before; the rest can be used, and it is not asked again by itself. Raises KeyError
-        if there is no such payment, NotPossible if it was spent (unless that counts, too) or a call
-        uses it, Failed if the provider cannot be asked: then it is asked again by itself. Raises
+        `run` is the one that has it in hand, `by` whose word it is, as the audit names them.
+        `up_to`: only so much of it, in minor units, with what went back before; the rest can be
+        used, and it is not asked again by itself. Raises KeyError if there is no such payment,
+        NotPossible if it was spent (unless that counts, too) or a call uses it, Failed if the
+        provider cannot be asked: then it is asked again by itself. Raises
         NoRefunds, and nothing is begun, where it cannot be asked at all.
         """
         found = await self._ledger.read(owner, id)
@@ -99,10 +101,12 @@ class Refunds:
         if why_not is not None:
             raise NoRefunds(why_not)
         if up_to is not None:
-            return await self._give_part(owner, id, up_to, reason=reason, also_spent=also_spent)
+            return await self._give_part(
+                owner, id, up_to, reason=reason, also_spent=also_spent, by=by
+            )
         async with self._asking.setdefault(id, asyncio.Lock()):
             begun = await self._ledger.begin_refund(
-                owner, id, reason=reason, run=run, also_spent=also_spent
+                owner, id, reason=reason, run=run, also_spent=also_spent, by=by
             )
             return await self._ask(begun, then=lambda payment: payment)
 
@@ -164,7 +168,14 @@ class Refunds:
         return len(charges) == len((other, payment))
 
     async def _give_part(
-        self, owner: str, id: str, up_to: int, *, reason: str | None, also_spent: bool
+        self,
+        owner: str,
+        id: str,
+        up_to: int,
+        *,
+        reason: str | None,
+        also_spent: bool,
+        by: str | None,
     ) -> Refund:
         found = await self._ledger.read(owner, id)
         if found is None:
@@ -178,7 +189,7 @@ class Refunds:
         async with self._asking.setdefault(id, asyncio.Lock()):
             refund = await self._outbound.run(self._flow.refund(found, reason=reason, up_to=up_to))
             await self._ledger.change(
-                owner, id, lambda one: receipts.partly_refunded(one, now, amount=up_to)
+                owner, id, lambda one: receipts.partly_refunded(one, now, amount=up_to, by=by)
             )
         return refund
 

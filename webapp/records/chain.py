@@ -54,6 +54,7 @@ _WRITES_AT_ONCE: Final = 100
 _RECORDS_AT_ONCE: Final = 400  # the blocks come besides, and a write holds 500
 _OWNERS_AT_MOST: Final = 5_000
 _PAGE: Final = 100
+_TRIES_AT_MOST: Final = 1_000  # others are first that often only where something is wrong
 _log = logging.getLogger(__name__)
 _Until: TypeAlias = Annotated[int, Meta(ge=0, lt=2**37)]  # what a datetime can hold
 
@@ -210,7 +211,11 @@ class _OwnersChain:
 
     async def _write_all(self, jobs: list[_Job]) -> None:
         """Together, but for those that lose a race of their own."""
+        left = _TRIES_AT_MOST
         while jobs:
+            if not left:
+                raise RuntimeError(f"the audit of {self._owner[:6]} takes no entry")
+            left -= 1
             if not self._is_known:
                 await self._find_head()
             records = [record for job in jobs for record in job.records]

@@ -166,15 +166,17 @@ def _entry(value: object, entry: Entry) -> Entry:
             digest=asked.digest,
         )
     if isinstance(value, Payment):
+        is_claimed = value.status is ReceiptStatus.DISPUTED  # which is a bank's word
         return replace(
             entry,
+            by=None if is_claimed else value.refund_asked_by,
             why=_short(value.reason),
             server=value.seller,
             tool=_short(value.tool),
             amount=str(value.price),
         )
     if isinstance(value, Connection):
-        return replace(entry, server=value.provider)
+        return replace(entry, server=value.provider, by=value.ended_by)
     by = getattr(value, "revoked_by", None)
     return replace(entry, tool=_short(getattr(value, "tool", None)), by=by)
 

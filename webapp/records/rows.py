@@ -61,6 +61,11 @@ class Rows:
         self.longer: Mapping[type[Struct], timedelta] = {}  # than by itself is kept, or less
         self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
 
+    @property
+    def _is_told(self) -> bool:
+        """Whether anybody hears of what changes."""
+        return self.chain is not None or self.outbox is not None
+
     def new_id(self, owner: str, *, now: datetime) -> str:
         """An id that nobody can guess."""
         return fresh_id(owner, now=now, random=self._owners.random(RANDOM_BYTES))
@@ -71,8 +76,7 @@ class Rows:
         Each is written at its version, which is the one that was read; 0: neither its id nor its
         key is taken. Raises Conflict.
         """
-        is_told = self.chain is not None or self.outbox is not None
-        moved = await self._words.moved(values) if is_told else ()
+        moved = await self._words.moved(values) if self._is_told else ()
         asked = len(values)
         if self.outbox is not None and moved:
             values = (*values, *self.outbox.events(moved))
@@ -95,10 +99,10 @@ class Rows:
             await self.chain.write(values[0].owner, records, *(each.entry for each in moved))
         else:
             await self._store.write(*records)
-        if is_told:
+        written = [replace(value, version=value.version + 1) for value in values]
+        if self._is_told:
             for value in values:
                 self._words.remember(value, version=value.version + 1)
-        written = [replace(value, version=value.version + 1) for value in values]
         if self.outbox is not None:
             self.outbox.wrote(written)
         return written[:asked]
@@ -163,7 +167,7 @@ class Rows:
         value = cast("ValueT", _decoders[kind].decode(plain))
         if (value.status, getattr(value, "row_key", None)) != (record.status, record.key):
             raise Unreadable
-        if self.chain is not None:
+        if self._is_told:
             self._words.remember(value, version=record.version)
         return replace(value, version=record.version)
 

@@ -90,6 +90,13 @@ class PolicySettings:
         says="`0`: `form` and `confirm` are asked in a client's own form or not at all; `1`: where "
         "the client has none, on a page of ours",
     )
+    tasks: bool = setting(
+        "ELICIT_TASKS",
+        parse=switch,
+        default="1",
+        says="`1`: a client that declares MCP tasks looks in for a call that waits, instead of "
+        "being held; `0`: none does. In a task a tool cannot ask by itself (`ctx.elicit`)",
+    )
     one_per_session: bool = setting(
         "ELICIT_ONE_PER_SESSION",
         parse=switch,

@@ -38,7 +38,14 @@ def test_a_good_token_says_whose_call_it_is() -> None:
         client_id="an assistant",
         scopes=("tools", "more"),
         expires_at=datetime.fromtimestamp(NOW + 300, UTC),
+        issued_at=datetime.fromtimestamp(NOW, UTC),
     )
+
+
+@pytest.mark.parametrize("issued", [-1e300, -5, 0, NOW - 10, NOW + 30])
+def test_when_it_was_issued_is_no_later_than_now(issued: float) -> None:
+    found = read(token(iat=issued)).issued_at
+    assert found == datetime.fromtimestamp(max(0, min(issued, NOW)), UTC)
 
 
 @pytest.mark.parametrize("alg", ["RS256", "RS512", "PS256", "PS384"])
@@ -61,6 +68,7 @@ def test_one_of_no_type_must_say_what_only_an_access_token_says() -> None:
         client_id="an assistant",
         scopes=("tools",),
         expires_at=datetime.fromtimestamp(NOW + 300, UTC),
+        issued_at=datetime.fromtimestamp(NOW, UTC),
     )
 
 

@@ -9,8 +9,12 @@ from flows import elicit
 from flows.oauth.connection import Connection, lapse
 from flows.providers import github
 from tests.support.api_program import ACCOUNT, Program, program_at
-from tests.support.asking_env import AskingEnv
+from tests.support.asking_env import AskingEnv, asking_env
+from tests.support.chains import AUDITED, told_of
+from tests.support.living import living
+from webapp.api.asking import owner_of_user
 from webapp.identity.api_keys import KeyScope
+from webapp.records.ids import tail_of
 
 ANN = {"user": "ann"}
 
@@ -126,6 +130,16 @@ async def test_a_disconnected_account_is_given_back_and_gone(
         told = await teller.at(f"accounts/{id}{verb}", method=method, params=params)
         assert told.status_code == 404
     assert (await kept(here)).access_token == ""
+
+
+async def test_the_audit_names_the_key_that_disconnected() -> None:
+    async with living(asking_env(policies=AUDITED)) as here, program_at(here) as shop:
+        (key,) = await here.service.api_keys.all()
+        id = await shop.connected(here)
+        await shop.at(f"accounts/{id}", method="DELETE", params=ANN)
+        told = await told_of(here.service, owner_of_user(here.service, "ann"))
+        ends = [one.by for one in told if one.what == "disconnected"]
+        assert ends == [f"key {tail_of(key)}"]
 
 
 async def test_what_others_use_too_is_lost_to_the_program_alone(

@@ -35,11 +35,9 @@ async def desk(here: AskingEnv) -> AsyncIterator[Program]:
 async def test_an_operator_reads_page_by_page_and_sends_one_again(
     here: AskingEnv, desk: Program
 ) -> None:
-    found = list[dict[str, Any]]()
-    behind = dict[str, str]()
+    found, behind = list[dict[str, Any]](), dict[str, str]()
     while True:
-        query = {"limit": "2", "address": "crm", **behind}
-        answer = await desk.client.get(PATH, params=query)
+        answer = await desk.client.get(PATH, params={"limit": 2, "address": "crm", **behind})
         assert answer.status_code == 200, answer.text
         page = answer.json()
         found += page["events"]

@@ -11,9 +11,13 @@ from pytest_httpx import HTTPXMock
 from flows import elicit
 from flows.payments.money import Money
 from tests.support.api_program import Program, program_at
-from tests.support.asking_env import AskingEnv
+from tests.support.asking_env import AskingEnv, asking_env
+from tests.support.chains import AUDITED, told_of
+from tests.support.living import living
 from tests.support.mcp_server import TLS
+from webapp.api.asking import owner_of_user
 from webapp.identity.api_keys import KeyScope
+from webapp.records.ids import tail_of
 
 ANN = {"user": "ann"}
 REFUNDS = "/stripe/v1/refunds"
@@ -151,6 +155,23 @@ async def test_what_is_no_part_of_it_is_refused(
     refused = await refunded(till, id, amount=amount)
     assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_INPUT")
     assert await given_at_the_provider(here) == []
+
+
+async def test_the_audit_names_the_key_that_refunded() -> None:
+    about: dict[str, Any] = {"also": (KeyScope.REFUND,)}
+    async with living(asking_env(policies=AUDITED)) as here, program_at(here, **about) as till:
+        (key,) = await here.service.api_keys.all()
+        whole, part = [(await till.paid(here))["payment"]["id"] for _ in range(2)]
+        await refunded(till, part, amount="3.00")
+        await refunded(till, whole)
+        told = await told_of(here.service, owner_of_user(here.service, "ann"))
+        by = {one.what: one.by for one in told if one.kind == "payment"}
+        assert {what: each == f"key {tail_of(key)}" for what, each in by.items()} == {
+            "paid": False,
+            "refunded in part: 3.00 EUR": True,
+            "refunding": True,
+            "refunded": True,
+        }
 
 
 async def test_what_was_taken_is_refunded_only_if_that_is_meant(

@@ -20,7 +20,7 @@ from tests.support.api_program import (
 from tests.support.asking_env import AskingEnv, asking_env
 from tests.support.by_code import letters_on
 from tests.support.living import living
-from tests.support.mcp_sandbox import Guest
+from tests.support.mcp_sandbox import KEY, Guest
 from tests.support.mcp_server import Person, eventually
 from webapp.settings.identity import IdentitySettings
 from webapp.stores.memory import MemoryStore
@@ -87,10 +87,30 @@ async def test_no_key_of_an_account_is_told(here: AskingEnv, shop: Program) -> N
     asked = await shop.asked(ACCOUNT)
     await (await here.guest()).connect(asked["url"])
     told = await shop.read(asked["id"], wait=50)
-    fields = {"id", "provider", "label", "scopes", "status", "connected_at"}
+    fields = {"id", "provider", "label", "scopes", "api", "status", "connected_at"}
     assert set(told["account"]) == fields
     (account,) = await here.connections()
     assert account.access_token not in str(told)
+
+
+async def test_a_secret_that_is_kept_is_its_programs_own(here: AskingEnv, shop: Program) -> None:
+    named = {**SECRET, "name": "key"}
+
+    async def tool() -> str:
+        return str(await elicit.secret("Your key, please.", name="key"))
+
+    asked = await shop.asked(named)
+    await (await here.guest()).type(asked["url"])
+    assert (await shop.asked(named))["content"] == {"value": KEY}
+    block = here.begin(tool)
+    assert (await block.link()).url
+    async with program_at(here, program="other") as other:
+        assert (await other.asked(named))["status"] == "pending"
+        gone = await other.at("secrets/key", method="DELETE", params={"user": "ann"})
+        assert gone.status_code == 404
+    gone = await shop.at("secrets/key", method="DELETE", params={"user": "ann"})
+    assert gone.status_code == 204
+    assert (await shop.asked(named))["status"] == "pending"
 
 
 async def test_what_is_connected_is_told_at_once(here: AskingEnv, shop: Program) -> None:

@@ -57,6 +57,35 @@ async def test_a_server_that_ran_and_stopped_has_nothing_to_warn_of(tmp_path):
     assert (end.status, end.err) == (0, "")
 
 
+RULES = """
+from flows.hooks import HookRefused, before
+
+class Rules:
+    @before("admit")
+    def close(self, question):
+        raise HookRefused(f"Closed: {question.kind}.")
+
+rules = Rules()
+"""
+ASKS = """
+from flows import elicit
+
+@mcp.tool()
+async def greet() -> str:
+    return await elicit.form("Who are you?")
+"""
+
+
+async def test_each_worker_has_the_plugins_of_the_command(tmp_path):
+    tools = author(tmp_path) / "my_tools.py"
+    tools.write_text(tools.read_text() + ASKS)
+    (tmp_path / "my_rules.py").write_text(RULES)
+    arguments = ("my_tools:mcp", "--plugin", "my_rules:rules", "--workers", "2")
+    async with serving(*arguments, home=tmp_path) as server, Client(f"{server.url}/mcp") as client:
+        for _ in range(4):
+            assert "Closed: form." in text_of(await client.call_tool("greet", {}))
+
+
 async def test_every_bad_setting_is_named_at_once(tmp_path):
     extra = {
         "ELICIT_URL": "ftp://example.org",

@@ -169,6 +169,7 @@ async def test_a_server_of_another_store_is_another_program(desktop):
     ("arguments", "extra", "says", "runs"),
     [
         (("--port", "0"), {}, "another port for each process", called),
+        (("--plugin", "rules.py"), {}, "as in my_rules:audit", called),
         (("--host", "0.0.0.0"), {}, "unrecognized arguments: --host", called),
         (
             (),
@@ -194,6 +195,13 @@ async def test_a_server_that_is_not_there_is_refused_in_a_sentence(tmp_path):
     end = await run("stdio", "nowhere:mcp", home=tmp_path)
     assert (end.status, end.out) == (1, "")
     assert "There is no module 'nowhere' in" in end.err
+
+
+async def test_a_plugin_that_is_not_there_is_refused_in_a_sentence(desktop):
+    plugin = ("--plugin", "nowhere:rules")
+    end = await run(*desktop.arguments, *plugin, home=desktop.home, extra=desktop.extra)
+    assert (end.status, end.out) == (1, "")
+    assert "The plugin nowhere:rules: There is no module 'nowhere' in" in end.err
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGINT])

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -32,10 +34,15 @@ from flows.hooks import (
     before,
 )
 from flows.hooks import replace as in_place_of
-from flows.question import Question
+from flows.question import Question, asking
 from flows.schema.schema import schema_of
+from tests.support.clock import Clock
+from tests.support.mcp_server import eventually
+from tests.support.service_env import Holding, call_of, process
+from webapp.calls.verbs import Verbs
 from webapp.deadline import NOON
 from webapp.elicitations.plugins import NOT_ASKED, NOT_TAKEN, TOLD_AT_ONCE, Plugins
+from webapp.stores.memory import MemoryStore
 
 TOOL = ToolCall(server="s", tool="delete", client="c", arguments="{}")
 SCHEMA = schema_of({"type": "object", "properties": {"note": {"type": "string", "minLength": 2}}})
@@ -302,6 +309,36 @@ async def test_a_filter_lets_a_hook_out() -> None:
     assert seen == []
     _ = await ask(Sometimes(), question=elicit.payment(Money("9.00", "EUR"), "A report"))
     assert seen == ["payment"]
+
+
+async def test_a_filter_sees_what_its_hook_would_get() -> None:
+    class Words:
+        @before("describe")
+        def call_it(self, question: ProposedQuestion) -> ProposedQuestion:
+            return replace(question, message="Shop: your address?")
+
+        @before("describe", when=lambda question: question.message.startswith("Shop"))
+        def shout(self, question: ProposedQuestion) -> ProposedQuestion:
+            return replace(question, message=question.message.upper())
+
+    assert (await ask(Words())).message == "SHOP: YOUR ADDRESS?"
+
+
+async def test_a_filter_changes_nothing() -> None:
+    def meddle(answer: GivenAnswer) -> bool:
+        answer.content["note"] = "Oak Street"  # type: ignore[index]
+        return True
+
+    class Filtered:
+        @before("verify", when=meddle)
+        def look(self, answer: GivenAnswer) -> None:
+            assert answer.content == {"note": "Elm Street"}
+
+        @around("shorten", when=meddle)
+        async def look_on(self, answer: GivenAnswer, call_on: CallOn[GivenAnswer]) -> None:
+            assert await call_on() == answer
+
+    assert await answer(Filtered()) == {"note": "Elm Street"}
 
 
 async def test_a_hook_refuses_in_its_own_words(caplog: pytest.LogCaptureFixture) -> None:
@@ -721,6 +758,36 @@ async def test_a_hook_hands_on_what_its_stage_has(caplog: pytest.LogCaptureFixtu
     assert ["returns a str" in said[0], "hands nothing on" in said[1], "return" in said[2]] == [
         True
     ] * 3
+
+
+async def test_without_plugins_a_question_enters_no_function_of_theirs() -> None:
+    entered = set[str]()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            entered.add(frame.f_code.co_filename)
+
+    async with process(MemoryStore(), Clock()) as service:
+        presenter = Holding()
+        call = call_of(service, presenter=presenter)
+
+        async def ask_it() -> str:
+            call.begin()
+            with asking(Verbs(call)):
+                return await elicit.form("Your address?")
+
+        sys.setprofile(note)
+        try:
+            task = asyncio.create_task(ask_it())
+            await eventually(lambda: presenter.shown is not None)
+            assert presenter.shown is not None
+            answered = {"response": "Elm Street"}
+            await service.kinds.complete(presenter.shown.elicitation, answered, OnPage())
+            assert await task == "Elm Street"
+        finally:
+            sys.setprofile(None)
+    assert any(name.endswith("webapp/kinds/quotas.py") for name in entered)
+    assert [name for name in entered if name.endswith(("/plugins.py", "flows/hooks.py"))] == []
 
 
 def test_without_plugins_nothing_is_asked_of_any() -> None:

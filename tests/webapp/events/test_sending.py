@@ -29,6 +29,7 @@ from tests.support.event_env import (
 from tests.support.mcp_server import eventually
 from tests.support.samples import FILES
 from tests.support.service_env import asked
+from tests.support.serving import transport_to
 from webapp.connecting import utc_now
 from webapp.elicitations.complete import complete_elicitation
 from webapp.events.addresses import EventAddress
@@ -121,7 +122,7 @@ async def test_the_receiver_of_the_documentation_takes_what_is_told_and_nothing_
     module: dict[str, Any] = {}
     exec(FILES["receiver.py"], module)  # noqa: S102 - ours
     url = "https://crm.example/hooks/elicit"
-    receiver = httpx.ASGITransport(app=module["app"])
+    receiver = transport_to(module["app"])
     ours = EventAddress(name="crm", url=url, secrets=(SECRET,))
     other = EventAddress(name="desk", url=url, secrets=(OTHER_SECRET,))
     async with telling(

@@ -7,10 +7,11 @@ import pytest
 from fastmcp import FastMCP
 from fastmcp.server import create_proxy
 
+from flows import elicit
 from flows.kinds.gate import GatePolicy
 from tests.support.mcp_server import new_server
 from webapp.app import open_app
-from webapp.mcp.gated_names import GateWithoutTool, must_name_tools
+from webapp.mcp.gated_names import GateWithoutTool, must_name_tools, warn_of_approvers
 from webapp.settings.settings import read_settings
 
 
@@ -48,6 +49,23 @@ async def test_a_pattern_without_a_tool_is_warned_of(library, caplog):
         await must_name_tools(policy("pay_*"), server)
     (warning,) = caplog.records
     assert (warning.message, vars(warning)["word"]) == ("gate.names_no_tool", "pay_*")
+
+
+async def test_an_approver_whom_nobody_is_is_warned_of(library, caplog):
+    server = with_tools(new_server(library))
+
+    @server.tool()
+    @elicit.gate(approver="finance")
+    def refund(order: str) -> str:
+        return order
+
+    with caplog.at_level(logging.WARNING):
+        await warn_of_approvers({"finance"}, server)
+        assert not caplog.records
+        await warn_of_approvers({"legal"}, server)
+    (warning,) = caplog.records
+    assert warning.message == "gate.names_no_approver"
+    assert vars(warning)["needs"] == "[approvers.finance] in elicit.toml"
 
 
 async def test_what_is_mounted_has_its_own_name_and_the_one_that_it_is_listed_by():

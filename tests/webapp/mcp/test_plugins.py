@@ -106,6 +106,11 @@ def server(server: Any) -> Any:
         return f"{first} {await elicit.form('The second?')}"
 
     @server.tool()
+    @elicit.gate
+    async def drop() -> str:
+        raise AssertionError("nobody has approved it")
+
+    @server.tool()
     async def keep() -> str:
         await elicit.secret("Your key, please.")
         return "kept"
@@ -150,6 +155,14 @@ async def test_what_a_plugin_refuses_is_asked_of_nobody(server, revision):
             assert not await store.list(kind), kind
         closed.is_closed = False
         assert await caller.text("greet") == "Hello, Ada."
+
+
+async def test_a_gate_that_is_asked_of_nobody_stays_closed(server, revision):
+    async with caller_of(server, revision, plugins=[Closed()]) as (env, caller):
+        told = await caller.result("drop")
+        assert told.is_error
+        assert "come back on Monday" in text_of(told)
+        assert not await env.elicitations()
 
 
 def counting() -> tuple[object, list[str]]:

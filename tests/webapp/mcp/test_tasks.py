@@ -25,8 +25,10 @@ from tests.support.task_client import DECLARED, RELATED, TASKS, Refused, task_cl
 from webapp.calls.call import RESULT_BYTES_AT_MOST
 from webapp.calls.run import ARGUMENTS_BYTES_AT_MOST
 from webapp.mcp.task_state import LOOKS_AT_LEAST, LOOKS_AT_MOST
+from webapp.settings.quotas import PolicySettings
 from webapp.stores.memory import MemoryStore
 
+NAME: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
 THREE_DAYS = timedelta(days=3)
 ACCEPT = {"action": "accept"}
 _MILLISECOND = timedelta(milliseconds=1)
@@ -74,6 +76,14 @@ class Shop:
             self.began.append("plain")
             await self.may_end.wait()
             return words * times
+
+        @server.tool()
+        async def asks_itself() -> types.InputRequiredResult:
+            """Ask by the protocol's own means, once the person said yes."""
+            await elicit.confirm("Go on?")
+            form = types.ElicitRequestFormParams(message="Who?", requested_schema=NAME)
+            asked = {"who": types.ElicitRequest(params=form)}
+            return types.InputRequiredResult(input_requests=asked)
 
         @server.tool()
         async def breaks() -> str:
@@ -182,6 +192,14 @@ async def test_a_client_with_tasks_is_promised_them(server, shop, revision):
         assert client.promised["tasks"] == {"cancel": {}, "requests": {"tools": {"call": {}}}}
         listed = await client.request("tools/list")
         assert {tool["execution"]["taskSupport"] for tool in listed["tools"]} == {"optional"}
+
+
+async def test_an_operator_may_give_no_tasks(server, shop, revision):
+    policies = PolicySettings(tasks=False)
+    async with server_env(server, policies=policies) as env, task_client(env, revision) as client:
+        assert "tasks" not in client.promised
+        assert TASKS not in client.promised.get("extensions", {})
+        assert (await client.call("plain"))["content"][0]["text"] == "done"
 
 
 async def test_a_client_that_shows_no_links_gets_no_task(server, shop, revision):
@@ -346,6 +364,15 @@ async def test_what_a_body_ends_with_is_told_as_its_revision_has_it(server, shop
         state = await client.until(task, "completed", "failed")
         assert state["status"] == ("completed" if client.is_modern else "failed")
         assert "breaks" in await client.text(task)
+
+
+async def test_what_a_tool_asks_by_itself_no_task_can_carry():
+    server = new_server("mcp")
+    Shop(server)
+    async with server_env(server) as env, task_client(env, MODERN) as client:
+        task = await client.task("asks_itself")
+        await client.update(task, action="accept", content={})
+        assert "no task can carry" in await client.text(task)
 
 
 async def test_a_question_out_of_time_ends_its_task(server, shop, revision):

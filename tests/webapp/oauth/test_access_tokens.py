@@ -692,7 +692,7 @@ async def test_a_disconnect_that_died_hands_the_key_to_nobody_and_can_be_done_ag
             raise AssertionError
 
         revokes, network.revokes = network.revokes, never
-        leaving = asyncio.create_task(keys._disconnect(kept.owner, kept.id))
+        leaving = asyncio.create_task(keys._disconnect(kept.owner, kept.id, by=None))
         await died.wait()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)

@@ -211,6 +211,10 @@ def in_folder(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
+def identity_of(file: Path) -> int:
+    return file.stat().st_ino
+
+
 async def test_each_day_a_head_goes_to_the_folder_once_and_shows_there_what_was_put_back(
     tmp_path: Path,
 ) -> None:
@@ -222,12 +226,16 @@ async def test_each_day_a_head_goes_to_the_folder_once_and_shows_there_what_was_
     ):
         question = await asked(one)
         await fall_due(one)
+        (first,) = in_folder(tmp_path)
+        written = identity_of(first)
+        await fall_due(other)
+        assert identity_of(first) == written
         yesterday = [each async for page in store.scan() for each in page]
         await one.elicitations.settle(question.id, Status.CANCELLED)
         for _ in range(2):
             clock.tick(days=1)
             await asyncio.gather(fall_due(one), fall_due(other))
-        first, _, last = files = in_folder(tmp_path)
+        _, _, last = files = in_folder(tmp_path)
         heads = [read_document(file.read_bytes()).elicit_audit_head for file in files]
         assert [head.number for head in heads] == [1, 2, 3]
         assert "Nothing is missing" in (await verify_chains(other, against=last))[-1]
@@ -297,6 +305,8 @@ async def test_what_time_has_erased_is_not_missed() -> None:
             await store.erase(before=clock())
             assert len(await store.list(AUDIT)) == left
             assert await faults_of(service, head) == []
+        await asked(service, join="after all of it")
+        assert await faults_of(service, head) == []
 
 
 async def test_who_was_erased_leaves_a_chain_that_verifies_and_tells_nothing() -> None:
