@@ -4,7 +4,8 @@ A request brings an API key, and the access token of the person it acts for, if 
 user; no cookie counts, and nothing in the address (`access`). A person may bring their token alone.
 What a program asks is what a tool asks, by the same verbs and the same call (`asking`): the record
 is durable and a waiter registered before the link leaves. `questions` has the routes, `resolving`
-those that change a question that stands, `approvals` those of what was allowed. What came of a
+those that change a question that stands, `approvals` those of what was allowed,
+`runs` those of a piece of work that asks several and ends as one. What came of a
 question has routes too: `accounts`, which `proxy` sends a program's requests to, and `payments`
 with their refunds; `webhooks` is the operator's log. `representations` is what travels, `states`
 how it is told, `paging` a list in pages; `router` compiles the routes, and `reference` is the
