@@ -18,8 +18,10 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from tests.support.api_people import PeopleEnv, alone, people_env
+from flows import elicit
+from tests.support.api_people import PeopleEnv, alone, people_env, shop_tools
 from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, SECRET, Program, program_at
+from tests.support.approving import FINANCE, GROUPS
 from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
 from tests.support.service_env import question_in_store
@@ -45,7 +47,8 @@ class Route:
 
 QUESTION, ACCOUNTS = "/api/questions/{question_id}", "/api/accounts/{account_id}"
 PAYMENTS, WEBHOOKS = "/api/payments/{payment_id}", "/api/webhooks/{webhook_id}"
-APPROVALS = "/api/approvals/{approval_id}"
+APPROVALS, EVENTS = "/api/approvals/{approval_id}", "/api/events/{event_id}"
+INBOX = "/api/inbox/{request_id}"
 ASKED = Route(says_whose=False)
 PROXY = Route(query={"url": "https://api.github.com/user"})
 BY_ID = {
@@ -66,6 +69,8 @@ BY_ID = {
     f"GET {PAYMENTS}": Route(),
     f"POST {PAYMENTS}/refund": Route(body={"also_spent": True}),
     f"DELETE {APPROVALS}": Route(),
+    f"POST {INBOX}/answer": Route(body={"accepts": True}, says_whose=False),
+    f"POST {EVENTS}/replay": ASKED,
     f"GET {WEBHOOKS}": ASKED,
     f"POST {WEBHOOKS}/replay": ASKED,
 }
@@ -83,12 +88,15 @@ LISTS = {
     "GET /api/accounts": "account_id",
     "GET /api/payments": "payment_id",
     "GET /api/approvals": "approval_id",
+    "GET /api/inbox": "request_id",
 }
 ANSWERED = "answered"  # questions, which time alone changes
-OTHERS = {"POST /api/questions", "DELETE /api/approvals", "GET /api/webhooks"}
+OPERATORS = {"GET /api/webhooks", "GET /api/events"}
+OTHERS = {"POST /api/questions", "DELETE /api/approvals"}
 
 SHOP, DESK, OPERATOR = "its program", "a key that approves for ann", "the operator's key"
 OF_ALICE, ALICE = "its program for alice", "alice alone"
+APPROVER = "an approver alone"
 NAMES_BOB, NAMES_NOBODY = "its program, naming bob", "its program's key for bob, naming nobody"
 NAMED = {NAMES_BOB: {"user": "bob"}, NAMES_NOBODY: dict[str, str]()}  # the others name ann
 
@@ -142,13 +150,36 @@ class Everybody:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def everybody() -> AsyncIterator[Everybody]:
-    async with living(people_env()) as env, AsyncExitStack() as stack:
+    opening = people_env(_tools(), approvers=(FINANCE,))
+    async with living(opening) as env, AsyncExitStack() as stack:
         requesters = await _requesters(env, stack)
         things = [
+            *await _for_an_approver(env, requesters),
             *await _belongings(env, requesters),
             *await _nobodys_by_the_api(env),
         ]
         yield Everybody(env=env, requesters=requesters, things=tuple(things))
+
+
+def _tools() -> Any:
+    server = shop_tools()
+
+    @server.tool()
+    @elicit.gate(approver="finance")
+    async def pay_out() -> str:
+        return "paid"
+
+    return server
+
+
+async def _for_an_approver(env: PeopleEnv, requesters: Mapping[str, Program]) -> list[Thing]:
+    asked = await env.asked_by_a_tool("alice", "pay_out")
+    inbox = await requesters[APPROVER].send("GET", "/api/inbox")
+    (request,) = inbox.json()["requests"]
+    return [
+        thing("question_id", "alice's, which others decide", asked.id, ALICE),
+        thing("request_id", "alice's request", request["id"], APPROVER),
+    ]
 
 
 async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Program]:
@@ -185,6 +216,7 @@ async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Progra
         DESK: desk,
         OF_ALICE: shop.acting_for(alices),
         ALICE: await person(alices),
+        APPROVER: await person(env.token("erin", exp=now + day, **GROUPS)),
         OPERATOR: await program("operator", scope=KeyScope.OPERATE),
         "nobody": nobody,
         "a key that was never made": await person(new_text()),
@@ -270,6 +302,7 @@ async def _nobodys_by_the_api(env: PeopleEnv) -> list[Thing]:
         thing("approval_id", "a person's, to a tool", await approval(alice, "wipe"), ALICE),
         thing("approval_id", "a user's", await approval(ann, client_of("shop")), SHOP),
         thing("approval_id", "this machine's user's", await approval(machine, "wipe")),
+        thing("event_id", "an event", f"{alice}{'A' * 24}"),
     ]
 
 
@@ -288,7 +321,7 @@ def told(answer: httpx.Response) -> object:
 
 
 async def test_every_route_of_the_document_says_here_what_it_needs() -> None:
-    assert set(routes()) == {*BY_ID, *BY_NAME, *LISTS, *OTHERS}
+    assert set(routes()) == {*BY_ID, *BY_NAME, *LISTS, *OPERATORS, *OTHERS}
 
 
 async def test_what_is_not_theirs_is_told_as_what_never_was_and_nothing_changes(
@@ -357,9 +390,10 @@ async def test_a_name_is_each_ones_own_and_reaches_nothing_of_anothers(
 
 
 async def test_what_is_the_operators_no_program_sees(everybody: Everybody) -> None:
-    for who in everybody.requesters.keys() - {OPERATOR}:
-        refused = await everybody.sent(who, "GET /api/webhooks", Route(says_whose=False))
-        assert refused.status_code in (400, 401, 403), who
+    for name in OPERATORS:
+        for who in everybody.requesters.keys() - {OPERATOR}:
+            refused = await everybody.sent(who, name, ASKED)
+            assert refused.status_code in (400, 401, 403), (who, name)
 
 
 async def test_whose_it_is_reaches_all_of_it(everybody: Everybody) -> None:
@@ -389,5 +423,8 @@ async def test_whose_it_is_reaches_all_of_it(everybody: Everybody) -> None:
                     assert refunded["status"] == "refunded"
                 case "webhook_id":
                     assert (await told(f"GET {WEBHOOKS}"))["id"] == one.id
+                case "request_id":
+                    decided = await told(f"POST {INBOX}/answer")
+                    assert decided["decision"] == "approved"
                 case "approval_id":
                     assert await told(f"DELETE {APPROVALS}") == {"revoked": 1}

@@ -12,6 +12,7 @@ import httpx
 from flows import elicit
 from flows.elicitation.states import Elicitation
 from tests.support.api_program import Program
+from tests.support.approving import AT_ONCE
 from tests.support.asking_env import AskingEnv, asking_env
 from tests.support.chains import AUDITED
 from tests.support.clock import Clock
@@ -85,6 +86,7 @@ async def people_env(server: Any = None, **identity: Any) -> AsyncIterator[Peopl
             server=server or shop_tools(),
             identity=issuer.who(**identity),
             policies=AUDITED,
+            limits=AT_ONCE,
             clock=clock,
         ) as here,
     ):

@@ -23,6 +23,7 @@ from webapp.calls.shown_link import ShownLink
 from webapp.coroutines import asking
 from webapp.http.connection import ASGIApp
 from webapp.identity.users import Users, Who
+from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox
 from webapp.service import Service
 from webapp.settings.identity import IdentitySettings
@@ -120,6 +121,7 @@ async def asking_env(
     store: Store | None = None,
     identity: IdentitySettings | None = None,
     policies: PolicySettings | None = None,
+    limits: CallLimits | None = None,
     sign_in_url: str | None = None,
     clock: Clock | None = None,
     plugins: Sequence[object] = (),
@@ -145,6 +147,7 @@ async def asking_env(
                 server,
                 store=store or MemoryStore(),
                 clock=clock,
+                limits=limits,
                 sandbox=on.sandbox,
                 users=users,
                 asked_as=key,
