@@ -2,8 +2,7 @@
 
 Everything here is pure: a function takes an elicitation and the time and returns the next one, or
 raises NotPossible. Two racing changes are decided by the store's compare-and-set, not here. The
-values are msgspec structs rather than dataclasses: they are changed, compared and encoded at every
-step, and a dataclass takes ten times as long for each.
+values are msgspec structs: to change, compare and encode a dataclass takes ten times as long.
 """
 
 import json
@@ -172,9 +171,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     is_by_code: bool = False  # whoever asked gives letters from the page to the chat
     binding: BrowserBinding | None = None  # which browser was shown letters, and whether they came
     is_for_user: bool = False  # one of the application's own users, whom its `who` knows
-    # A task asked it, whose client looks in now and then: its answer is there as long as it might
-    # have taken.
-    is_of_task: bool = False
+    is_of_task: bool = False  # whose client looks in now and then: its answer waits for that
     trace: str | None = None  # the call that asked, where traces are collected: W3C's traceparent
     version: int = 0
 
@@ -269,10 +266,9 @@ def settle(
     by: str | None = None,
     take: Lease | None = None,
 ) -> Elicitation:
-    """End it; `by` is who did, where that is told.
+    """End it. `take` hands the outcome to the waiting leg in the same change, `by` is who did it.
 
-    `take` hands the outcome to the waiting leg in the same change. Raises NotPossible when it has
-    ended already.
+    Raises NotPossible when it has ended already.
     """
     if not status.is_final:
         raise NotPossible(status=elicitation.status, wanted=status)
