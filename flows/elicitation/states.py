@@ -171,11 +171,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     is_by_code: bool = False  # whoever asked gives letters from the page to the chat
     binding: BrowserBinding | None = None  # which browser was shown letters, and whether they came
     is_for_user: bool = False  # one of the application's own users, whom its `who` knows
-<<<<<<< HEAD
     is_of_task: bool = False  # whose client looks in: its answer stays while it might have taken
-=======
-    is_of_task: bool = False  # whose client looks in now and then: its answer waits for that
->>>>>>> money
     trace: str | None = None  # the call that asked, where traces are collected: W3C's traceparent
     version: int = 0
 
@@ -265,11 +261,7 @@ def settle(
     by: str | None = None,
     take: Lease | None = None,
 ) -> Elicitation:
-<<<<<<< HEAD
     """End it; `by` is who did. `take` hands the outcome to the waiting leg in the same change.
-=======
-    """End it. `take` hands the outcome to the waiting leg in the same change, `by` is who did it.
->>>>>>> money
 
     Raises NotPossible when it has ended already.
     """
