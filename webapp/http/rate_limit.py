@@ -5,7 +5,7 @@ longest makes room: whoever has more addresses than that is not held by limits f
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from http import HTTPStatus
@@ -106,7 +106,7 @@ class AtOnce:
         return len(self._under_way)
 
     @contextmanager
-    def one_more(self, key: str) -> Iterator[bool]:
+    def one_more(self, key: str) -> Generator[bool]:
         """Whether there is room for it."""
         if self._under_way[key] >= self._most:
             yield False
