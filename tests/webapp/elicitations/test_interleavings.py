@@ -100,8 +100,8 @@ class Table:
             for number in range(self.scenario.processes):
                 store = self.store if number == 0 else self.store.process()
                 policies = PolicySettings(audit=self.scenario.is_audited)
-                service = process(store, self.clock, policies=policies)
-                self.services.append(await stack.enter_async_context(service))
+                begun = process(store, self.clock, policies=policies)
+                self.services.append(await stack.enter_async_context(begun))
             listeners = [
                 asyncio.create_task(listen(service.elicitations)) for service in self.services
             ]
