@@ -200,7 +200,8 @@ def read_token(text: str) -> str:
 
     Raises InvalidToken for a text that is damaged, forged, too old, or another kind of token.
     """
-    return current_asker().read_token(text)
+    with telling():
+        return current_asker().read_token(text)
 
 
 async def complete_elicitation(

@@ -204,11 +204,6 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         return self.kept_until if joined is None else min(self.kept_until, self.settled_at + joined)
 
     @property
-    def no_of_asker(self) -> "Status":
-        """What it comes to where whoever asked wants it no more."""
-        return Status.CANCELLED if traits_of(self.kind).is_anothers else Status.DECLINED
-
-    @property
     def is_by_model(self) -> bool:
         return self.why == ByModel.why
 

@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar, cast, overload
 
 from msgspec import Struct
 
-from flows.elicitation.states import Json
+from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotAccepted
 from flows.oauth.provider import NAME
 from flows.question import DEFAULT_TIMEOUT, Question, telling
@@ -179,6 +180,16 @@ def confirm(
         )
 
 
+def approver_of(asked: Elicitation) -> str | None:
+    """Who decides it, where that is not whoever was asked."""
+    return _term(asked, "approver")
+
+
+def asker_of(asked: Elicitation) -> str | None:
+    """What whoever decides it is told of who asked."""
+    return _term(asked, "asker")
+
+
 def must_be_approver(name: str | None) -> str | None:
     """The name. Raises InvalidQuestion for what can be none."""
     if name is not None and not NAME.fullmatch(name):
@@ -294,3 +305,10 @@ def _yes(_: Json) -> bool:
 
 def _no(_: NotAccepted) -> bool:
     return False
+
+
+def _term(asked: Elicitation, name: str) -> str | None:
+    terms = asked.asked.terms
+    if not traits_of(asked.kind).is_anothers or not isinstance(terms, Mapping):
+        return None
+    return cast("str | None", terms.get(name))

@@ -19,8 +19,8 @@ def must_mark_a_tool(mark: str) -> None:
     """Raises InvalidQuestion in a block of no tool's; not for what an imported module has."""
     if asks_without_tool() and place_of_call() is not None:
         raise InvalidQuestion(
-            f"{mark} marks a tool of an MCP server, and this block is none: within `asking`, await "
-            "the questions themselves."
+            f"{mark} marks a tool of an MCP server, and this block is none: await the questions "
+            "themselves here."
         )
 
 

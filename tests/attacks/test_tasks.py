@@ -55,10 +55,14 @@ def shop(server: Any) -> Shop:
 
 
 def requests_about(client: TaskClient, task: Any) -> list[tuple[str, dict[str, Any]]]:
-    of_revision = (
+    of_revision: tuple[str, dict[str, Any]] = (
         ("tasks/update", {"inputResponses": {}}) if client.is_modern else ("tasks/result", {})
     )
-    methods = [("tasks/get", {}), ("tasks/cancel", {}), of_revision]
+    methods: list[tuple[str, dict[str, Any]]] = [
+        ("tasks/get", {}),
+        ("tasks/cancel", {}),
+        of_revision,
+    ]
     return [(method, {**more, "taskId": task}) for method, more in methods]
 
 
@@ -189,7 +193,7 @@ async def test_no_answer_of_a_client_opens_a_link_for_its_person(server, shop):
             await client.request("tasks/update", taskId=task, inputResponses=answers)
         assert await client.status(task) == "input_required"
         assert [one.status for one in await env.elicitations()] == [Status.PENDING]
-        for responses in (None, [], "yes"):
+        for responses in (None, 0, "yes"):
             with pytest.raises(Refused):
                 await client.request("tasks/update", taskId=task, inputResponses=responses)
 

@@ -137,6 +137,12 @@ class Call:
             await asyncio.sleep(0)  # a tool that tries for ever must not stop the others
             raise CallOver
 
+    async def notify(self, message: str) -> None:
+        """Tell whoever waits for its result, if anybody listens. Raises CallOver."""
+        await self.must_be_going_on()
+        if self.on_notice is not None:
+            await self.on_notice(message)
+
     async def the_run(self) -> Run:
         """This leg's run. If its result is there already, that is this leg's result too.
 

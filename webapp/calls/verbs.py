@@ -156,9 +156,7 @@ class Verbs:
         return self.handed.see(self.fact(question.request), question)
 
     async def notify(self, message: str) -> None:
-        await self.call.must_be_going_on()
-        if self.call.on_notice is not None:
-            await self.call.on_notice(message)
+        await self.call.notify(message)
 
     def can(self, mode: str) -> bool:
         return self.call.presenter.can(mode)
@@ -167,11 +165,7 @@ class Verbs:
         return self.call.completing.token(elicitation_id, timeout=timeout)
 
     def read_token(self, text: str) -> str:
-        try:
-            return self.call.completing.read_token(text)
-        except ElicitError as error:
-            self.last_error = error
-            raise
+        return self.call.completing.read_token(text)
 
     async def complete(
         self, elicitation_id: str, content: Json, *, owner: str | None = None

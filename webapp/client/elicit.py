@@ -7,7 +7,6 @@ nothing is said of it until the block ends; see the theory of operation.
 import asyncio
 import inspect
 import json
-import logging
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -46,7 +45,6 @@ _PATIENCE: Final = timedelta(minutes=10)
 _ON_ITS_WAY_SECONDS: Final = 5  # between two looks for a payment that is not waited for
 _CLAIMED_AGAIN_SECONDS: Final = 10.0
 _BUSY_SECONDS: Final = 1.0
-_log = logging.getLogger(__name__)
 
 
 class Elicit:
@@ -104,17 +102,21 @@ class Elicit:
             transport=transport,
         )
         self._reach = ServersReach(self._requests, run=run)
-        self._by = secrets.token_urlsafe(12)  # this process, where work is claimed
+        self._stack = AsyncExitStack()
+        self._unasked = Unasked()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._by = secrets.token_urlsafe(12)  # this block, where work is claimed
         self._asked = Counter[tuple[str, str]]()
         self._ids = set[str]()
         self._shown = set[str]()
         self._over: dict[str, None] = {}  # the questions whose outcome the program has
         self._is_begun = False  # there is something to end
         self._again = False
-        self._stack = AsyncExitStack()
-        self._unasked = Unasked()
 
     async def __aenter__(self) -> Self:
+        self._begin()
         stack = AsyncExitStack()
         await self._requests.open(stack)
         self._unasked = stack.enter_context(questions.asking(self, is_tool=False))

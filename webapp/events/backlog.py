@@ -45,18 +45,18 @@ class Backlog:
         self.ended: frozenset[str] = frozenset()
         self.not_kept = Counter[str]()  # since this was last written down
 
-    def takes(self, address: str) -> bool:
-        """Whether one more is kept for it; one that is not is counted."""
-        if address in self.ended:
-            return False
-        if len(self._waiting[address]) < self._at_most:
-            return True
+    def has_room(self, address: str) -> bool:
+        """Whether one more is kept for it."""
+        return len(self._waiting[address]) < self._at_most
+
+    def leave_out(self, address: str) -> None:
+        """One is not kept for it: that is counted, and told."""
         self.not_kept[address] += 1
         now, told_at = self._elicitations.clock(), self._told_at.get(address)
         if told_at is None or now - told_at >= BETWEEN_WORDS:
             self._told_at[address] = now
-            _log.error("events.not_kept", extra={"address": address, "waiting": self._at_most})
-        return False
+            waiting = len(self._waiting[address])
+            _log.error("events.not_kept", extra={"address": address, "waiting": waiting})
 
     def hear(self, id: str, *, status: str) -> None:
         """An event stands so, whoever wrote it."""

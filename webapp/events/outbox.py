@@ -52,15 +52,23 @@ class EventOutbox:
         self._kept = kept
         self.wake: Callable[[OutgoingEvent], None] | None = None
 
-    def events(self, moved: Sequence[Move[Value]]) -> list[OutgoingEvent]:
+    def events(self, moved: Sequence[Move[Value]], *, at_most: int) -> list[OutgoingEvent]:
         """See Outbox."""
-        return [
-            self._event(move.value, told_as, address)
+        wanted = (
+            (move.value, told_as, address)
             for move in moved
             if (told_as := _type_of(move)) is not None
             for address in self._addresses
-            if address.wants(told_as) and self._is_kept_for(address)
-        ]
+            if address.wants(told_as) and address.name not in self._backlog.ended
+        )
+        kept = list[OutgoingEvent]()
+        for value, told_as, address in wanted:
+            if len(kept) < at_most and self._backlog.has_room(address.name):
+                kept.append(self._event(value, told_as, address))
+            else:
+                self._backlog.leave_out(address.name)
+                self._observer.event_sent(address.name, "not_kept")
+        return kept
 
     def wrote(self, values: Sequence[Value]) -> None:
         """See Outbox."""
@@ -69,12 +77,6 @@ class EventOutbox:
                 self._backlog.hear(value.id, status=value.status)
                 if self.wake is not None and value.version == 1:
                     self.wake(value)
-
-    def _is_kept_for(self, address: EventAddress) -> bool:
-        if self._backlog.takes(address.name):
-            return True
-        self._observer.event_sent(address.name, "not_kept")
-        return False
 
     def _event(self, value: Value, told_as: str, address: EventAddress) -> OutgoingEvent:
         now, chance = self._clock(), base64.urlsafe_b64encode(self._random(RANDOM_BYTES)).decode()

@@ -133,8 +133,6 @@ class EventSender:
                 await self._next(lanes)
             except StoreUnavailable as error:
                 _log.warning("store.unavailable", extra={"why": error.why})
-            except Unreadable:
-                _log.exception("record.unreadable", extra={"kind": KIND})
             except Exception:  # noqa: BLE001 - a task's edge; what was to be sent is due again
                 _log.exception("event.failed")
 
@@ -164,7 +162,10 @@ class EventSender:
                 if not record.id.startswith(str(place)):
                     return None
                 if record.status == "waiting":
-                    return await self._elicitations.rows.open(record, OutgoingEvent)
+                    try:
+                        return await self._elicitations.rows.open(record, OutgoingEvent)
+                    except Unreadable:  # nobody can send it, so nobody waits for it
+                        _log.exception("record.unreadable", extra={"kind": KIND})
             after = page[-1].id
         return None
 
@@ -178,6 +179,8 @@ class EventSender:
         """Whether it is over with this one, so that the next one may go."""
         if address.name in self._backlog.ended:
             return await self._noted(replace(event, status="given up", why=ENDED))
+        if event.tries > len(SCHEDULE):  # nobody lived to note how any of them went
+            return await self._noted(replace(event, status="given up"))
         until = self._elicitations.clock() + CLAIMED
         claim = replace(event, tries=event.tries + 1, next_at=until)
         try:

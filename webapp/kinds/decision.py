@@ -25,15 +25,15 @@ from msgspec.structs import replace
 
 from flows.elicitation.proof import ByApprover, Decider
 from flows.elicitation.states import RECORD_KEPT, Asked, Completion, Elicitation, Json, Status
+from flows.elicitation.traits import traits_of
 from flows.errors import NotAllowed, NotPossible, Unreadable
-from flows.kinds.form import Form
+from flows.kinds.form import Form, approver_of
 from flows.question import Link
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.identity.approvers import Approvers, Deciding
 from webapp.identity.identity import Caller
-from webapp.kinds.page_kind import approver_of
 from webapp.records.ids import OWNER_TAG_CHARACTERS, RANDOM_BYTES
 from webapp.records.values import KINDS, InboxItem, Value
 from webapp.stores import Conflict
@@ -239,6 +239,11 @@ class Decisions:
             return self.is_open(asked)
         ended = asked.settled_at or asked.expires_at
         return self._elicitations.clock() < ended + DECIDED_SHOWN_FOR
+
+
+def no_of_asker(asked: Elicitation) -> Status:
+    """What it comes to where whoever asked wants it no more."""
+    return Status.CANCELLED if traits_of(asked.kind).is_anothers else Status.DECLINED
 
 
 def _short(reason: str | None) -> str | None:

@@ -100,23 +100,7 @@ def has_rules(elicitation: Elicitation) -> bool:
     return bool(terms_in(elicitation).get("has_rules"))
 
 
-def approver_of(elicitation: Elicitation) -> str | None:
-    """Who decides it, where that is not whoever was asked."""
-    return _term(elicitation, "approver")
-
-
-def asker_of(elicitation: Elicitation) -> str | None:
-    """What whoever decides it is told of who asked."""
-    return _term(elicitation, "asker")
-
-
 def arguments_in(elicitation: Elicitation) -> Json:
     """What a yes to it is about, as a form shows it."""
     fits = traits_of(elicitation.kind).fits_client_form
     return terms_in(elicitation).get("arguments") if fits else None
-
-
-def _term(elicitation: Elicitation, name: str) -> str | None:
-    if not traits_of(elicitation.kind).is_anothers:
-        return None
-    return cast("str | None", terms_in(elicitation).get(name))

@@ -2,8 +2,8 @@
 
 `attach` puts one middleware before an author's server, of either library and unchanged. It makes
 the Call of each tools/call, picks a presenter (`presenters`) and gives the outcome back as a
-result (`leg`). A call that waits for days may be a task (`tasks`): a run that is looked in for, and
-no other record. `received` shows what a body will get, `before` is what stands before it,
+result (`leg`). A call that waits for days may be a task (`tasks`): a run that its client looks in
+for, and no other record. `received` shows what a body will get, `before` is what stands before it,
 `visibility` which tools somebody sees, `result_tool` is the tool for clients that show nothing;
 `opened`, `shares` and `resuming` are the sessions and streams of 2025-11-25.
 

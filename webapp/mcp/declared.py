@@ -84,6 +84,6 @@ def has_tasks(capabilities: object, protocol_version: str) -> bool:
         of_all = capabilities.model_dump(mode="json", by_alias=True, exclude_none=True)
     declared = cast("Mapping[str, Any]", of_all if isinstance(of_all, Mapping) else {})
     if protocol_version >= MODERN:
-        extensions = declared.get("extensions")
-        return isinstance(extensions, Mapping) and isinstance(extensions.get(TASKS), Mapping)
+        extensions: Any = declared.get("extensions")
+        return isinstance(extensions, Mapping) and TASKS in extensions
     return protocol_version == WITH_TASKS and isinstance(declared.get("tasks"), Mapping)

@@ -12,9 +12,8 @@ from flows.elicitation.run import REPEATED_FOR
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, Expired, InvalidAnswer, NobodyAsked, NotAccepted
-from flows.kinds.form import on_the_wire
+from flows.kinds.form import approver_of, on_the_wire
 from webapp.calls.presenter import PresentedQuestion, Prompt
-from webapp.kinds.page_kind import approver_of
 from webapp.logs.masking import masked, masked_in_short
 from webapp.payments.verification import ON_ITS_WAY
 

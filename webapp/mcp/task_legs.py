@@ -25,7 +25,7 @@ from webapp.calls.call import RESULT_BYTES_AT_MOST, Call
 from webapp.calls.presenter import Presenter
 from webapp.mcp.leg import PreparedLeg
 from webapp.mcp.results import MODERN, Result, text_result
-from webapp.mcp.task_state import of_fault
+from webapp.mcp.task_state import about, of_fault
 from webapp.records.ids import owner_of
 from webapp.service import Service
 
@@ -108,7 +108,7 @@ class TaskLegs:
 
     async def _keep(self, call: Call, came_of_it: HandlerResult | Exception) -> None:
         result = _result_of(came_of_it)
-        told = (result.get("_meta") or {}).get("errorId")
+        told = about(result).get("errorId")
         if told == StoreUnavailable.name:
             return  # the next look tries again
         if told == Cancelled.name:

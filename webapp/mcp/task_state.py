@@ -1,10 +1,10 @@
 """How a task stands: read off its run and what that asked, and told in either revision's words."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
@@ -120,8 +120,13 @@ def of_fault(text: str, code: int, data: Any) -> dict[str, Any]:
 
 def fault_of(result: Result) -> dict[str, Any] | None:
     """The JSON-RPC error that stands for this result, if any."""
-    fault: dict[str, Any] | None = (result.get("_meta") or {}).get(_FAULT)
+    fault: dict[str, Any] | None = about(result).get(_FAULT)
     return fault
+
+
+def about(result: Result) -> Mapping[str, Any]:
+    """What its `_meta` says."""
+    return cast("Mapping[str, Any]", result.get("_meta") or {})
 
 
 def _written(moment: datetime) -> str:

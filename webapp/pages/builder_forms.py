@@ -8,7 +8,8 @@ from typing import Any
 
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
-from webapp.kinds.page_kind import approver_of, arguments_in, terms_in
+from flows.kinds.form import approver_of
+from webapp.kinds.page_kind import arguments_in, terms_in
 from webapp.kinds.registry import Kinds
 from webapp.pages.form import PageForm, form_of
 from webapp.pages.renderer import PILED_MARKS

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class Outbox(Protocol):
     """What makes events out of changes."""
 
-    def events(self, moved: Sequence[Move[Value]]) -> Sequence[Value]:
-        """What is written beside these, of the same owner."""
+    def events(self, moved: Sequence[Move[Value]], *, at_most: int) -> Sequence[Value]:
+        """What is written beside these, of the same owner; no more than so many."""
         ...
 
     def wrote(self, values: Sequence[Value]) -> None:
@@ -39,6 +39,7 @@ class Outbox(Protocol):
 
 
 ROWS_AT_ONCE = 100
+_AT_MOST = 400  # of one write with what it tells; the chain comes besides, and a store takes 500
 _log = logging.getLogger(__name__)
 
 
@@ -79,7 +80,7 @@ class Rows:
         moved = await self._words.moved(values) if self._is_told else ()
         asked = len(values)
         if self.outbox is not None and moved:
-            values = (*values, *self.outbox.events(moved))
+            values = (*values, *self.outbox.events(moved, at_most=_AT_MOST - len(values)))
         sealed = [await self._sealed(value) for value in values]
         records = tuple(
             Record(

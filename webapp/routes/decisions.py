@@ -17,10 +17,11 @@ from litestar.params import FromPath
 
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotAllowed
+from flows.kinds.form import asker_of
 from webapp.identity.approvers import Deciding
 from webapp.identity.identity import Viewer
 from webapp.kinds.decision import PendingDecision
-from webapp.kinds.page_kind import asker_of, terms_in
+from webapp.kinds.page_kind import terms_in
 from webapp.pages.builder_forms import arguments_of, decision_of
 from webapp.pages.views_decisions import Decide, InboxEntry, InboxList, InboxPage, StandingYes
 from webapp.records.ids import tail_of

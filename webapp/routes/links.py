@@ -22,7 +22,7 @@ from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import Failed, InvalidAnswer, InvalidToken, NotAllowed, NotConfigured, NotPossible
 from flows.schema.schema import Fault, parse
-from webapp.kinds.decision import WITHDRAWN
+from webapp.kinds.decision import WITHDRAWN, no_of_asker
 from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.pages.builder import PageBuilder
 from webapp.pages.form import form_of
@@ -92,7 +92,7 @@ async def decline(page: NamedDependency[PageRequest], token: FromPath[str]) -> R
     """Say no: the tool ends, the link is dead. What somebody else decides is withdrawn."""
     elicitation = await _pressed(page, token)
     why = WITHDRAWN if traits_of(elicitation.kind).is_anothers else None
-    await page.service.elicitations.end(elicitation, elicitation.no_of_asker, why=why)
+    await page.service.elicitations.end(elicitation, no_of_asker(elicitation), why=why)
     return see_other(f"/e/{token}")
 
 

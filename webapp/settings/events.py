@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+import httpx
+
 from flows.origin import is_loopback
 from webapp.events.addresses import (
     ADDRESSES_AT_MOST,
@@ -24,7 +26,8 @@ def _url(text: str) -> str:
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
-    except ValueError:
+        httpx.URL(text)  # which reads it otherwise, and is what it is sent by
+    except (ValueError, httpx.InvalidURL):
         host, port, parts = "", None, urlsplit("")
     is_plain = re.fullmatch(rf"[!-~]{{1,{_URL_LETTERS_AT_MOST}}}", text) and "@" not in parts.netloc
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))

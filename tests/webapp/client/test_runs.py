@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 
 import httpx
@@ -17,6 +18,7 @@ from flows import (
 from flows.elicitation.states import Elicitation, Json
 from flows.payments.receipt import ReceiptStatus
 from tests.support.asking_env import AskingEnv
+from tests.support.mcp_server import eventually
 from tests.support.runs_env import NINE, CutOff, Programs, approve, decline, fill, pay
 from webapp.client import Elicit, ServerUnreachable
 from webapp.records.values import DoneOnce
@@ -407,3 +409,21 @@ async def test_a_payment_on_its_way_is_not_waited_for_where_that_is_enough(
     with pytest.raises(Processing, match="run this again later"):
         await shop.done(work, by_transfer)
     assert len(await asked(here)) == 1
+
+
+async def test_a_block_that_is_opened_again_is_the_run_from_its_beginning(
+    shop: Programs, here: AskingEnv
+) -> None:
+    guest, links = await here.guest(), list[str]()
+    asker = shop.elicit(show=lambda link: links.append(link.url))
+    for is_broken in (True, False):
+        with suppress(Crash):
+            async with asker:
+                waiting = asyncio.ensure_future(elicit.confirm("Delete it?").outcome())
+                await eventually(lambda: links)
+                if is_broken:
+                    await approve(guest, links[0])
+                assert await waiting
+                if is_broken:
+                    raise Crash
+    assert (len(links), len(await asked(here))) == (1, 1)

@@ -26,6 +26,7 @@ from flows.elicitation.states import (
     Status,
 )
 from flows.question import asking
+from tests.support.chains import faults_of, told_of
 from tests.support.clock import Clock
 from tests.support.schedules import PROGRAM, Schedule, TurnStore, explore
 from tests.support.service_env import Holding, call_of, process
@@ -33,7 +34,9 @@ from webapp.calls.call import Call
 from webapp.calls.presenter import Interrupted
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.watcher import listen
+from webapp.records.chain import AUDIT
 from webapp.service import Service
+from webapp.settings.quotas import PolicySettings
 from webapp.sweeper import fall_due
 
 T = TypeVar("T")
@@ -50,6 +53,7 @@ class Scenario:
     processes: int = 1
     is_slow: bool = False
     is_named: bool = False
+    is_audited: bool = False
     preemptions: int = 2
     at_most: int = 300
 
@@ -95,7 +99,9 @@ class Table:
         async with AsyncExitStack() as stack:
             for number in range(self.scenario.processes):
                 store = self.store if number == 0 else self.store.process()
-                self.services.append(await stack.enter_async_context(process(store, self.clock)))
+                policies = PolicySettings(audit=self.scenario.is_audited)
+                begun = process(store, self.clock, policies=policies)
+                self.services.append(await stack.enter_async_context(begun))
             listeners = [
                 asyncio.create_task(listen(service.elicitations)) for service in self.services
             ]
@@ -275,6 +281,8 @@ class Table:
         if any(before[id].delivered_at is None for id in self.used) and "lease" not in self.tasks:
             self.violations.append("used, and kept for the next call all the same")
         self.check_answers(before)
+        if self.scenario.is_audited:
+            await self.check_chain()
 
     def check_step(self, old: Elicitation, now: Elicitation, *, is_over: bool) -> None:
         allowed = TRANSITIONS[old.status] | LATE.get(old.status, frozenset())
@@ -283,6 +291,19 @@ class Table:
         is_other = _leg(now.take) not in (None, _leg(old.take)) and old.take is not None
         if is_other and not is_over:
             self.violations.append("taken from the leg that has it")
+
+    async def check_chain(self) -> None:
+        """Nothing that happened to a question is told of twice, and its owner's chain is whole."""
+        self.violations += await faults_of(self.services[-1])
+        owners = {owner for owner, kind, _ in self.store._contents.records if kind == AUDIT}
+        for owner in owners:
+            stands = dict[str, str]()  # a no that was delivered may become a late yes
+            for entry in await told_of(self.services[0], owner):
+                if stands.get(entry.about) == entry.what:
+                    self.violations.append(f"{entry.what} was told of twice")
+                stands[entry.about] = entry.what
+        if not owners:
+            self.violations.append("nothing was told of")
 
     def check_answers(self, last: dict[str, Elicitation]) -> None:
         yes = [self.answers.count(answer) for answer in (Completion.ACCEPTED, Completion.LATE)]
@@ -333,6 +354,9 @@ SCENARIOS = {
 }
 
 NAMED = Scenario(("call", "again", "complete"), prepared=(), is_named=True, at_most=60)
+AUDITED = Scenario(
+    ("again@1", "call", "complete@1", "twice"), processes=2, is_audited=True, at_most=100
+)
 SEEN_EARLY = Scenario(("call", "complete", "glance"), is_slow=True)
 LEAVING = Scenario(("again", "call", "cancel", "complete"), is_slow=True)
 ABORTED = Scenario(("call", "complete", "abort"), is_slow=True, at_most=120)
@@ -355,6 +379,11 @@ def test_in_every_order_one_outcome_moves_one_run(name: str) -> None:
 
 def test_two_identical_calls_with_an_id_of_the_authors_join() -> None:
     _, wrong = explored(NAMED)
+    assert not wrong, "\n".join(wrong[:5])
+
+
+def test_in_every_order_two_processes_tell_of_each_change_once() -> None:
+    _, wrong = explored(AUDITED)
     assert not wrong, "\n".join(wrong[:5])
 
 

@@ -201,6 +201,16 @@ async def test_each_store_keeps_all_of_a_hundred_at_once_and_none_of_one_that_lo
         assert {each.status for each in await store.list(EVENT, limit=1000)} == {"sent"}
 
 
+async def test_a_write_of_very_many_is_written_and_what_it_cannot_tell_is_counted(
+    here: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    many = [question_in_store(here, join=str(number)) for number in range(300)]
+    await here.elicitations.write(*many)
+    assert len(await events_of(here)) == 100
+    assert here.events.backlog.not_kept == {"crm": 200}
+    assert "events.not_kept" in caplog.messages
+
+
 async def test_what_was_told_is_erased_when_its_time_is_over() -> None:
     store, clock = MemoryStore(), Clock()
     policies = PolicySettings(keep_events=timedelta(days=7))

@@ -3,12 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
 from email.utils import format_datetime
 from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from flows.elicitation.proof import TrustedCode
@@ -300,6 +302,33 @@ async def test_a_process_that_is_told_to_end_waits_for_the_answer_and_notes_it(
         await pass_time(service, clock, days=1)
         assert [event.status for event in await events_of(service)] == ["sent"]
     assert len(receiver.requests) == 1
+
+
+async def test_an_event_that_kills_whoever_sends_it_has_an_end(
+    store: MemoryStore, clock: Clock, receiver: Receiver
+) -> None:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        await receiver(request)
+        raise RuntimeError
+
+    async with telling(store, clock, answer) as service:
+        await asked(service, timeout=WEEK)
+        for _ in range(20):
+            with suppress(RuntimeError):
+                await pass_time(service, clock, minutes=1)
+        assert [event.status for event in await events_of(service)] == ["given up"]
+    assert len(receiver.requests) == 1 + len(SCHEDULE)
+
+
+async def test_an_event_that_nobody_can_read_keeps_no_other_waiting(
+    here: Service, store: MemoryStore, receiver: Receiver
+) -> None:
+    question = await asked(here, timeout=WEEK)
+    (record,) = await store.list("event")
+    await store.write(replace(record, sealed=b"rubbish"))
+    await here.elicitations.settle(question.id, Status.CANCELLED)
+    await here.events.sender.send_all()
+    assert receiver.types == ["question.cancelled"]
 
 
 async def test_killed_before_the_request_it_is_sent_by_whoever_comes(

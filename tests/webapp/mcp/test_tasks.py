@@ -68,8 +68,8 @@ class Shop:
 
         @server.tool()
         async def look() -> str:
-            outcome = await elicit.url("Look", "https://shop.example/", wait_for_completion=False)
-            return "looked" if outcome is not None else "nothing"
+            await elicit.url("Look", "https://shop.example/", wait_for_completion=False)
+            return "looked"
 
         @server.tool()
         async def plain(words: str = "done", times: int = 1) -> str:
@@ -82,8 +82,9 @@ class Shop:
             """Ask by the protocol's own means, once the person said yes."""
             await elicit.confirm("Go on?")
             form = types.ElicitRequestFormParams(message="Who?", requested_schema=NAME)
-            asked = {"who": types.ElicitRequest(params=form)}
-            return types.InputRequiredResult(input_requests=asked)
+            return types.InputRequiredResult(
+                input_requests={"who": types.ElicitRequest(params=form)}
+            )
 
         @server.tool()
         async def breaks() -> str:
@@ -169,7 +170,7 @@ async def test_a_gate_in_a_task_is_as_patient(library, revision):
 
 
 async def test_a_client_without_tasks_sees_nothing_of_them(server, shop, revision):
-    plain = {"elicitation": {"form": {}, "url": {}}}
+    plain: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
     async with server_env(server) as env, task_client(env, revision, declares=plain) as client:
         assert "tasks" not in client.promised
         assert TASKS not in client.promised.get("extensions", {})
@@ -408,9 +409,9 @@ async def test_a_result_too_long_for_a_record_is_there_for_who_comes_soon(server
 
 
 async def test_a_result_too_long_for_a_record_is_told_to_be_gone_by_another_process(server, shop):
-    store, long = MemoryStore(), {"words": "x" * 1000, "times": RESULT_BYTES_AT_MOST // 900}
+    store, times = MemoryStore(), RESULT_BYTES_AT_MOST // 900
     async with server_env(server, store=store) as env, task_client(env, LEGACY) as client:
-        task = await client.task("plain", **long)
+        task = await client.task("plain", words="x" * 1000, times=times)
         await client.until(task, "completed")
     another = new_server("mcp")
     Shop(another)

@@ -58,7 +58,7 @@ def test_no_secret_and_no_address_is_in_what_is_printed_of_it(tmp_path: Path) ->
             for url in (
                 *("http://crm.example/", "ftp://crm.example/", "https://", "crm.example"),
                 *("https://me:hunter2@crm.example/", "https://crm.example/#x", "https://[::1/"),
-                "https://crm.example:99999/",
+                *("https://crm.example:99999/", "https://999.999.1.1/", "https://[v1.a]/"),
             )
         ),
         *(

@@ -1,0 +1,64 @@
+"""How a task stands, by its run and by what that asked."""
+
+import json
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from flows.elicitation.run import Run
+from flows.elicitation.states import Asked, Elicitation, Lease, Status
+from tests.support.clock import NOON
+from tests.support.mcp_server import MODERN
+from webapp.mcp.declared import WITH_TASKS
+from webapp.mcp.results import text_result
+from webapp.mcp.task_state import TaskState, fault_of, of_fault
+from webapp.payments.verification import ON_ITS_WAY
+
+MINUTE = timedelta(minutes=1)
+RUN = Run(id="run", owner="owner", key="key", created_at=NOON, open_until=NOON + 20 * MINUTE)
+ASKED = Elicitation(
+    id="asked",
+    owner="owner",
+    kind="payment",
+    asked=Asked(server="shop", tool="buy", client="mcp", message="9 EUR", digest="digest"),
+    join="join",
+    created_at=NOON,
+    expires_at=NOON + 10 * MINUTE,
+)
+
+
+def state(run: Run = RUN, asked: Elicitation = ASKED, *, after: timedelta = MINUTE) -> TaskState:
+    return TaskState(run=run, asked=[(0, asked)], now=NOON + after)
+
+
+def test_what_a_person_has_yet_to_answer_is_required():
+    assert state().status(MODERN) == "input_required"
+    assert state(after=11 * MINUTE).status(MODERN) == "working"
+
+
+def test_for_money_on_its_way_nobody_has_anything_to_do():
+    paid = state(asked=replace(ASKED, progress=ON_ITS_WAY))
+    assert paid.status(MODERN) == "working"
+    assert "on its way" in paid.told(MODERN, status="working")["statusMessage"]
+    assert paid.on_its_way
+    assert not paid.open
+
+
+def test_what_another_body_acts_on_is_taken_until_its_lease_is_out():
+    lease = Lease(run="run", leg="leg", until=NOON + 2 * MINUTE)
+    taken = replace(ASKED, status=Status.ACCEPTED, settled_at=NOON, take=lease)
+    assert state(asked=taken).is_taken
+    assert not state(asked=taken, after=3 * MINUTE).is_taken
+
+
+def test_a_json_rpc_error_is_a_failure_on_either_revision_and_a_tools_own_on_one():
+    failed = text_result("No", protocol_version=MODERN, is_error=True)
+    broken = text_result(
+        "No", protocol_version=MODERN, is_error=True, meta=of_fault("No", -32603, None)
+    )
+    for result, statuses in ((failed, ("completed", "failed")), (broken, ("failed", "failed"))):
+        over = replace(RUN, result=json.dumps(result), finished_at=NOON)
+        told = tuple(state(over).status(version) for version in (MODERN, WITH_TASKS))
+        assert told == statuses
+    assert fault_of(failed) is None
+    assert fault_of(broken) == {"code": -32603, "message": "No"}
