@@ -37,6 +37,7 @@ SAYS = {
     "delete_release": r"v0\.9 is deleted\.",
     "publish_release": r"v1\.0 is published\.",
     "describe_release": "octocat would publish it.",
+    **dict.fromkeys(("refund", "ship"), r".*\[approvers\.finance\] in elicit\.toml is not set\..*"),
     "draw_tickets": "4 tickets",
     "book_a_room": "The garden room is booked for 4 nights.",
     "buy_a_chapter": r"Chapter one is on its way; 9\.00 EUR was paid\.",

@@ -61,6 +61,11 @@ ROUTES: Mapping[str, Route] = {
         at="/connections/{}/unshare?tool=list", of_account=True
     ),
     "GET /payments": Route(at="/payments"),
+    "GET /inbox": Route(at="/inbox"),
+    "GET /inbox/{approver}/{id}": Route(at="/inbox/finance/{}", of_account=True),
+    "POST /inbox/{approver}/{id}/approve": Route(at="/inbox/finance/{}/approve", of_account=True),
+    "POST /inbox/{approver}/{id}/decline": Route(at="/inbox/finance/{}/decline", of_account=True),
+    "POST /approvals/{id}/revoke": Route(at="/approvals/{}/revoke", of_account=True),
     "POST /payments/{id}/refund": Route(at="/payments/{}/refund", of_account=True),
     "POST /e/{token}": Route(at="/e/{}", names=LINK),
     "POST /e/{token}/allow": Route(at="/e/{}/allow", names=LINK),

@@ -90,9 +90,12 @@ async def decline_request(
 @post("/approvals/{id:str}/revoke", status_code=HTTPStatus.SEE_OTHER)
 async def revoke(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Have the person asked again from now on."""
-    viewer = await known_viewer(page, of="inbox")
-    page.must_be_form_about(viewer.owner + id)
-    await page.service.kinds.gates.approvals.revoke(viewer.owner + id, owner=viewer.owner)
+    owner = (await known_viewer(page, of="inbox")).owner
+    found = await page.service.elicitations.read(Approval, owner=owner, id=owner + id)
+    if found is None:
+        raise NotFoundException
+    page.must_be_form_about(found.id)
+    await page.service.kinds.gates.approvals.revoke(found.id, owner=owner)
     return see_other(HERE)
 
 
