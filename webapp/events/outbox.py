@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from flows.elicitation.states import Elicitation
+from flows.kinds.form import approver_of
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment, ReceiptStatus
 from webapp.deadline import Clock
@@ -111,7 +112,8 @@ def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:
         case Elicitation():
             yield "kind", value.kind
             yield "status", value.status.value
-            yield from _named(server=value.asked.server, tool=value.asked.tool)
+            approver = approver_of(value) or ""
+            yield from _named(server=value.asked.server, tool=value.asked.tool, approver=approver)
         case Payment():
             yield "question", value.elicitation_id
             yield "provider", value.seller

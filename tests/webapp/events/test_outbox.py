@@ -42,6 +42,15 @@ async def types_of(service: Service) -> list[str]:
     return [event.type for event in await events_of(service)]
 
 
+async def test_of_what_others_decide_it_is_told_who_may(here: Service) -> None:
+    fresh = question_in_store(here, kind="decision")
+    terms = {"approver": "finance", "asker": "alice", "arguments": {"order": "o8"}}
+    await here.elicitations.write(replace(fresh, asked=replace(fresh.asked, terms=terms)))
+    (event,) = await events_of(here)
+    assert event.facts["approver"] == "finance"
+    assert not {"alice", "o8"} & {str(fact) for fact in event.facts.values()}
+
+
 async def paid(service: Service, **about: Any) -> Payment:
     """A payment of a question that stands."""
     question = await asked(service, kind="payment")
