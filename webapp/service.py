@@ -88,7 +88,7 @@ class Service:
     elicitations: Elicitations
     kinds: Kinds
     hooks: Webhooks
-    inbox: WebhookLog
+    webhook_log: WebhookLog
     events: EventsOut
     outbound: Outbound
     links: Links
@@ -302,7 +302,7 @@ async def open_service(
         elicitations=elicitations,
         kinds=built,
         hooks=Webhooks(elicitations=elicitations, payments=built.payments, outbound=outbound),
-        inbox=WebhookLog(elicitations),
+        webhook_log=WebhookLog(elicitations),
         events=EventsOut(
             elicitations,
             outbound=outbound,

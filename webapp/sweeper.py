@@ -44,7 +44,7 @@ async def fall_due(service: Service) -> int:
     """Expire, close, reconcile, wipe, erase: one round. Returns how many rows were looked at."""
     elicitations = service.elicitations
     now = elicitations.clock()
-    await service.inbox.write_counts()
+    await service.webhook_log.write_counts()
     await service.events.look()
     records = await elicitations.store.due(now, hold=HOLD, limit=DUE_AT_ONCE)
     due = [each.due_at for each in records if each.due_at and each.kind != _EVENT]

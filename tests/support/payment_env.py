@@ -324,7 +324,7 @@ class PaymentEnv:
 
     async def counts(self) -> dict[str, int]:
         """What was turned away, by its reason."""
-        await self.service.inbox.write_counts()
+        await self.service.webhook_log.write_counts()
         return {
             row.reason: row.count
             for row in await WebhookLog(self.service.elicitations).unverified()
@@ -334,7 +334,7 @@ class PaymentEnv:
         return await self.service.elicitations.all(UnresolvedPayment, status=status)
 
     async def hooks(self) -> list[StoredWebhook]:
-        return await self.service.inbox.hooks()
+        return await self.service.webhook_log.hooks()
 
     async def sweep(self, **later: float) -> None:
         """So much later, the sweeper's rounds until nothing is due; what fails stays due."""

@@ -58,7 +58,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 async def list_hooks(service: Service) -> Table[WebhookRow]:
     """What providers told in the last 30 days, the latest first, and what was turned away."""
-    hooks, others = await service.inbox.hooks(), await service.inbox.unverified()
+    hooks, others = await service.webhook_log.hooks(), await service.webhook_log.unverified()
     return Table(
         rows=[*map(_heard, hooks), *map(_turned_away, others)],
         columns=COLUMNS,
@@ -95,7 +95,7 @@ async def replay_hook(service: Service, id: str) -> list[str]:
 
 
 async def _hook(service: Service, id: str) -> StoredWebhook:
-    there = {tail_of(hook): hook for hook in await service.inbox.hooks()}
+    there = {tail_of(hook): hook for hook in await service.webhook_log.hooks()}
     found: StoredWebhook = the_one(id, there, what="delivery", shown_by="webhooks list")
     return found
 

@@ -1,4 +1,4 @@
-"""The inbox of webhooks: what was verified, kept for 30 days, and how much was not, by its reason.
+"""The log of webhooks: what was verified, kept for 30 days, and how much was not, by its reason.
 
 What could go wrong: whoever sends rubbish fills the store or the log with it. So of what could not
 be verified, or hinted at nothing of ours, only a count is kept, a row for each day and reason, and

@@ -118,7 +118,7 @@ async def _hinted(
         raise ServiceUnavailableException from error
     _taken(became or "ignored", name, service)
     if became not in (None, "asked"):
-        service.inbox.turned_away(name, str(became))
+        service.webhook_log.turned_away(name, str(became))
     # The same for all: a sender does not learn which ids there are.
     return _received("hint")
 
@@ -142,7 +142,7 @@ def _turned_away(error: Unverified | Malformed, seller: str, service: Service) -
     # Malformed: authentic perhaps, and yet nothing that can be read.
     reason = error.reason if isinstance(error, Unverified) else "malformed"
     service.telemetry.observer.webhook_came(seller, reason)
-    service.inbox.turned_away(seller, reason)
+    service.webhook_log.turned_away(seller, reason)
 
 
 def _taken(became: str, seller: str, service: Service) -> None:

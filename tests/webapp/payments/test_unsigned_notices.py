@@ -157,7 +157,7 @@ async def test_an_operator_reads_what_was_said_of_nothing_of_ours(
     at_mollie.payments["tr_1"].update(status="paid", amount={"currency": "EUR", "value": "0.09"})
     await payment_env.post(b"id=tr_1", query=at_mollie.query("tr_1"))
     await payment_env.post(b"id=../x")
-    await payment_env.service.inbox.write_counts()
+    await payment_env.service.webhook_log.write_counts()
     rows = (await list_hooks(payment_env.service)).rows
     assert {(row.provider, row.status) for row in rows} == {("mollie", "turned away")}
     assert [(row.why, row.times) for row in rows] == [
@@ -188,7 +188,7 @@ async def test_a_flood_of_hints_writes_one_row(payment_env: PaymentEnv) -> None:
     for number in range(50):
         await payment_env.post(b"id=tr_1", query=f"elicitation=nobody{number}")
     assert await payment_env.counts() == {"unknown": 50}
-    assert len(await payment_env.service.inbox.unverified()) == 1
+    assert len(await payment_env.service.webhook_log.unverified()) == 1
 
 
 # PayPal's certificates.

@@ -254,7 +254,7 @@ async def test_a_flood_of_rubbish_writes_a_row_and_a_line_a_minute(
         for _ in range(20):
             await shop.deliver(b"{}", [])
         before = await shop.store.list("unverified")
-        await shop.service.inbox.write_counts()
+        await shop.service.webhook_log.write_counts()
         writes += await shop.store.list("unverified") != before
         shop.clock.tick(seconds=20)
     assert writes == 2
@@ -269,7 +269,9 @@ async def test_two_processes_add_their_counts_up(shop: Shop) -> None:
     other = await shop.process()
     await shop.deliver(b"{}", [])
     await shop.deliver(b"{}", [], to=other)
-    await asyncio.gather(shop.service.inbox.write_counts(), other.service.inbox.write_counts())
+    await asyncio.gather(
+        shop.service.webhook_log.write_counts(), other.service.webhook_log.write_counts()
+    )
     assert (await list_hooks(shop.service)).rows[-1].times == 2
     await other.ended()
 

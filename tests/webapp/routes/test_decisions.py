@@ -61,6 +61,7 @@ async def test_an_empty_inbox_and_one_of_nobodys_say_so():
 
 
 async def test_what_a_person_approved_for_themselves_is_listed_and_ended():
+    # parity: T7
     server = new_server("mcp")
 
     @server.tool(annotations=types.ToolAnnotations(destructive_hint=True))
