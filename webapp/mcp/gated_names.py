@@ -41,20 +41,21 @@ async def must_name_tools(policy: GatePolicy, server: Any) -> None:
 async def warn_of_approvers(approvers: Collection[str], server: Any) -> None:
     """Log each gate of the server's own tools that names an approver whom nobody is.
 
-    Another server behind it is not asked for its list: that may take long, and has no marks.
+    Another server behind it is not asked for its list, nor one that is mounted, whose author may
+    have it made for each request.
     """
-    below = servers_below(server)
-    for one in [] if any(map(_changes_its_list, below)) else below:
-        try:
-            tools = await tools_of(one)
-        except Exception:  # noqa: BLE001 - it is the author's code
-            _log.debug("gate.tools_not_listed", exc_info=True)
-            tools = []
-        for tool in tools:
-            name = None if tool.gate is None else tool.gate.approver
-            if name is not None and name not in approvers:
-                needs = f"[approvers.{name}] in elicit.toml"
-                _log.warning("gate.names_no_approver", extra={"tool": tool.name, "needs": needs})
+    if len(servers_below(server)) > 1 or _changes_its_list(server):
+        return
+    try:
+        tools = await tools_of(server)
+    except Exception:  # noqa: BLE001 - it is the author's code
+        _log.debug("gate.tools_not_listed", exc_info=True)
+        return
+    for tool in tools:
+        name = None if tool.gate is None else tool.gate.approver
+        if name is not None and name not in approvers:
+            needs = f"[approvers.{name}] in elicit.toml"
+            _log.warning("gate.names_no_approver", extra={"tool": tool.name, "needs": needs})
 
 
 async def _names(server: Any) -> tuple[list[str], bool]:
