@@ -53,7 +53,8 @@ pyright: $(VENV)/dev.stamp
 
 # The tests that need neither a browser nor a client of another language: three minutes.
 FAST := tests/flows tests/webapp/stores tests/webapp/calls tests/webapp/elicitations tests/webapp/records tests/test_*.py
-PYTHONS ?= $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')=%,$(shell .ci/pythons))
+OTHERS = $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')=%,$(shell .ci/pythons))
+PYTHONS ?= $(OTHERS)
 
 # They again on every other Python that is installed, each as VERSION=PROGRAM. An installation keeps
 # one processor busy, so the environments are made side by side, before the tests of the first.

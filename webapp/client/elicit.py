@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar, cast
+from urllib.parse import quote
 
 import httpx
 
@@ -178,7 +179,7 @@ class Elicit:
 
     async def forget(self, name: str) -> bool:
         try:
-            await self._requests.delete(f"/api/secrets/{name}")
+            await self._requests.delete(f"/api/secrets/{_segment(name)}")
         except ServerRefused as refused:
             if refused.status == 404:
                 return False
@@ -194,7 +195,7 @@ class Elicit:
     async def cancel(self, elicitation_id: str) -> None:
         """Nobody is to answer any more; whoever awaits it gets Cancelled."""
         try:
-            await self._requests.post(f"/api/questions/{elicitation_id}/cancel", {})
+            await self._requests.post(f"/api/questions/{_segment(elicitation_id)}/cancel", {})
         except ServerRefused as refused:
             if refused.problem != NotPossible.name:  # it is over
                 raise
@@ -206,7 +207,7 @@ class Elicit:
         self, elicitation_id: str, content: Json, *, owner: str | None = None
     ) -> Completion:
         """By the id of the link that was shown."""
-        path = f"/api/questions/{elicitation_id}/complete"
+        path = f"/api/questions/{_segment(elicitation_id)}/complete"
         try:
             told = await self._requests.post(path, {"content": content})
         except ServerRefused as refused:
@@ -369,6 +370,11 @@ class Elicit:
         await self._requests.post(
             "/api/runs/end", {**self._requests.whose, **about, "again": self._again}
         )
+
+
+def _segment(text: str) -> str:
+    """A text of the program's as one part of a path, whatever stands in it."""
+    return quote(text, safe="") if text.strip(".") else "-"
 
 
 def _kept(given: object) -> dict[str, Any]:

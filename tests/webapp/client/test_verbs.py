@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from datetime import date, timedelta
 
+import httpx
 import pytest
 from pydantic import BaseModel
 
@@ -129,6 +130,23 @@ async def test_a_secret_is_typed_and_forgotten(shop: Programs) -> None:
         return [first, kept, await elicit.forget("key"), await elicit.forget("key")]
 
     assert await shop.done(work, type_in) == [KEY, KEY, True, False]
+
+
+@pytest.mark.parametrize("name", ["../approvals", "..", ".", "a/b", "key?user=bob", ""])
+async def test_a_name_stays_one_part_of_its_path(name: str) -> None:
+    paths = list[str]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        paths.append(request.url.raw_path.decode().partition("?")[0])
+        return httpx.Response(404, json={"code": "NO_SUCH_QUESTION", "detail": "None."})
+
+    at = httpx.MockTransport(answer)
+    async with Elicit("https://elicit.example", api_key="k", run="r", user="ann", transport=at):
+        assert not await elicit.forget(name)
+    (path,) = paths
+    assert path.startswith("/api/secrets/")
+    assert path.count("/") == 3
+    assert path.rpartition("/")[2].strip(".")
 
 
 async def test_a_form_gives_what_its_schema_says(shop: Programs) -> None:
