@@ -30,7 +30,9 @@ from flows.errors import (
     NotSupported,
     Processing,
 )
+from flows.payments.receipt import Receipt
 from flows.question import Outcome, Question, ReturningRequest, current_body, refusal
+from flows.requests import PaymentRequest
 from webapp.calls.shown_link import Show, ShownLink
 from webapp.calls.unasked import all_were_asked, nothing_stands_before
 from webapp.client.answers import ServersReach, answer_of, processing
@@ -112,6 +114,7 @@ class Elicit:
         self._ids = set[str]()
         self._shown = set[str]()
         self._over: dict[str, None] = {}  # the questions whose outcome the program has
+        self._receipt: str | None = None  # what was paid last, and not for good
         self._is_begun = False  # there is something to end
         self._again = False
 
@@ -143,7 +146,9 @@ class Elicit:
 
     async def ask(self, question: Question[T]) -> Outcome[T]:
         await nothing_stands_before()
-        return await self._ask(question)
+        outcome = await self._ask(question)
+        self._has(question, outcome)
+        return outcome
 
     async def ask_together(
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
@@ -161,7 +166,10 @@ class Elicit:
                 asking = [tasks.create_task(ask(question)) for question in questions]
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
-        return tuple(task.result() for task in asking)
+        outcomes = tuple(task.result() for task in asking)
+        for question, outcome in zip(questions, outcomes, strict=True):
+            self._has(question, outcome)  # in their order: a run that starts again has the same
+        return outcomes
 
     async def once(
         self,
@@ -171,7 +179,10 @@ class Elicit:
         key: str | int | None,
         again: bool,
     ) -> Json:
-        """Kept under the run, until that is ended; the result has 60 KiB of JSON at most."""
+        """Kept under the run, until that is ended, or under what was paid last in it.
+
+        The result has 60 KiB of JSON at most.
+        """
         await nothing_stands_before()
         with current_body().using(name, key):
             return await self._once(name, work, key=key, again=again)
@@ -257,6 +268,12 @@ class Elicit:
             self._ids.add(state["id"])
         return state
 
+    def _has(self, question: Question[Any], outcome: Outcome[Any]) -> None:
+        """Note a receipt: what follows is done for it, once."""
+        request, content = question.request, outcome.content
+        if isinstance(request, PaymentRequest) and isinstance(content, Receipt):
+            self._receipt = None if request.once else content.id
+
     async def _waited(self, question: Question[Any], state: dict[str, Any]) -> dict[str, Any]:
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -335,6 +352,8 @@ class Elicit:
         again: bool,
     ) -> Json:
         step = {**self._requests.whose, "run": self.run, "name": name, "key": key, "by": self._by}
+        if self._receipt is not None:
+            step["payment"] = self._receipt
         claim = {**step, "again": again}
         self._is_begun = True
         while (state := await self._requests.post("/api/runs/once", claim))["status"] == "busy":
