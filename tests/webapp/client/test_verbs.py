@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from datetime import date, timedelta
 
+import httpx
 import pytest
 from pydantic import BaseModel
 
@@ -27,9 +28,11 @@ from tests.support.asking_env import AskingEnv, asking_env
 from tests.support.by_code import letters_on
 from tests.support.living import living
 from tests.support.mcp_sandbox import KEY, Guest
+from tests.support.mcp_server import eventually
 from tests.support.processes import ended, start
 from tests.support.runs_env import (
     NINE,
+    CutOff,
     Programs,
     approve,
     connect,
@@ -403,3 +406,32 @@ async def test_a_person_who_signs_in_is_asked_by_their_own_token_as_it_is_by_the
         await alice.press(link.url)
         assert await block
         assert len(tokens) > 3
+
+
+async def test_a_token_that_is_over_while_the_person_thinks_is_asked_for_again() -> None:
+    async with living(people_env()) as env, programs_at(env.here) as shop:
+
+        async def work(_: Elicit) -> bool:
+            return await elicit.confirm("Delete it?", timeout=timedelta(hours=5))
+
+        block = shop.begin(work, user=None, access_token=lambda: env.token("alice"))
+        link = await block.link()
+        waiters = env.here.service.elicitations.waiters
+        await eventually(lambda: waiters.has(link.elicitation_id))
+        env.here.clock.tick(hours=2)
+        alice = await env.signed_in("alice", link.url)
+        await alice.press(link.url)
+        assert await block
+
+
+@pytest.mark.parametrize("code", ["ISSUER_UNAVAILABLE", "TOO_MANY_OPEN"])
+async def test_what_passes_is_waited_for(shop: Programs, code: str) -> None:
+    way = CutOff()
+    about = {"content-type": "application/problem+json"}
+    way.answers.append(httpx.Response(503, headers=about, json={"code": code}))
+    async with shop.elicit(transport=way):
+        assert await elicit.once("count", count) == 1
+
+
+async def count(_: str) -> int:
+    return 1
