@@ -224,6 +224,10 @@ async def test_a_program_that_leaves_its_streams_open_leaves_room_for_the_others
         here.clock.tick(seconds=1)
         refused = await shop.call("GET", f"/{asked['id']}")
         assert (refused.status_code, refused.json()["code"]) == (429, "TOO_MANY_OPEN")
+        for spelling in (f"bearer {shop.key}", f"Bearer   {shop.key}"):
+            other = {"authorization": spelling}
+            refused = await shop.call("GET", f"/{asked['id']}", headers=other)
+            assert refused.status_code == 429, spelling
         assert (await calm.call("GET", params={"user": "ann"})).status_code == 200
         await streams.aclose()
         await eventually(lambda: not here.service.elicitations.waiters.has(asked["id"]))

@@ -109,7 +109,8 @@ class ApiRoutes:
             await self._app(scope, receive, send)
             return
         bring(scope, self._parts)
-        credentials = " ".join(headers_of(scope, b"authorization"))
+        given = " ".join(headers_of(scope, b"authorization"))
+        credentials = given.partition(" ")[2].strip(" ")  # one key, however its scheme is spelt
         with (
             working(f"{scope['method']} /api", tracer=self._tracer),
             self._open.one_more(credentials) as has_room,
