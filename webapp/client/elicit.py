@@ -7,6 +7,7 @@ nothing is said of it until the block ends; see the theory of operation.
 import asyncio
 import inspect
 import json
+import re
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -47,6 +48,7 @@ _PATIENCE: Final = timedelta(minutes=10)
 _ON_ITS_WAY_SECONDS: Final = 5  # between two looks for a payment that is not waited for
 _CLAIMED_AGAIN_SECONDS: Final = 10.0
 _BUSY_SECONDS: Final = 1.0
+_WORD: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}")  # what is an id, or the name of a secret
 
 
 class Elicit:
@@ -188,6 +190,8 @@ class Elicit:
             return await self._once(name, work, key=key, again=again)
 
     async def forget(self, name: str) -> bool:
+        if not _is_plain(name):  # no secret is called so
+            return False
         try:
             await self._requests.delete(f"/api/secrets/{name}")
         except ServerRefused as refused:
@@ -203,7 +207,12 @@ class Elicit:
                 await heard
 
     async def cancel(self, elicitation_id: str) -> None:
-        """Nobody is to answer any more; whoever awaits it gets Cancelled."""
+        """Nobody is to answer any more; whoever awaits it gets Cancelled.
+
+        Raises InvalidQuestion for what is no id.
+        """
+        if not _is_plain(elicitation_id):
+            raise InvalidQuestion("This is no id of a link: use link.elicitation_id.")
         try:
             await self._requests.post(f"/api/questions/{elicitation_id}/cancel", {})
         except ServerRefused as refused:
@@ -217,6 +226,8 @@ class Elicit:
         self, elicitation_id: str, content: Json, *, owner: str | None = None
     ) -> Completion:
         """By the id of the link that was shown."""
+        if not _is_plain(elicitation_id):  # it may come from anybody
+            return Completion.UNKNOWN
         path = f"/api/questions/{elicitation_id}/complete"
         try:
             told = await self._requests.post(path, {"content": content})
@@ -399,6 +410,11 @@ def _kept(given: object) -> dict[str, Any]:
     if len(text) > RESULT_LETTERS_AT_MOST:
         return {"fault": f"is longer than {RESULT_LETTERS_AT_MOST} letters of JSON"}
     return {"result": json.loads(text)}
+
+
+def _is_plain(word: str) -> bool:
+    """Whether it stays the one part of a path that it is put into."""
+    return _WORD.fullmatch(word) is not None and word.strip(".") != ""
 
 
 def _print(link: ShownLink) -> None:

@@ -435,3 +435,23 @@ async def test_what_passes_is_waited_for(shop: Programs, code: str) -> None:
 
 async def count(_: str) -> int:
     return 1
+
+
+async def test_an_id_that_somebody_made_up_leads_to_no_other_route(
+    shop: Programs, here: AskingEnv
+) -> None:
+    async def work(_: Elicit) -> str:
+        return (await elicit.payment(NINE, "A room")).id
+
+    block = shop.begin(work)
+    link = await block.link()
+    way = CutOff()
+    async with shop.elicit(run="order 9", transport=way) as other:
+        for made_up in (f"{link.elicitation_id}/cancel?", f"x/../{link.elicitation_id}/taken?"):
+            assert await elicit.complete_elicitation(made_up) is Completion.UNKNOWN
+            with pytest.raises(InvalidQuestion):
+                await other.cancel(made_up)
+        assert await elicit.forget("../accounts/x") is False
+    assert not way.sent
+    await pay(await here.guest(), link.url)
+    assert await block
