@@ -16,7 +16,9 @@ type State = {
 
 const OPEN = new Set(["pending", "opened", "exchanging"]);
 const NOBODY = new Set([502, 503, 504]);
-const AGAIN = new Set(["STORE_UNAVAILABLE", "ELICITATION_TOO_OFTEN", "QUESTION_BUSY"]);
+const AGAIN = new Set([
+  "STORE_UNAVAILABLE", "ELICITATION_TOO_OFTEN", "QUESTION_BUSY", "TOO_MANY_OPEN",
+]);
 const PATIENCE_MS = 10 * 60 * 1000;
 
 const server = process.env["ELICIT_URL"] ?? "http://127.0.0.1:8765";
@@ -36,11 +38,12 @@ async function send<T>(method: string, path: string, body?: object): Promise<T> 
         headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
         body: body === undefined ? null : JSON.stringify(body),
       });
+      if (reply.ok) return (await reply.json()) as T; // one that is cut off is no answer
       const told = await reply.json().catch(() => ({}));
-      if (reply.ok) return told as T;
       const isNobody = told.code === undefined && NOBODY.has(reply.status);
       if (!isNobody && !AGAIN.has(told.code)) throw new Refused(told.detail ?? reply.statusText);
-      pause = Math.max(pause, 1000 * Number(reply.headers.get("retry-after") ?? 0));
+      const seconds = Number(reply.headers.get("retry-after")) || 0; // a date is read as nothing
+      pause = Math.max(pause, 1000 * Math.min(seconds, 60));
       why = reply.status;
     } catch (error) {
       if (error instanceof Refused) throw error;

@@ -19,6 +19,8 @@ from tests.support.service_env import question_in_store
 from webapp.api.access import BETWEEN_REQUESTS, REFUSED_AT_ONCE, REQUESTS_AT_ONCE
 from webapp.api.router import OPEN_AT_ONCE
 from webapp.identity.api_keys import KeyScope, new_text
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
 
 READING = (("GET", ""), ("GET", "/events"))
 CHANGING = (
@@ -222,6 +224,10 @@ async def test_a_program_that_leaves_its_streams_open_leaves_room_for_the_others
         here.clock.tick(seconds=1)
         refused = await shop.call("GET", f"/{asked['id']}")
         assert (refused.status_code, refused.json()["code"]) == (429, "TOO_MANY_OPEN")
+        for spelling in (f"bearer {shop.key}", f"Bearer   {shop.key}"):
+            other = {"authorization": spelling}
+            refused = await shop.call("GET", f"/{asked['id']}", headers=other)
+            assert refused.status_code == 429, spelling
         assert (await calm.call("GET", params={"user": "ann"})).status_code == 200
         await streams.aclose()
         await eventually(lambda: not here.service.elicitations.waiters.has(asked["id"]))
@@ -248,6 +254,32 @@ async def test_a_replayed_idempotency_key_pays_nothing_twice(
         stolen = await other.ask(PAYMENT, name="order 8")
         assert stolen.json()["id"] != id
         assert stolen.json()["status"] == "pending"
+
+
+async def test_of_two_questions_under_one_name_at_one_moment_one_is_asked() -> None:
+    both_look = asyncio.Barrier(2)
+
+    class Slow(MemoryStore):
+        looks = 0
+
+        async def find(self, owner: str, kind: str, key: str) -> Record | None:
+            found = await super().find(owner, kind, key)
+            self.looks += kind == "run"
+            if kind == "run" and self.looks <= both_look.parties:
+                await both_look.wait()
+            return found
+
+    async with living(asking_env(store=Slow())) as here, program_at(here) as shop:
+        bodies = [CONFIRM, {**CONFIRM, "message": "Delete that?"}]
+        asked = await asyncio.gather(*(shop.ask(body, name="order 8") for body in bodies))
+        assert sorted(one.status_code for one in asked) == [201, 409]
+        for body, first in zip(bodies, asked, strict=True):
+            again = await shop.ask(body, name="order 8")
+            assert (again.status_code, again.json().get("id")) == (
+                first.status_code,
+                first.json().get("id"),
+            )
+        assert len((await shop.call("GET", params={"user": "ann"})).json()["questions"]) == 1
 
 
 async def test_two_that_take_one_answer_spend_it_once(here: AskingEnv, shop: Program) -> None:

@@ -1,6 +1,7 @@
 """The example in TypeScript, by fetch alone: it asks, waits, ends, and goes on after a restart."""
 
 import asyncio
+import json
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,8 +35,8 @@ async def shop() -> AsyncIterator[Programs]:
 
 
 @asynccontextmanager
-async def program(shop: Programs, node: str) -> AsyncIterator[Process]:
-    about = {"ELICIT_URL": shop.here.url, "ELICIT_API_KEY": shop.key}
+async def program(url: str, key: str, node: str) -> AsyncIterator[Process]:
+    about = {"ELICIT_URL": url, "ELICIT_API_KEY": key}
     process = await start(node, str(EXAMPLE), "ann", "order 8", name="ask_a_user.ts", env=about)
     try:
         yield process
@@ -56,9 +57,9 @@ async def test_it_asks_waits_and_ends_its_run_also_after_a_restart(
 ) -> None:
     # parity: F2
     guest = await shop.here.guest()
-    async with program(shop, runs_types) as first:
+    async with program(shop.here.url, shop.key, runs_types) as first:
         link = await link_of(first)
-    async with program(shop, runs_types) as second:
+    async with program(shop.here.url, shop.key, runs_types) as second:
         await link_of(second)
         await fill(guest, link)
         done = await ended(second)
@@ -69,6 +70,26 @@ async def test_it_asks_waits_and_ends_its_run_also_after_a_restart(
 
 async def test_it_tells_of_a_no(shop: Programs, runs_types: str) -> None:
     guest = await shop.here.guest()
-    async with program(shop, runs_types) as process:
+    async with program(shop.here.url, shop.key, runs_types) as process:
         await decline(guest, await link_of(process))
         assert (await ended(process)).out == "Nothing booked: declined.\n"
+
+
+async def test_an_answer_that_is_cut_off_is_asked_for_again(runs_types: str) -> None:
+    state = {"id": "7", "status": "accepted", "message": "", "content": {"response": "Lund"}}
+    whole = json.dumps(state).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(whole)
+    bodies = [whole, whole, whole[:20]]
+    asked = list[bytes]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readline()).split()[1])
+        writer.write(head + bodies.pop())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with program(f"http://127.0.0.1:{port}", "key", runs_types) as process:
+            assert (await ended(process)).out == "Booked in Lund.\n"
+    assert asked == [b"/api/questions", b"/api/questions", b"/api/runs/end"]

@@ -8,7 +8,7 @@ as at `/mcp`, by the same verifier, with each request, and while an answer is st
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, cast
 from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
+from litestar.openapi.spec import SecurityRequirement
 
 from flows.errors import ElicitError, Failed, NotAllowed, NotConfigured
 from flows.oauth.access_token import BadBearer
@@ -46,7 +47,6 @@ _REFUSED: Final = {
     "insufficient_scope": (403, "lacks a scope that this server asks for"),
 }
 _AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
-_Check: TypeAlias = Callable[[_AnyConnection, BaseRouteHandler], Awaitable[None]]
 
 
 class AccessTokenRefused(ElicitError):
@@ -125,28 +125,42 @@ class Paces:
         self.proxied = Places()
 
 
-def holds(*scopes: KeyScope, or_person: bool = False) -> _Check:
+@dataclass(frozen=True, slots=True)
+class Holds:
     """A guard of routes: the request has a key with one of these scopes.
 
     `or_person`: or a person's own access token in the place of a key; without scopes, that alone.
     """
 
-    async def check(connection: _AnyConnection, _: BaseRouteHandler) -> None:
+    scopes: frozenset[KeyScope]
+    or_person: bool
+
+    async def __call__(self, connection: _AnyConnection, _: BaseRouteHandler) -> None:
         request = cast("AnyRequest", connection)
-        found = await _found(request, _paces(request), or_person=or_person)
-        if found.key is not None and not scopes:
+        found = await _found(request, _paces(request), or_person=self.or_person)
+        if found.key is not None and not self.scopes:
             raise NotAllowed(
                 "No key decides this: the approver brings their own access token, as "
                 "Authorization: Bearer TOKEN."
             )
-        if found.key is not None and not set(scopes) & set(found.key.scopes):
+        if found.key is not None and not self.scopes & set(found.key.scopes):
             raise NotAllowed(
                 f"This key may {' and '.join(found.key.scopes)}, and this needs one that may "
-                f"{' or '.join(scopes)}: make it with `elicit api-keys new`."
+                f"{' or '.join(sorted(self.scopes))}: make it with `elicit api-keys new`."
             )
         cast("Any", connection.scope)[_FOUND] = found
 
-    return check
+    @property
+    def security(self) -> list[SecurityRequirement]:
+        """The same for the document: by which credentials the route is come to."""
+        ways: list[SecurityRequirement] = [{"key": []}] if self.scopes else []
+        if not self.scopes <= {KeyScope.APPROVE, KeyScope.OPERATE}:
+            ways.append({"key": [], "person": []})
+        return [*ways, {"alone": []}] if self.or_person else ways
+
+
+def holds(*scopes: KeyScope, or_person: bool = False) -> Holds:
+    return Holds(frozenset(scopes), or_person)
 
 
 def requester_of(request: AnyRequest) -> Requester:

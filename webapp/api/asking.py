@@ -12,12 +12,12 @@ import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 
 from flows.elicitation import states
-from flows.elicitation.run import AskedStep, Step
+from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
@@ -355,21 +355,23 @@ class _Verbs(Verbs):
     async def ask_under(self, question: Question[Any]) -> Outcome[Any]:
         """Ask it, unless its Idempotency-Key stands for another one."""
         fact = self.fact(question.request)
+        self._questions.check = _must_be_asked_alone  # by another request at the same moment, too
         try:
             await self.call.the_run()
         finally:
             if self.call.run.is_loaded:
-                for asked in self.call.run.value.asked:
-                    if (asked.place.kind, asked.place.digest) != fact:
-                        _refuse()
+                _must_be_asked_alone(self.call.run.value, Step(kind=fact[0], digest=fact[1], nth=0))
         return await question.outcome()
 
 
-def _refuse() -> NoReturn:
-    raise IdempotencyKeyReused(
-        "Something else was asked under this Idempotency-Key: send the same body again, or take "
-        "another key for another question."
-    )
+def _must_be_asked_alone(run: Run, step: Step) -> None:
+    """Raises IdempotencyKeyReused."""
+    for asked in run.asked:
+        if (asked.place.kind, asked.place.digest) != (step.kind, step.digest):
+            raise IdempotencyKeyReused(
+                "Something else was asked under this Idempotency-Key: send the same body again, "
+                "or take another key for another question."
+            )
 
 
 class _ByProgram:

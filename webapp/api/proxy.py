@@ -5,8 +5,9 @@ gone to, by no other spelling of it, and a redirect is told and not followed. By
 repeats it: it stands there as stars. And a provider that ties us up: an answer has a size and a
 time, and each program so many requests at once.
 
-Another one: an answer that a browser would take for ours. What it says of a connection, a cookie or
-an origin is left out, and our own headers stand over it.
+Another one: an answer that a browser, or a server in front of us, would take for ours. What it
+says of a connection, a cookie or an origin, or to such a server, is left out, and our own headers
+stand over it.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -57,6 +58,9 @@ _OF_AN_ORIGIN: Final = frozenset(
         *("content-encoding", "server", "date", "nel", "report-to", "reporting-endpoints"),
     }
 )
+# By these a server in front of us would answer with a file or an address of its own (nginx, Apache,
+# lighttpd, Perlbal), or keep the answer for others.
+_OF_A_SERVER: Final = ("x-accel-", "x-sendfile", "x-lighttpd-", "x-reproxy-", "surrogate-")
 _ALLOWED_ELSEWHERE: Final = "access-control-"
 _METHODS: Final = (
     *(HttpMethod.GET, HttpMethod.HEAD, HttpMethod.POST, HttpMethod.PUT),
@@ -220,7 +224,7 @@ def _told(reply: httpx.Response, *, tokens: set[str], is_head: bool) -> Response
     ]
     headers: dict[str, str] = {}
     for name, value in _without_the_connections(pairs):
-        if name not in _OF_AN_ORIGIN and not name.startswith(_ALLOWED_ELSEWHERE):
+        if name not in _OF_AN_ORIGIN and not name.startswith((_ALLOWED_ELSEWHERE, *_OF_A_SERVER)):
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
     has_none = is_head or reply.status_code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
     return Response(

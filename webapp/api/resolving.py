@@ -13,7 +13,9 @@ from litestar.params import FromPath, JSONBody
 
 from flows.elicitation.proof import ApprovedByKey
 from flows.elicitation.states import Completion, Elicitation, Status
+from flows.elicitation.traits import traits_of
 from flows.errors import NotAllowed, NotPossible
+from flows.payments.receipt import ReceiptStatus
 from webapp.api.access import Requester, holds
 from webapp.api.asking import question_of, taken
 from webapp.api.representations import CodeTold, Completed, QuestionState, Resolution, UserCode
@@ -54,8 +56,9 @@ async def complete_question(
     """The visit that it sent somebody on is done: of the kind `url` alone."""
     current = await question_of(service, requester, question_id)
     done = await service.completing.complete(current.id, data.content, by=requester.name)
+    current = await question_of(service, requester, question_id)
     _must_have_counted(done, current)
-    return await told(service, requester, await question_of(service, requester, question_id))
+    return await told(service, requester, current)
 
 
 @post("/api/questions/{question_id:str}/taken", guards=[_ASKERS], status_code=HTTPStatus.OK)
@@ -64,12 +67,17 @@ async def take_answer(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> QuestionState:
-    """The program has used the answer: it is wiped here, and a payment is spent."""
+    """The program has used the answer: it is wiped here, and a payment is spent.
+
+    409 where its money has gone back meanwhile: give out nothing for it.
+    """
     current = await question_of(service, requester, question_id)
     if current.status is not Status.ACCEPTED:
         raise NotPossible(status=current.status, wanted="taken")
+    await _must_have_its_money(service, current)
     if current.delivered_at is None:
         current = await taken(service, requester, current)
+        await _must_have_its_money(service, current)  # a refund may have begun at this moment
     return await told(service, requester, current)
 
 
@@ -96,13 +104,25 @@ async def answer_question(
 ) -> QuestionState:
     """A yes or a no in place of the user, by a key that approves for them."""
     current = await question_of(service, requester, question_id)
+    if not current.status.is_final and service.clock() >= current.expires_at:
+        # The sweeper is not there yet.
+        current = await service.elicitations.end(current, Status.EXPIRED)
     if data.accepts:
         proof = ApprovedByKey(by=requester.name)
         done = await service.completing.approved(current, data.content, proof)
-        _must_have_counted(done, current)
+        _must_have_counted(done, await question_of(service, requester, question_id))
     else:
         await service.elicitations.settle(current.id, Status.DECLINED, by=requester.name)
     return await told(service, requester, await question_of(service, requester, question_id))
+
+
+async def _must_have_its_money(service: Service, current: Elicitation) -> None:
+    """Raises NotPossible for a payment that was refunded before anybody used it."""
+    if traits_of(current.kind).gives != "receipt":
+        return
+    paid = await service.kinds.payments.paid(current)
+    if paid is not None and paid.is_over and paid.spent_at is None:
+        raise NotPossible(status=paid.status, wanted=ReceiptStatus.SPENT)
 
 
 def _must_have_counted(done: Completion, current: Elicitation) -> None:

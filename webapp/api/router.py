@@ -15,12 +15,14 @@ from litestar.exceptions import ClientException, HTTPException, ValidationExcept
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
+from litestar.routes import HTTPRoute
 from litestar.types import Method
 
 from flows.errors import ElicitError, Failed, InvalidSchema, NotConfigured, TooManyPending
 from webapp.api.access import (
     PERSON_HEADER,
     AccessTokenRefused,
+    Holds,
     IssuerUnavailable,
     Paces,
     requester,
@@ -107,7 +109,8 @@ class ApiRoutes:
             await self._app(scope, receive, send)
             return
         bring(scope, self._parts)
-        credentials = " ".join(headers_of(scope, b"authorization"))
+        given = " ".join(headers_of(scope, b"authorization"))
+        credentials = given.partition(" ")[2].strip(" ")  # one key, however its scheme is spelt
         with (
             working(f"{scope['method']} /api", tracer=self._tracer),
             self._open.one_more(credentials) as has_room,
@@ -175,7 +178,6 @@ def api() -> Litestar:
             summary="A program asks its users, and awaits what they do in a browser.",
             openapi_router=reference_router(),
             render_plugins=[ReferencePage()],
-            security=[{"key": []}, {"key": [], "person": []}, {"alone": []}],
             use_handler_docstrings=True,
             operation_id_creator=_operation_id,
             components=Components(
@@ -200,6 +202,10 @@ def api() -> Litestar:
         logging_config=None,
         request_max_body_size=BODY_BYTES_AT_MOST,
     )
+    for route in made.routes:
+        for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
+            guards = [guard for guard in handler.guards or () if isinstance(guard, Holds)]
+            handler.security = [way for guard in guards for way in guard.security] or None
     complete(made.openapi_schema)
     return made
 

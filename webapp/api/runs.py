@@ -3,7 +3,8 @@
 What could go wrong: a program that dies between the end of its work and the last `taken`, so that
 half of what it used is asked again. So a run ends in one write, and what was used is used up in it;
 an answer that the program has not seen stays for the next run of this name. Or work that is done
-twice: it is claimed first, under the run, and its result is kept as long as the run is.
+twice: it is claimed first, under the run, and its result is kept as long as the run is. What was
+paid for is done under its payment, which an error leaves for the next run.
 """
 
 import json
@@ -80,13 +81,17 @@ class RunEnded(Struct, frozen=True, kw_only=True):
 
 
 class OnceStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Work that is done once in a run; `by` is your process, in letters that no other one has."""
+    """Work that is done once in a run; `by` is your process, in letters that no other one has.
+
+    With `payment`, which the run has in hand, it is done once for that, whichever run has it later.
+    """
 
     user: UserName | None = None
     run: RunName
     name: _Text
     key: Annotated[str, Meta(max_length=NAME_CHARACTERS)] | int | None = None
     by: _Text
+    payment: _Id | None = None
 
 
 class OnceClaim(OnceStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,17 +157,10 @@ async def spend_payment(
     """It is used up, while the run goes on: it is not refunded any more, and the run may see it."""
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         run = await call.the_run()
-        for asked in run.asked:
-            current = await service.elicitations.get(asked.elicitation_id)
-            if current is None or traits_of(current.kind).gives != "receipt":
-                continue
-            paid = await service.kinds.payments.paid(current)
-            if paid is not None and paid.id == data.payment:
-                await _use(service, call, run, current.id)
-                await service.kinds.payments.spend(run.owner, paid.id, run=run.id, leg=call.leg)
-                await service.elicitations.whole(call.finish())
-                return
-    raise NoSuchQuestion
+        asked = await _paid_by(service, run, data.payment)
+        await _use(service, call, run, asked.id)
+        await service.kinds.payments.spend(run.owner, data.payment, run=run.id, leg=call.leg)
+        await service.elicitations.whole(call.finish())
 
 
 @post("/api/runs/once", guards=[_ASKERS], status_code=HTTPStatus.OK)
@@ -175,7 +173,7 @@ async def claim_once(
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         await call.the_run()
         await call.run.change(lambda run: _kept_open(service, run, again=data.again))
-        place = _place(requester.program, call, data)
+        place = await _place(service, requester.program, call, data)
         row = await claim(service.elicitations, place, by=data.by)
     until = row.claimed_until
     is_ours = row.claimed_by == data.by
@@ -202,7 +200,7 @@ async def keep_once(
     elicitations = service.elicitations
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         await call.the_run()
-        place = _place(requester.program, call, data)
+        place = await _place(service, requester.program, call, data)
         idempotency_key = place.idempotency_key(elicitations)
         if data.failed:
             await release(elicitations, place, by=data.by)
@@ -258,6 +256,18 @@ async def _use(service: Service, call: Call, run: Run, id: str) -> None:
     call.used.note((mine.kind, mine.asked.digest), await _receipt(service, mine))
 
 
+async def _paid_by(service: Service, run: Run, payment: str) -> Elicitation:
+    """The question of the run that this payment answered. Raises NoSuchQuestion."""
+    for asked in run.asked:
+        current = await service.elicitations.get(asked.elicitation_id)
+        if current is None or traits_of(current.kind).gives != "receipt":
+            continue
+        paid = await service.kinds.payments.paid(current)
+        if paid is not None and paid.id == payment:
+            return current
+    raise NoSuchQuestion
+
+
 async def _receipt(service: Service, mine: Elicitation) -> Json:
     if traits_of(mine.kind).gives != "receipt":
         return None
@@ -273,11 +283,14 @@ def _kept_open(service: Service, run: Run, *, again: bool) -> Run:
     return runs.note_use(run, again=again)
 
 
-def _place(key: ApiKey, call: Call, step: OnceStep) -> OncePlace:
+async def _place(service: Service, key: ApiKey, call: Call, step: OnceStep) -> OncePlace:
+    """Raises NoSuchQuestion for a payment that the run has not in hand."""
     run = call.run.value
+    if step.payment is not None:
+        await _paid_by(service, run, step.payment)
     return OncePlace(
         owner=run.owner,
-        scope=run.id,
+        scope=step.payment or run.id,
         step=(client_of(key.program), "", json.dumps(step.key)),
         name=step.name,
     )

@@ -74,6 +74,8 @@ class Questions:
         self._is_over = is_over
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # what was started, and nobody was told of yet
+        # What a run may not be asked beside what it has been asked, it raises at.
+        self.check: Callable[[Run, Step], None] = _nothing
 
     async def park(
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
@@ -124,6 +126,7 @@ class Questions:
         worded: Question[Any] | None = None
         for number in range(TRIES_AT_MOST):
             before = run = self._run.value
+            self.check(run, step)
             known = run.at(step)
             current, former = await self._look(run, known, join)
             changed: list[Value] = []
@@ -306,3 +309,7 @@ class Questions:
         )
         await self._kinds.decisions.announce(started)
         return started
+
+
+def _nothing(run: Run, step: Step) -> None:
+    pass

@@ -7,6 +7,7 @@ nothing is said of it until the block ends; see the theory of operation.
 import asyncio
 import inspect
 import json
+import re
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,7 +15,6 @@ from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar, cast
-from urllib.parse import quote
 
 import httpx
 
@@ -31,7 +31,9 @@ from flows.errors import (
     NotSupported,
     Processing,
 )
+from flows.payments.receipt import Receipt
 from flows.question import Outcome, Question, ReturningRequest, current_body, refusal
+from flows.requests import PaymentRequest
 from webapp.calls.shown_link import Show, ShownLink
 from webapp.calls.unasked import all_were_asked, nothing_stands_before
 from webapp.client.answers import ServersReach, answer_of, processing
@@ -46,6 +48,7 @@ _PATIENCE: Final = timedelta(minutes=10)
 _ON_ITS_WAY_SECONDS: Final = 5  # between two looks for a payment that is not waited for
 _CLAIMED_AGAIN_SECONDS: Final = 10.0
 _BUSY_SECONDS: Final = 1.0
+_WORD: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}")  # what is an id, or the name of a secret
 
 
 class Elicit:
@@ -113,6 +116,7 @@ class Elicit:
         self._ids = set[str]()
         self._shown = set[str]()
         self._over: dict[str, None] = {}  # the questions whose outcome the program has
+        self._receipt: str | None = None  # what was paid last, and not for good
         self._is_begun = False  # there is something to end
         self._again = False
 
@@ -144,7 +148,9 @@ class Elicit:
 
     async def ask(self, question: Question[T]) -> Outcome[T]:
         await nothing_stands_before()
-        return await self._ask(question)
+        outcome = await self._ask(question)
+        self._has(question, outcome)
+        return outcome
 
     async def ask_together(
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
@@ -162,7 +168,10 @@ class Elicit:
                 asking = [tasks.create_task(ask(question)) for question in questions]
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
-        return tuple(task.result() for task in asking)
+        outcomes = tuple(task.result() for task in asking)
+        for question, outcome in zip(questions, outcomes, strict=True):
+            self._has(question, outcome)  # in their order: a run that starts again has the same
+        return outcomes
 
     async def once(
         self,
@@ -172,14 +181,19 @@ class Elicit:
         key: str | int | None,
         again: bool,
     ) -> Json:
-        """Kept under the run, until that is ended; the result has 60 KiB of JSON at most."""
+        """Kept under the run, until that is ended, or under what was paid last in it.
+
+        The result has 60 KiB of JSON at most.
+        """
         await nothing_stands_before()
         with current_body().using(name, key):
             return await self._once(name, work, key=key, again=again)
 
     async def forget(self, name: str) -> bool:
+        if not _is_plain(name):  # no secret is called so
+            return False
         try:
-            await self._requests.delete(f"/api/secrets/{_segment(name)}")
+            await self._requests.delete(f"/api/secrets/{name}")
         except ServerRefused as refused:
             if refused.status == 404:
                 return False
@@ -193,9 +207,14 @@ class Elicit:
                 await heard
 
     async def cancel(self, elicitation_id: str) -> None:
-        """Nobody is to answer any more; whoever awaits it gets Cancelled."""
+        """Nobody is to answer any more; whoever awaits it gets Cancelled.
+
+        Raises InvalidQuestion for what is no id.
+        """
+        if not _is_plain(elicitation_id):
+            raise InvalidQuestion("This is no id of a link: use link.elicitation_id.")
         try:
-            await self._requests.post(f"/api/questions/{_segment(elicitation_id)}/cancel", {})
+            await self._requests.post(f"/api/questions/{elicitation_id}/cancel", {})
         except ServerRefused as refused:
             if refused.problem != NotPossible.name:  # it is over
                 raise
@@ -207,7 +226,9 @@ class Elicit:
         self, elicitation_id: str, content: Json, *, owner: str | None = None
     ) -> Completion:
         """By the id of the link that was shown."""
-        path = f"/api/questions/{_segment(elicitation_id)}/complete"
+        if not _is_plain(elicitation_id):  # it may come from anybody
+            return Completion.UNKNOWN
+        path = f"/api/questions/{elicitation_id}/complete"
         try:
             told = await self._requests.post(path, {"content": content})
         except ServerRefused as refused:
@@ -257,6 +278,12 @@ class Elicit:
         if state["id"] is not None:
             self._ids.add(state["id"])
         return state
+
+    def _has(self, question: Question[Any], outcome: Outcome[Any]) -> None:
+        """Note a receipt: what follows is done for it, once."""
+        request, content = question.request, outcome.content
+        if isinstance(request, PaymentRequest) and isinstance(content, Receipt):
+            self._receipt = None if request.once else content.id
 
     async def _waited(self, question: Question[Any], state: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -336,6 +363,8 @@ class Elicit:
         again: bool,
     ) -> Json:
         step = {**self._requests.whose, "run": self.run, "name": name, "key": key, "by": self._by}
+        if self._receipt is not None:
+            step["payment"] = self._receipt
         claim = {**step, "again": again}
         self._is_begun = True
         while (state := await self._requests.post("/api/runs/once", claim))["status"] == "busy":
@@ -372,11 +401,6 @@ class Elicit:
         )
 
 
-def _segment(text: str) -> str:
-    """A text of the program's as one part of a path, whatever stands in it."""
-    return quote(text, safe="") if text.strip(".") else "-"
-
-
 def _kept(given: object) -> dict[str, Any]:
     """What the server is told of work that is done."""
     try:
@@ -386,6 +410,11 @@ def _kept(given: object) -> dict[str, Any]:
     if len(text) > RESULT_LETTERS_AT_MOST:
         return {"fault": f"is longer than {RESULT_LETTERS_AT_MOST} letters of JSON"}
     return {"result": json.loads(text)}
+
+
+def _is_plain(word: str) -> bool:
+    """Whether it stays the one part of a path that it is put into."""
+    return _WORD.fullmatch(word) is not None and word.strip(".") != ""
 
 
 def _print(link: ShownLink) -> None:

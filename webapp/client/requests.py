@@ -48,7 +48,13 @@ WAIT_SECONDS: Final = 50  # of one request that waits; the API's own bound
 _ANSWERED_WITHIN_SECONDS: Final = 20
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 10.0
-_AGAIN: Final = frozenset({"STORE_UNAVAILABLE", "ELICITATION_TOO_OFTEN", "QUESTION_BUSY"})
+_AGAIN: Final = frozenset(
+    {
+        *("STORE_UNAVAILABLE", "ELICITATION_TOO_OFTEN", "QUESTION_BUSY"),
+        *("ISSUER_UNAVAILABLE", "TOO_MANY_OPEN"),
+    }
+)
+_TOKEN_OVER: Final = "ACCESS_TOKEN_REFUSED"  # noqa: S105 - a code of the API's
 _NOBODY: Final = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
@@ -162,10 +168,14 @@ class Requests:
     async def _send(
         self, method: str, path: str, *, until: Deadline | None = None, **about: Any
     ) -> dict[str, Any]:
-        """Until it is answered. Raises ServerUnreachable, later than `until`, and what it says."""
+        """Until it is answered. Raises ServerUnreachable, later than `until`, and what it says.
+
+        A person's token may be over by the time that a wait is: then it is sent once more with
+        what the function for it gives now.
+        """
         patience = Deadline(self._patience, ticks=asyncio.get_running_loop().time)
         limits = [patience] if until is None else [patience, until]
-        longest, why = _FIRST_PAUSE_SECONDS, ""
+        longest, why, may_renew = _FIRST_PAUSE_SECONDS, "", callable(self._access_token)
         while True:
             seconds = longest * (1 + random.random()) / 2  # noqa: S311 - that not all come at once
             try:
@@ -174,6 +184,9 @@ class Requests:
             except httpx.TransportError as error:
                 why = type(error).__name__
             else:
+                if may_renew and _problem_in(reply).get("code") == _TOKEN_OVER:
+                    may_renew = False
+                    continue
                 if not _is_no_answer(reply):
                     return _told(reply)
                 why = str(reply.status_code)

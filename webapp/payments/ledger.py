@@ -107,8 +107,9 @@ class Ledger:
     ) -> Payment:
         """Use it up; a body that runs again spends again.
 
-        Raises NotPossible if it was refunded, or if another leg has it in hand by now: this one was
-        too slow to say that it goes on, and what is paid for is given out by that one.
+        Raises NotPossible if it was refunded, if another run has spent it, or if another leg has it
+        in hand by now: this one was too slow to say that it goes on, and what is paid for is given
+        out by that one. What is bought for good is spent by every run.
         """
         spent: Payment | None = None
 
@@ -118,6 +119,8 @@ class Ledger:
             current = spent = await self._require(owner, id)
             if current.status is not ReceiptStatus.SPENT:
                 spent = receipts.spend(in_hand(current), now, run=run)
+            elif not current.once and current.spent_by != run:
+                raise NotPossible(status=ReceiptStatus.SPENT, wanted=ReceiptStatus.SPENT)
             changed: list[Value] = [] if spent == current else [spent]
             asked = None if leg is None else await self.leading_to(current)
             if asked is None or asked.take is None:

@@ -60,6 +60,30 @@ async def test_what_a_user_paid_is_listed_and_read(here: AskingEnv, shop: Progra
     assert [one["id"] for one in await listed(shop, status="spent")] == [told["id"]]
 
 
+async def test_what_was_refunded_before_it_was_used_is_not_taken(
+    here: AskingEnv, till: Program
+) -> None:
+    asked = await till.paid(here)
+    assert (await refunded(till, asked["payment"]["id"])).status_code == 200
+    taken = await till.post(asked["id"], "taken")
+    assert (taken.status_code, "refunded" in taken.json()["detail"]) == (409, True)
+    later = await till.paid(here)
+    assert (await till.post(later["id"], "taken")).status_code == 200
+    again = await refunded(till, later["payment"]["id"], also_spent=True)
+    assert (again.status_code, again.json()["status"]) == (200, "refunded")
+    assert (await till.post(later["id"], "taken")).status_code == 200  # sent twice
+
+
+async def test_of_taking_and_refunding_at_one_moment_one_counts(
+    here: AskingEnv, till: Program
+) -> None:
+    asked = await till.paid(here)
+    back, taken = await asyncio.gather(
+        refunded(till, asked["payment"]["id"]), till.post(asked["id"], "taken")
+    )
+    assert sorted((back.status_code, taken.status_code)) == [200, 409]
+
+
 async def test_a_list_goes_on_behind_its_page(here: AskingEnv, shop: Program) -> None:
     ids = [(await shop.paid(here))["payment"]["id"] for _ in range(3)]
     page = (await shop.at("payments", params={**ANN, "limit": 2})).json()

@@ -107,3 +107,17 @@ async def test_what_is_over_is_not_answered_again(shop: Program, desk: Program) 
     for answer in (True, False):
         late = await desk.post(asked["id"], "answer", {"accepts": answer})
         assert (late.status_code, late.json()["code"]) == (409, "ELICITATION_ALREADY_SETTLED")
+
+
+async def test_what_has_run_out_of_time_is_expired_though_nobody_has_noted_it(
+    here: AskingEnv, shop: Program, desk: Program
+) -> None:
+    for accepts in (True, False):
+        asked = await shop.asked({**CONFIRM, "message": f"Is it {accepts}?"})
+        here.clock.tick(minutes=6)
+        late = await desk.post(asked["id"], "answer", {"accepts": accepts})
+        assert (late.status_code, late.json()["detail"].split(" already")[0]) == (
+            409,
+            "It is expired",
+        )
+        assert (await shop.read(asked["id"]))["status"] == "expired"

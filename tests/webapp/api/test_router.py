@@ -42,7 +42,22 @@ async def test_the_document_tells_of_every_route(shop: Program) -> None:
         for path, item in document["paths"].items()
         for method in item
     } == ROUTES
-    assert document["security"] == [{"key": []}, {"key": [], "person": []}, {"alone": []}]
+
+
+async def test_the_document_says_by_which_credentials_each_route_is_come_to(shop: Program) -> None:
+    document = (await shop.client.get("/api/reference/openapi.json")).json()
+
+    def ways(route: str) -> list[str]:
+        method, path = route.split()
+        found = document["paths"][f"/api/{path}"][method]["security"]
+        return [" and ".join(way) for way in found]
+
+    assert ways("get questions") == ["key", "key and person", "alone"]
+    assert ways("post questions") == ["key", "key and person"]
+    assert ways(f"post {PAYMENT}/refund") == ["key", "key and person"]
+    assert ways(f"post {QUESTION}/answer") == ways("get webhooks") == ["key"]
+    assert ways("get inbox") == ["alone"]
+    assert all(ways(route) for route in ROUTES)
 
 
 async def test_each_route_has_its_resource_a_name_and_problem_details(shop: Program) -> None:

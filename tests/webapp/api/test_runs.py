@@ -101,6 +101,35 @@ async def test_a_run_spends_what_it_has_in_hand_alone(here: AskingEnv, shop: Pro
     assert (await shop.read(state["id"]))["payment"]["status"] == "spent"
 
 
+async def test_of_two_runs_with_one_payment_one_spends_it(here: AskingEnv, shop: Program) -> None:
+    shared = {**PAYMENT, "key": "the report"}
+    state = await asked(shop, shared)
+    await (await here.guest()).pay(state["url"])
+    payment = (await shop.read(state["id"]))["payment"]["id"]
+    assert (await shop.ask({**shared, "run": "order 9"})).json()["id"] == state["id"]
+    for run, status in (("order 8", 204), ("order 9", 409), ("order 8", 204)):
+        told = await send(shop, "spend", {"user": "ann", "run": run, "payment": payment})
+        assert told.status_code == status, told.text
+
+
+async def test_what_was_bought_is_done_once_though_an_error_ended_its_run(
+    here: AskingEnv, shop: Program
+) -> None:
+    state = await asked(shop, PAYMENT)
+    await (await here.guest()).pay(state["url"])
+    payment = (await shop.read(state["id"]))["payment"]["id"]
+    step = {**STEP, "payment": payment}
+    mine = (await send(shop, "once", step)).json()
+    await send(shop, "once/done", {**step, "result": "shipped"})
+    await send(shop, "end", {**RUN, "questions": [state["id"]], "is_error": True})
+    elsewhere = await send(shop, "once", {**step, "run": "order 9"})
+    assert elsewhere.status_code == 404
+    assert (await asked(shop, PAYMENT))["payment"]["id"] == payment
+    again = (await send(shop, "once", {**step, "by": "another"})).json()
+    assert (again["status"], again["result"]) == ("done", "shipped")
+    assert again["idempotency_key"] == mine["idempotency_key"]
+
+
 async def test_work_is_claimed_by_one_process_and_done_once(here: AskingEnv, shop: Program) -> None:
     mine = (await send(shop, "once", STEP)).json()
     assert mine["status"] == "yours"

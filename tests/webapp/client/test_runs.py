@@ -199,6 +199,30 @@ async def test_a_receipt_is_spent_before_what_cannot_be_undone(
     assert payment.status is ReceiptStatus.SPENT
 
 
+async def test_what_was_paid_for_is_done_once_though_a_no_ended_the_run(
+    shop: Programs, here: AskingEnv
+) -> None:
+    shipped = list[str]()
+
+    async def ship(key: str) -> Json:
+        shipped.append(key)
+        return "sent"
+
+    async def work(_: Elicit) -> Json:
+        await elicit.payment(NINE, "A room")
+        sent = await elicit.once("ship", ship)
+        if not await elicit.confirm("A receipt by mail?").outcome():
+            raise Declined("No mail, then.")
+        return sent
+
+    with pytest.raises(Declined):
+        await shop.done(work, pay, decline)
+    assert await statuses(here) == {"open": 1}
+    assert await shop.done(work, approve) == "sent"
+    assert len(shipped) == 1
+    assert await statuses(here) == {"spent": 1}
+
+
 async def test_once_is_done_once_however_often_the_program_starts(
     shop: Programs, here: AskingEnv
 ) -> None:

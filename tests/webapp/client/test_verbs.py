@@ -28,9 +28,11 @@ from tests.support.asking_env import AskingEnv, asking_env
 from tests.support.by_code import letters_on
 from tests.support.living import living
 from tests.support.mcp_sandbox import KEY, Guest
+from tests.support.mcp_server import eventually
 from tests.support.processes import ended, start
 from tests.support.runs_env import (
     NINE,
+    CutOff,
     Programs,
     approve,
     connect,
@@ -130,23 +132,6 @@ async def test_a_secret_is_typed_and_forgotten(shop: Programs) -> None:
         return [first, kept, await elicit.forget("key"), await elicit.forget("key")]
 
     assert await shop.done(work, type_in) == [KEY, KEY, True, False]
-
-
-@pytest.mark.parametrize("name", ["../approvals", "..", ".", "a/b", "key?user=bob", ""])
-async def test_a_name_stays_one_part_of_its_path(name: str) -> None:
-    paths = list[str]()
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        paths.append(request.url.raw_path.decode().partition("?")[0])
-        return httpx.Response(404, json={"code": "NO_SUCH_QUESTION", "detail": "None."})
-
-    at = httpx.MockTransport(answer)
-    async with Elicit("https://elicit.example", api_key="k", run="r", user="ann", transport=at):
-        assert not await elicit.forget(name)
-    (path,) = paths
-    assert path.startswith("/api/secrets/")
-    assert path.count("/") == 3
-    assert path.rpartition("/")[2].strip(".")
 
 
 async def test_a_form_gives_what_its_schema_says(shop: Programs) -> None:
@@ -421,3 +406,52 @@ async def test_a_person_who_signs_in_is_asked_by_their_own_token_as_it_is_by_the
         await alice.press(link.url)
         assert await block
         assert len(tokens) > 3
+
+
+async def test_a_token_that_is_over_while_the_person_thinks_is_asked_for_again() -> None:
+    async with living(people_env()) as env, programs_at(env.here) as shop:
+
+        async def work(_: Elicit) -> bool:
+            return await elicit.confirm("Delete it?", timeout=timedelta(hours=5))
+
+        block = shop.begin(work, user=None, access_token=lambda: env.token("alice"))
+        link = await block.link()
+        waiters = env.here.service.elicitations.waiters
+        await eventually(lambda: waiters.has(link.elicitation_id))
+        env.here.clock.tick(hours=2)
+        alice = await env.signed_in("alice", link.url)
+        await alice.press(link.url)
+        assert await block
+
+
+@pytest.mark.parametrize("code", ["ISSUER_UNAVAILABLE", "TOO_MANY_OPEN"])
+async def test_what_passes_is_waited_for(shop: Programs, code: str) -> None:
+    way = CutOff()
+    about = {"content-type": "application/problem+json"}
+    way.answers.append(httpx.Response(503, headers=about, json={"code": code}))
+    async with shop.elicit(transport=way):
+        assert await elicit.once("count", count) == 1
+
+
+async def count(_: str) -> int:
+    return 1
+
+
+async def test_an_id_that_somebody_made_up_leads_to_no_other_route(
+    shop: Programs, here: AskingEnv
+) -> None:
+    async def work(_: Elicit) -> str:
+        return (await elicit.payment(NINE, "A room")).id
+
+    block = shop.begin(work)
+    link = await block.link()
+    way = CutOff()
+    async with shop.elicit(run="order 9", transport=way) as other:
+        for made_up in (f"{link.elicitation_id}/cancel?", f"x/../{link.elicitation_id}/taken?"):
+            assert await elicit.complete_elicitation(made_up) is Completion.UNKNOWN
+            with pytest.raises(InvalidQuestion):
+                await other.cancel(made_up)
+        assert await elicit.forget("../accounts/x") is False
+    assert not way.sent
+    await pay(await here.guest(), link.url)
+    assert await block
