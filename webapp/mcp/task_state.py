@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.traits import traits_of
 from webapp.calls.delivery import is_error
 from webapp.mcp.results import MODERN, Result
 from webapp.payments.verification import ON_ITS_WAY
@@ -53,8 +54,16 @@ class TaskState:
 
     @property
     def open(self) -> list[tuple[int, Elicitation]]:
-        """What a person has yet to answer."""
+        """What somebody has yet to answer."""
         return [(n, one) for n, one in self._unsettled if one.progress != ON_ITS_WAY]
+
+    @property
+    def open_here(self) -> list[tuple[int, Elicitation]]:
+        """Of that, what the client can bring to its person: what others decide is in their inbox.
+
+        A no in the client would be taken for the approver's.
+        """
+        return [(n, one) for n, one in self.open if not traits_of(one.kind).is_anothers]
 
     @property
     def on_its_way(self) -> list[Elicitation]:
@@ -75,7 +84,7 @@ class TaskState:
             if protocol_version < MODERN:  # where a tool's own error is a failure as well
                 fails = fails or is_error(self.result)
             return "failed" if fails else "completed"
-        return "input_required" if self.open else "working"
+        return "input_required" if self.open_here else "working"
 
     def told(self, protocol_version: str, *, status: TaskStatus, message: str = "") -> Result:
         """The task, as the wire has it."""
@@ -93,7 +102,7 @@ class TaskState:
         if status == "cancelled":
             message = _CANCELLED
         elif status == "working" and self.on_its_way:
-            message = _PAYMENT
+            message = f"{message}\n{_PAYMENT}" if message else _PAYMENT
         return {**task, "statusMessage": message} if message else task
 
     @property

@@ -31,6 +31,7 @@ from msgspec.json import encode
 from flows.elicitation import run as runs
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
+from flows.kinds.form import approver_of
 from webapp.calls.delivery import is_taken_back
 from webapp.calls.presenter import Presenter, name_at
 from webapp.calls.running import Later
@@ -199,8 +200,8 @@ class Tasks:
             if at_work is not None and (is_outrun or not is_held):
                 await asyncio.wait({at_work.task})
                 is_outrun = False
-            elif is_outrun or not state.open:
-                await self._changes(state.run.id)  # another process has it
+            elif is_outrun or not state.open_here:
+                await self._changes(state.run.id)  # another process has it, or an approver
                 is_outrun = False
             else:
                 answer = await self._held(state, request)
@@ -232,8 +233,10 @@ class Tasks:
             raise answer
         if answer == call.presenter.busy() or self._service.is_draining:
             return None
-        # Of a client that showed nothing: the link, for the model to pass on.
         is_link = call.is_interrupted and not call.is_repeated and isinstance(answer, dict)
+        if is_link and not (await self._state(request)).open_here:
+            return None  # what is left is for others to decide, who may take days
+        # Of a client that showed nothing: the link, for the model to pass on.
         return _about(cast("Result", answer), state.run.id) if is_link else None
 
     async def _update(self, request: TaskRequest) -> Result:
@@ -245,7 +248,7 @@ class Tasks:
         state = await self._state(request)
         answers = [
             (n, one, _mapping(given[_key(n, one)]))
-            for n, one in state.open
+            for n, one in state.open_here
             if _key(n, one) in given
         ]
         if answers and not state.is_over:
@@ -344,7 +347,7 @@ class Tasks:
         presenter = self._presenter(request.declared, request.caller)
         await self._service.links.prove()
         asked: dict[str, Any] = {}
-        for n, one in state.open:
+        for n, one in state.open_here:
             if one.id not in self._first_shown:
                 _keep(self._first_shown, one.id, state.now)
             asked[_key(n, one)] = presenter.request(self._service, one, url=self._link(one))
@@ -353,11 +356,15 @@ class Tasks:
     def _message(self, state: TaskState, request: TaskRequest) -> str:
         """What it waits for, with the link: a client may show nothing of what it is sent."""
         presenter = self._presenter(request.declared, request.caller)
-        waits = [
-            f"Waiting for the person: {one.asked.message}"
-            + (f" They answer at {self._link(one)}" if presenter.client.has_page(one.kind) else "")
-            for _, one in state.open
-        ]
+        waits: list[str] = []
+        for _, one in state.open:
+            approver = approver_of(one)
+            told = f"Waiting for {approver or 'the person'}: {one.asked.message}"
+            if approver is not None:
+                told += f" The person may follow it, or withdraw it: {self._link(one)}"
+            elif presenter.client.has_page(one.kind):
+                told += f" They answer at {self._link(one)}"
+            waits.append(told)
         return "\n".join(waits)
 
     def _link(self, asked: Elicitation) -> str:

@@ -36,6 +36,12 @@ def test_what_a_person_has_yet_to_answer_is_required():
     assert state(after=11 * MINUTE).status(MODERN) == "working"
 
 
+def test_what_others_decide_is_required_of_nobody_here():
+    waits = state(asked=replace(ASKED, kind="decision"))
+    assert waits.status(MODERN) == "working"
+    assert len(waits.open) == 1, "so no body goes on"
+
+
 def test_for_money_on_its_way_nobody_has_anything_to_do():
     paid = state(asked=replace(ASKED, progress=ON_ITS_WAY))
     assert paid.status(MODERN) == "working"

@@ -1,0 +1,128 @@
+"""What others decide while a task waits: over days and restarts, and by nobody in the client."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from flows.elicitation.states import Elicitation, Status
+from tests.support.approving import ApprovalEnv, approving, press, served, shop
+from tests.support.clock import Clock
+from tests.support.issuer import issuing
+from tests.support.mcp_server import LEGACY, PATIENCE_SECONDS, new_server, soon
+from tests.support.task_client import TaskClient, task_client
+from webapp.stores.memory import MemoryStore
+
+FOLLOWS = "The person may follow it, or withdraw it: http"
+
+
+async def asked_in(here: ApprovalEnv, client: TaskClient, task: str) -> Elicitation:
+    """What it waits for, once it does."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while "statusMessage" not in await client.get(task):
+            pass
+    return await here.asked()
+
+
+@pytest.mark.every_way
+async def test_an_approver_takes_two_days_and_two_restarts(library, revision):
+    clock, store, ran = Clock(), MemoryStore(), list[str]()
+    async with issuing(clock) as issuer:
+
+        def process() -> Any:
+            return served(shop(library, ran=ran), issuer, clock, store=store.sibling())
+
+        async with (
+            process() as here,
+            task_client(here.env, revision, headers=here.bearer("alice")) as client,
+        ):
+            task = await client.task("refund", order="o8")
+            asked = await asked_in(here, client, task)
+        clock.tick(days=2)
+        async with process() as here:
+            async with task_client(here.env, revision, headers=here.bearer("alice")) as client:
+                state = await client.get(task)
+                assert state["status"] == "working", "nobody in the client can answer"
+                assert "Waiting for finance: Pay it back? (refund)" in state["statusMessage"]
+                assert FOLLOWS in state["statusMessage"]
+            frank = await here.signed_in("frank")
+            await press(frank, await here.one(frank), "approve")
+        assert not ran
+        clock.tick(hours=10)
+        async with process() as here:
+            async with task_client(here.env, revision, headers=here.bearer("alice")) as client:
+                assert await client.text(task) == "o8 is paid back"
+                assert await client.status(task) == "completed"
+            row = await here.asked()
+            assert (row.id, row.proof) == (asked.id, "ByApprover")
+        assert ran == ["o8"]
+
+
+async def test_no_client_is_asked_what_others_decide(revision):
+    async with (
+        approving(shop()) as here,
+        task_client(here.env, revision, headers=here.bearer("alice")) as client,
+    ):
+        task = await client.task("ship", order="o8")
+        asked = await asked_in(here, client, task)
+        assert "inputRequests" not in await client.get(task)
+        if client.is_modern:
+            # By the name that it would have, were it asked.
+            name = f"elicit-url-0-{asked.id[-8:]}"
+            responses = {name: {"action": "decline"}}
+            await client.request("tasks/update", taskId=task, inputResponses=responses)
+        assert (await here.asked()).status is Status.PENDING
+        frank = await here.signed_in("frank")
+        await press(frank, await here.one(frank), "decline", reason="No stock")
+        assert "No stock" in await client.text(task)
+
+
+async def test_the_result_of_a_task_is_no_word_that_it_waits():
+    async with (
+        approving(shop()) as here,
+        task_client(here.env, LEGACY, headers=here.bearer("alice")) as client,
+    ):
+        task = await client.task("ship", order="o8")
+        await asked_in(here, client, task)
+        result = asyncio.create_task(client.text(task))
+        for _ in range(5):
+            await client.get(task)
+        assert not result.done()
+        frank = await here.signed_in("frank")
+        await press(frank, await here.one(frank), "approve")
+        assert await soon(result) == "accepted: shipped"
+
+
+async def test_of_two_questions_the_client_has_its_persons_own(revision):
+    server = new_server("mcp")
+
+    @server.tool()
+    async def sign() -> str:
+        both = await elicit.together(
+            elicit.confirm("Pay?", approver="finance"), elicit.confirm("Sign?")
+        )
+        return str(both)
+
+    async with (
+        approving(server) as here,
+        task_client(here.env, revision, headers=here.bearer("alice")) as client,
+    ):
+        task = await client.task("sign")
+        state = await client.until(task, "input_required")
+        result = None
+        if client.is_modern:
+            (asked,) = state["inputRequests"].values()
+            assert asked["params"]["message"] == "Sign?"
+            here.clock.tick(minutes=1)
+            await client.update(task, action="accept", content={})
+        else:
+            result = asyncio.create_task(client.text(task))
+            assert "Sign?" in (await soon(client.asked.get()))["message"]
+            here.clock.tick(minutes=1)
+            client.answers.put_nowait({"action": "accept", "content": {}})
+        await client.until(task, "working")
+        frank = await here.signed_in("frank")
+        await press(frank, await here.one(frank), "approve")
+        told = await (client.text(task) if result is None else soon(result))
+        assert told == "(True, True)"
