@@ -224,6 +224,7 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     `url` is the link for the person, while there is something to do behind it. With `needs_code`
     its page shows letters: ask your user for them, and send them on. `content` is what was
     answered, until it is taken or wiped; an account and a payment have fields of their own.
+    `superseded_by` is the same question of before, which was paid late: ask again, and get that.
     """
 
     id: str | None
@@ -237,6 +238,7 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     needs_code: bool = False
     progress: str | None = None
     why: str | None = None
+    superseded_by: str | None = None
     is_late: bool = False
     schema: Json = None
     arguments: Json = None

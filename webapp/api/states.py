@@ -43,6 +43,7 @@ async def told(
         needs_code=current.is_by_code and is_open,
         progress=current.progress,
         why=current.why,
+        superseded_by=await _successor(service, current),
         is_late=current.is_late,
         schema=terms_in(current).get("schema") if is_form else None,
         arguments=arguments_in(current) if is_form else None,
@@ -61,6 +62,14 @@ async def told(
             return replace(state, payment=None if paid is None else told_payment(paid))
         case None:
             return replace(state, content=current.content)
+
+
+async def _successor(service: Service, current: Elicitation) -> str | None:
+    """What it made way for, if that answers the same question."""
+    if current.status is not Status.SUPERSEDED:
+        return None
+    held = await service.elicitations.find(owner=current.owner, join=current.join)
+    return None if held is None or held.id == current.id else held.id
 
 
 async def told_known(service: Service, known: Known) -> QuestionState:

@@ -113,7 +113,7 @@ class Elicit:
     def _begin(self) -> None:
         self._by = secrets.token_urlsafe(12)  # this block, where work is claimed
         self._asked = Counter[tuple[str, str]]()
-        self._ids = set[str]()
+        self._ids: dict[str, int] = {}  # of its questions, and how many equal ones came before
         self._shown = set[str]()
         self._over: dict[str, None] = {}  # the questions whose outcome the program has
         self._receipt: str | None = None  # what was paid last, and not for good
@@ -256,28 +256,35 @@ class Elicit:
             state = await self._stated(question)
         except (NotAllowed, NotSupported) as error:
             return question.unasked(error)
-        if not Status(state["status"]).is_final:
-            self._is_begun = True
-            state = await self._waited(question, state)
-        return await self._outcome(question, state)
+        while True:
+            if not Status(state["status"]).is_final:
+                self._is_begun = True
+                state = await self._waited(question, state)
+            if state.get("superseded_by") is None:
+                return await self._outcome(question, state)
+            nth = self._ids[state["id"]]  # it was paid late where it was asked before: that is had
+            state = await self._put(question, nth=nth)
+            self._ids[str(state["id"])] = nth
 
     async def _stated(self, question: Question[Any]) -> dict[str, Any]:
         """How it stands at its place: the next one where nobody of this block has the question.
 
         Two that look different here may be the same there, as with and without the only provider.
         """
-        fact, body = (question.request.kind, question.digest), body_of(question)
+        fact = question.request.kind, question.digest
         while True:
             nth = self._asked[fact]
             self._asked[fact] += 1
-            state = await self._requests.post(
-                "/api/questions", {**body, **self._requests.whose, "run": self.run, "nth": nth}
-            )
+            state = await self._put(question, nth=nth)
             if state["id"] is None or state["id"] not in self._ids:
                 break
         if state["id"] is not None:
-            self._ids.add(state["id"])
+            self._ids[state["id"]] = nth
         return state
+
+    async def _put(self, question: Question[Any], *, nth: int) -> dict[str, Any]:
+        place = {**self._requests.whose, "run": self.run, "nth": nth}
+        return await self._requests.post("/api/questions", {**body_of(question), **place})
 
     def _has(self, question: Question[Any], outcome: Outcome[Any]) -> None:
         """Note a receipt: what follows is done for it, once."""

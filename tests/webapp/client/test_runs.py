@@ -18,9 +18,10 @@ from flows import (
 from flows.elicitation.states import Elicitation, Json
 from flows.payments.receipt import ReceiptStatus
 from tests.support.asking_env import AskingEnv
-from tests.support.mcp_server import eventually
+from tests.support.mcp_server import TLS, eventually
 from tests.support.runs_env import NINE, CutOff, Programs, approve, decline, fill, pay
 from webapp.client import Elicit, ServerUnreachable
+from webapp.demo.walker import Page
 from webapp.records.values import DoneOnce
 
 
@@ -220,6 +221,28 @@ async def test_what_was_paid_for_is_done_once_though_a_no_ended_the_run(
     assert await statuses(here) == {"open": 1}
     assert await shop.done(work, approve) == "sent"
     assert len(shipped) == 1
+    assert await statuses(here) == {"spent": 1}
+
+
+async def test_what_is_paid_late_is_had_by_the_program_that_asked_anew(
+    shop: Programs, here: AskingEnv
+) -> None:
+    about = {"authorization": f"Bearer {here.sandbox.stripe_key}"}
+    control = f"{here.sandbox.url}/stripe/control"
+    async with httpx.AsyncClient(headers=about, verify=TLS) as provider:
+        await provider.post(control, json={"hold": True})
+        first = shop.begin(buy)
+        link = await first.link()
+        await shop.killed(first)
+        person = (await here.guest()).person
+        checkout = await person.browser.get(await person.go_on(link.url))
+        (form,) = (f for f in Page(checkout.text).forms if f.action.endswith("/card"))
+        await person.browser.post(checkout.url.join(form.action), data=form.fields)
+        here.clock.tick(minutes=31)
+        second = shop.begin(buy)
+        assert (await second.link()).elicitation_id != link.elicitation_id
+        await provider.post(control, json={"release": True})
+        assert await second
     assert await statuses(here) == {"spent": 1}
 
 
