@@ -37,7 +37,6 @@ async def cancel_question(
             current = await service.elicitations.settle(
                 current.id, Status.CANCELLED, by=requester.name
             )
-            await service.kinds.decisions.take_out(current)
         except NotPossible as error:
             if error.status != Status.CANCELLED:
                 raise

@@ -194,25 +194,8 @@ class Decisions:
         if approver_of(asked) is None:
             return await self._elicitations.end(asked, Status.DECLINED)
         ended = await self._elicitations.end(asked, Status.CANCELLED, why=WITHDRAWN)
-        await self.take_out(asked)
+        await self._take_out(asked)
         return ended
-
-    async def take_out(self, asked: Elicitation) -> None:
-        """It is over, and not by an approver: many of those would hide what still waits."""
-        approver, elicitations = approver_of(asked), self._elicitations
-        if approver is None:
-            return
-        owner = elicitations.rows.ids.approver(approver)
-        moment = elicitations.rows.ids.inbox_moment(owner, now=asked.created_at)
-        page = await elicitations.store.list(
-            KINDS[InboxItem], owner=owner, status="waiting", after=moment, limit=_ROWS_AT_ONCE
-        )
-        for record in page:
-            if not record.id.startswith(moment):
-                break
-            item = await elicitations.read(InboxItem, owner=owner, id=record.id)
-            if item is not None and item.elicitation_id == asked.id:
-                await self._mark(PendingDecision(id=tail_of(item), approver=approver, asked=asked))
 
     async def fall_due(self, item: InboxItem) -> None:
         """At the end of its question, or where that was never written."""
@@ -239,6 +222,23 @@ class Decisions:
             about = {"id": asked.id, "approver": proof.approver, "accepts": accepts}
             _log.info("approval.decided", extra=about)
         return await elicitations.get(asked.id) or asked
+
+    async def _take_out(self, asked: Elicitation) -> None:
+        """It is over, and not by an approver: many of those would hide what still waits."""
+        approver, elicitations = approver_of(asked), self._elicitations
+        if approver is None:
+            return
+        owner = elicitations.rows.ids.approver(approver)
+        moment = elicitations.rows.ids.inbox_moment(owner, now=asked.created_at)
+        page = await elicitations.store.list(
+            KINDS[InboxItem], owner=owner, status="waiting", after=moment, limit=_ROWS_AT_ONCE
+        )
+        for record in page:
+            if not record.id.startswith(moment):
+                break
+            item = await elicitations.read(InboxItem, owner=owner, id=record.id)
+            if item is not None and item.elicitation_id == asked.id:
+                await self._mark(PendingDecision(id=tail_of(item), approver=approver, asked=asked))
 
     async def _mark(self, waiting: PendingDecision) -> None:
         owner = self._elicitations.rows.ids.approver(waiting.approver)
