@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from flows.elicitation.proof import ByApprover, Decider
 from flows.elicitation.states import RECORD_KEPT, Asked, Completion, Elicitation, Json, Status
-from flows.elicitation.traits import traits_of
 from flows.errors import NotAllowed, NotPossible, Unreadable
 from flows.kinds.form import Form, approver_of
 from flows.question import Link
@@ -34,7 +33,7 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.identity.approvers import Approvers, Deciding
 from webapp.identity.identity import Caller
-from webapp.records.ids import OWNER_TAG_CHARACTERS, RANDOM_BYTES
+from webapp.records.ids import OWNER_TAG_CHARACTERS, RANDOM_BYTES, tail_of
 from webapp.records.values import KINDS, InboxItem, Value
 from webapp.stores import Conflict
 
@@ -190,6 +189,14 @@ class Decisions:
         is_same = (ended.status is Status.ACCEPTED) == accepts
         return by is not None and by.name == person.name and is_same
 
+    async def give_up(self, asked: Elicitation) -> Elicitation:
+        """End it for whoever asked; what others decide is withdrawn, and out of their way."""
+        if approver_of(asked) is None:
+            return await self._elicitations.end(asked, Status.DECLINED)
+        ended = await self._elicitations.end(asked, Status.CANCELLED, why=WITHDRAWN)
+        await self._take_out(asked)
+        return ended
+
     async def fall_due(self, item: InboxItem) -> None:
         """At the end of its question, or where that was never written."""
         asked = await self._elicitations.get(item.elicitation_id)
@@ -216,6 +223,23 @@ class Decisions:
             _log.info("approval.decided", extra=about)
         return await elicitations.get(asked.id) or asked
 
+    async def _take_out(self, asked: Elicitation) -> None:
+        """It is over, and not by an approver: many of those would hide what still waits."""
+        approver, elicitations = approver_of(asked), self._elicitations
+        if approver is None:
+            return
+        owner = elicitations.rows.ids.approver(approver)
+        moment = elicitations.rows.ids.inbox_moment(owner, now=asked.created_at)
+        page = await elicitations.store.list(
+            KINDS[InboxItem], owner=owner, status="waiting", after=moment, limit=_ROWS_AT_ONCE
+        )
+        for record in page:
+            if not record.id.startswith(moment):
+                break
+            item = await elicitations.read(InboxItem, owner=owner, id=record.id)
+            if item is not None and item.elicitation_id == asked.id:
+                await self._mark(PendingDecision(id=tail_of(item), approver=approver, asked=asked))
+
     async def _mark(self, waiting: PendingDecision) -> None:
         owner = self._elicitations.rows.ids.approver(waiting.approver)
         item = await self._elicitations.read(InboxItem, owner=owner, id=owner + waiting.id)
@@ -239,11 +263,6 @@ class Decisions:
             return self.is_open(asked)
         ended = asked.settled_at or asked.expires_at
         return self._elicitations.clock() < ended + DECIDED_SHOWN_FOR
-
-
-def no_of_asker(asked: Elicitation) -> Status:
-    """What it comes to where whoever asked wants it no more."""
-    return Status.CANCELLED if traits_of(asked.kind).is_anothers else Status.DECLINED
 
 
 def _short(reason: str | None) -> str | None:

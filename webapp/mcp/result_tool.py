@@ -21,7 +21,6 @@ from flows.errors import ElicitError, InvalidAnswer, NotAllowed, NotPossible
 from flows.schema.schema import check
 from webapp.identity.identity import Caller
 from webapp.identity.user_codes import TypedCode
-from webapp.kinds.decision import no_of_asker
 from webapp.mcp.results import RESULT_TOOL, Result, error_result, text_result
 from webapp.mcp.versions import with_version
 from webapp.records.ids import owner_of
@@ -149,7 +148,7 @@ class ResultTool:
         if action != "wait" and asked.status.is_final:
             raise NotAllowed(f"It is over already: {asked.status}. Action wait gives the result.")
         if action == "decline":
-            await self._service.elicitations.end(asked, no_of_asker(asked))
+            await self._service.kinds.decisions.give_up(asked)
         elif action == "wait" and given.get("content") is not None:
             await self._answer(asked, cast("Json", given["content"]))
         if self._is_wiped(found.run):

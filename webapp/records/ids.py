@@ -108,8 +108,12 @@ class RowIds:
 
     def inbox(self, owner: str, *, now: datetime, random: bytes) -> str:
         """The newest first, as lists are in the order of the ids."""
+        return self.inbox_moment(owner, now=now) + base64.urlsafe_b64encode(random).decode()
+
+    def inbox_moment(self, owner: str, *, now: datetime) -> str:
+        """How the ids begin of what came then."""
         left = _TIME_END - int(now.timestamp() * 1000)
-        return f"{owner}{left:012x}{base64.urlsafe_b64encode(random).decode()}"
+        return f"{owner}{left:012x}"
 
     def client(self, owner: str, *, name: str, release: str) -> str:
         return owner + self._tag("client", name, release, size=18)

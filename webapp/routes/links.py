@@ -22,7 +22,6 @@ from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import Failed, InvalidAnswer, InvalidToken, NotAllowed, NotConfigured, NotPossible
 from flows.schema.schema import Fault, parse
-from webapp.kinds.decision import WITHDRAWN, no_of_asker
 from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.pages.builder import PageBuilder
 from webapp.pages.form import form_of
@@ -91,8 +90,7 @@ async def allow(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
 async def decline(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Say no: the tool ends, the link is dead. What somebody else decides is withdrawn."""
     elicitation = await _pressed(page, token)
-    why = WITHDRAWN if traits_of(elicitation.kind).is_anothers else None
-    await page.service.elicitations.end(elicitation, no_of_asker(elicitation), why=why)
+    await page.service.kinds.decisions.give_up(elicitation)
     return see_other(f"/e/{token}")
 
 

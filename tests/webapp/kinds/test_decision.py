@@ -17,7 +17,7 @@ from webapp.calls.verbs import Verbs
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.approvers import OWN_USER, Approver, Deciding
 from webapp.identity.identity import Viewer
-from webapp.kinds.decision import LISTED_AT_MOST, PendingDecision
+from webapp.kinds.decision import LISTED_AT_MOST, WITHDRAWN, PendingDecision
 from webapp.records.values import KINDS, InboxItem
 from webapp.service import Service
 from webapp.settings.identity import IdentitySettings
@@ -212,3 +212,18 @@ async def test_the_askers_audit_names_who_decided(store, clock: Clock) -> None:
         told = {entry.what: (entry.by, entry.proof) for entry in entries}
         assert told["asked"] == ("service", None)
         assert told["accepted"] == (OWN_USER, "ByApprover")
+
+
+async def test_what_was_withdrawn_is_not_looked_through_for_what_waits(store, clock: Clock) -> None:
+    async with process(store, clock, who=WHO) as service:
+        for number in range(3):
+            await ask(service, arguments=number)  # at one moment
+        first, second, third = await waiting(service)
+        await service.kinds.decisions.give_up(second.asked)
+        assert [one.id for one in await waiting(service)] == [first.id, third.id]
+        assert sorted(await items(service)) == ["decided", "waiting", "waiting"]
+        (one,) = await decided(service)
+        assert (one.id, one.asked.why) == (second.id, WITHDRAWN)
+        await service.kinds.decisions.decide(first, approver(service), accepts=True)
+        ended = await service.kinds.decisions.give_up(first.asked)
+        assert ended.status is Status.ACCEPTED

@@ -7,10 +7,11 @@ import pytest
 
 from flows import elicit
 from flows.elicitation.states import Elicitation, Status
-from tests.support.approving import ApprovalEnv, approving, press, served, shop
+from flows.hooks import ProposedQuestion, SettledQuestion, StartedQuestion, after, before
+from tests.support.approving import FINANCE, ApprovalEnv, approving, press, served, shop
 from tests.support.clock import Clock
 from tests.support.issuer import issuing
-from tests.support.mcp_server import LEGACY, PATIENCE_SECONDS, new_server, soon
+from tests.support.mcp_server import LEGACY, PATIENCE_SECONDS, new_server, server_env, soon
 from tests.support.task_client import TaskClient, task_client
 from webapp.stores.memory import MemoryStore
 
@@ -126,3 +127,54 @@ async def test_of_two_questions_the_client_has_its_persons_own(revision):
         await press(frank, await here.one(frank), "approve")
         told = await (client.text(task) if result is None else soon(result))
         assert told == "(True, True)"
+
+
+class Noting:
+    """A plugin that keeps what its hooks were told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    @before("describe")
+    def describe(self, question: ProposedQuestion) -> None:
+        self.told.append(("asked", question.message))
+
+    @after("start")
+    def started(self, question: StartedQuestion) -> None:
+        self.told.append(("started", question.message))
+
+    @after("settle")
+    def settled(self, question: SettledQuestion) -> None:
+        self.told.append((f"{question.status} {question.by}", question.message))
+
+
+async def test_a_hook_runs_once_for_a_question_however_often_a_body_does(revision):
+    clock, server, noting, began = Clock(), new_server("mcp"), Noting(), list[None]()
+
+    @server.tool()
+    async def sign() -> str:
+        began.append(None)
+        first = await elicit.confirm("Pay?", approver="finance")
+        second = await elicit.confirm("Ship?", approver="finance")
+        return str((first, second))
+
+    async with issuing(clock) as issuer:
+        who = issuer.who(approvers=(FINANCE,))
+        async with server_env(server, who=who, clock=clock, plugins=[noting]) as env:
+            here = ApprovalEnv(env=env, issuer=issuer, clock=clock)
+            async with task_client(env, revision, headers=here.bearer("alice")) as client:
+                task = await client.task("sign")
+                frank = await here.signed_in("frank")
+                for message in ("Pay?", "Ship?"):
+                    async with asyncio.timeout(PATIENCE_SECONDS):
+                        while message not in (await client.get(task)).get("statusMessage", ""):
+                            pass
+                    await press(frank, await here.one(frank), "approve")
+                assert await client.text(task) == "(True, True)"
+            await env.service.kinds.plugins.aclose()
+    assert len(began) == 3
+    assert noting.told == [
+        (what, message)
+        for message in ("Pay?", "Ship?")
+        for what in ("asked", "started", "accepted ByApprover")
+    ]

@@ -12,6 +12,7 @@ from tests.support.markup import Page
 from tests.support.page_views import HOSTILE, NOW, Shown, usual
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.pages.views import Done, Ended, Ending, Late, StartUrl, View, Waiting
+from webapp.pages.views_decisions import InboxPage
 from webapp.pages.views_home import Home
 from webapp.pages.views_openers import BeforeOpener, CodeButton, SignInButton, SomeoneElse
 
@@ -269,3 +270,13 @@ def test_every_template_is_used() -> None:
     code = (template_folder().parent / "webapp").rglob("*.py")
     words = "".join(path.read_text() for path in [*templates, *code])
     assert [path.name for path in templates if f'"{path.name}"' not in words] == []
+
+
+def test_an_inbox_with_older_requests_does_not_say_that_nothing_waits(shown: Shown) -> None:
+    inbox = usual(InboxPage)
+    (full,) = inbox.lists
+    latest = shown(replace(inbox, lists=(replace(full, waiting=()),))).text("main")
+    assert "Nothing waits here." not in latest
+    assert "Of the latest requests none waits any more." in latest
+    empty = replace(full, waiting=(), more_waiting=None)
+    assert "Nothing waits here." in shown(replace(inbox, lists=(empty,))).text("main")
