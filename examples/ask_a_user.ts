@@ -2,7 +2,9 @@
 //
 //   ELICIT_URL=https://elicit.example ELICIT_API_KEY=elicit_key_... node ask_a_user.ts ann "order 8"
 //
-// Nothing to install: node 24 runs it as it stands. Started again, it goes on where it was.
+// Nothing to install: node 24 runs it as it stands (an older one: npx tsx). Started again, it goes on where it was.
+
+import { createInterface } from "node:readline/promises";
 
 type Kind = "url" | "oauth" | "payment" | "form" | "confirm" | "secret";
 type Question = { kind: Kind; [field: string]: unknown };
@@ -11,6 +13,7 @@ type State = {
   status: string;
   message: string;
   url: string | null;
+  needs_code: boolean;
   content: Record<string, unknown> | null;
 };
 
@@ -62,12 +65,26 @@ async function ask(question: Question): Promise<State> {
   const nth = asked.get(place) ?? 0;
   asked.set(place, nth + 1);
   let state = await send<State>("POST", "/api/questions", { ...question, user, run, nth });
-  if (OPEN.has(state.status)) console.log(`${state.message}\n${state.url}`);
+  if (OPEN.has(state.status)) {
+    console.log(`${state.message}\n${state.url}`);
+    if (state.needs_code) await letters(state);
+  }
   while (OPEN.has(state.status)) {
     state = await send<State>("GET", `/api/questions/${state.id}?wait=50`);
   }
   if (state.id !== null) used.push(state.id);
   return state;
+}
+
+/** With ELICIT_BIND=code the page shows eight letters, and the user types them here. */
+async function letters(state: State): Promise<void> {
+  const terminal = createInterface({ input: process.stdin, output: process.stdout });
+  for (let said: string | null = "Type the eight letters that the page shows."; said !== null; ) {
+    const code = await terminal.question(`${said} `);
+    const path = `/api/questions/${state.id}/user-code`;
+    said = (await send<{ says: string | null }>("POST", path, { code })).says;
+  }
+  terminal.close();
 }
 
 const city = await ask({ kind: "form", message: "Which city?" });

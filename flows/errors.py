@@ -356,7 +356,7 @@ class NotPossible(ElicitError):
     def __init__(self, *, status: str, wanted: str) -> None:
         self.status = status
         self.wanted = wanted
-        super().__init__(f"It is {status} already and cannot become {wanted}.")
+        super().__init__(f"It is {status} and cannot become {wanted}.")
 
 
 class TooManyAttempts(ElicitError):

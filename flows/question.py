@@ -409,8 +409,9 @@ def refusal(
     elicitation_id: str,
     timeout: timedelta,
     why: str | None = None,
+    approver: str | None = None,
 ) -> NotAccepted | None:
-    """The error for an outcome that is no yes; None for a yes."""
+    """The error for an outcome that is no yes; None for a yes. `approver`: who was to decide."""
     if status is Status.ACCEPTED:
         return None
     about = f"{message!r}" + (f" ({why})" if why else "")
@@ -423,6 +424,8 @@ def refusal(
     if status not in _REFUSALS:
         raise ValueError(f"{status} is no outcome")
     error, words = _REFUSALS[status]
+    if status is Status.DECLINED and approver is not None:
+        words = f"{approver} declined"
     return error(f"{words}: {about}.", elicitation_id=elicitation_id)
 
 

@@ -30,6 +30,7 @@ CODE = CodeButton(action="/e/abc/code", csrf="c5f1")
 WAITING = InboxEntry(
     url="/inbox/finance/x1",
     message="Pay it back?",
+    arguments=(Argument(name="order", value="A-17"),),
     tool="refund",
     asker="auth0|248289761001",
     client="Claude",

@@ -10,6 +10,7 @@ of people's own pages. So there is none on it, and its one sheet is that of the 
 import re
 from collections.abc import Iterator, Mapping
 from html import escape
+from inspect import cleandoc
 from typing import Any, Final, cast
 
 from litestar import Router
@@ -27,6 +28,7 @@ from litestar.openapi.spec import (
     Tag,
 )
 from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
+from msgspec import Struct
 
 PATH: Final = "/api/reference"
 PROBLEM: Final = "Problem"
@@ -74,7 +76,11 @@ def reference_router() -> Router:
 def complete(document: OpenAPI) -> None:
     """Add what no route says of itself."""
     assert document.components is not None
-    document.components.schemas = {**(document.components.schemas or {}), PROBLEM: _problem()}
+    schemas = document.components.schemas or {}
+    for told in _all_told(Struct):  # the framework reads no docstring of a Struct
+        if isinstance(schema := schemas.get(told.__name__), Schema):
+            schema.description = cleandoc(told.__doc__ or "")
+    document.components.schemas = {**schemas, PROBLEM: _problem()}
     problem = OpenAPIResponse(
         description="Problem details (RFC 9457); `detail` says what to do.",
         content={
@@ -114,6 +120,14 @@ def page(document: _Json) -> str:
         f"{''.join(part for name in resources for part in _resource(document, name))}"
         f'<h2 id="what-travels">What travels</h2>{"".join(_schemas(document))}</main></body></html>'
     )
+
+
+def _all_told(base: type[Struct]) -> Iterator[type[Struct]]:
+    """What travels here; Structs of other parts may be called the same."""
+    for told in base.__subclasses__():
+        if told.__module__.startswith(__package__ + "."):
+            yield told
+        yield from _all_told(told)
 
 
 def _problem() -> Schema:

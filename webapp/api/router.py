@@ -262,4 +262,4 @@ def _faults_in(error: ValidationException) -> str:
     """What is wrong, and where; the framework's own first sentence names our address."""
     faults = cast("list[dict[str, str]]", error.extra if isinstance(error.extra, list) else [])
     said = [f"{fault.get('key', 'body')}: {fault.get('message')}" for fault in faults]
-    return f"The request does not fit: {'; '.join(said) or 'see /api/reference'}."
+    return f"The request does not fit: {'; '.join(said) or 'its body'}. See /api/reference."

@@ -6,6 +6,7 @@ from typing import TypeVar
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import Cancelled, InvalidAnswer, Processing
+from flows.kinds.form import approver_of
 from flows.question import Outcome, Question, refusal
 from flows.schema.schema import Fault, Refused
 
@@ -25,6 +26,7 @@ def outcome_of(
         elicitation_id=taken.id,
         timeout=taken.expires_at - taken.created_at,
         why=taken.why,
+        approver=approver_of(taken),
     )
     if faults:
         details = [(fault.path, fault.message) for fault in faults]

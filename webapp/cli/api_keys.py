@@ -38,7 +38,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     new.add_argument(
         "program",
         metavar="PROGRAM",
-        help="what people are told asks them; keys of one program see the same questions",
+        help="the program that asks, as lists name it; its keys all see the same questions",
     )
     new.add_argument(
         "--scopes",

@@ -27,7 +27,7 @@ COMMANDS = {
     "vacuum": "give the room of what was erased back to the disk",
     "export": "tell all that is kept of one person, as JSON",
     "purge": "erase what is kept of one person",
-    "audit": "say whether what is told of every owner is whole, and what that is",
+    "audit": "verify the audit, sign how far it has come, and list one owner's entries",
     "keys": "make, replace and retire secrets",
     "api-keys": "make, list and revoke keys of the HTTP API",
     "payments": "list payments, and refund them",

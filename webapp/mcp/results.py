@@ -87,8 +87,8 @@ def _link_text(shown: PresentedQuestion) -> str:
     if (approver := approver_of(shown.elicitation)) is not None:
         return (
             f"What for: {shown.elicitation.asked.message}\n"
-            f"{approver} decides, who are other people and may take days. Nobody here can answer "
-            f"for them. The person may follow it, or withdraw it: {shown.url}\n"
+            f"{approver} decides: other people, who may take days. Nobody here can answer for "
+            f"them. The person may follow it, or withdraw it: {shown.url}\n"
             f"It waits until {shown.elicitation.expires_at:%Y-%m-%d %H:%M} UTC."
         )
     return (

@@ -22,6 +22,7 @@ class InboxEntry:
 
     url: str
     message: str
+    arguments: tuple[Argument, ...]
     tool: str
     asker: str | None
     client: str | None

@@ -184,6 +184,7 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
     return InboxEntry(
         url=_url(waiting),
         message=asked.asked.message,
+        arguments=arguments_of(terms_in(asked).get("arguments"), in_a_line=True),
         tool=asked.asked.tool,
         asker=asker_of(asked),
         client=asked.asked.client,

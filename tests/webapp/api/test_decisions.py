@@ -50,7 +50,9 @@ async def test_a_no_of_a_group_has_its_reason():
         answer = {"accepts": False, "reason": "No receipt"}
         done = await sent(here, f"/api/inbox/{request['id']}/answer", token, answer)
         assert (done.json()["decision"], done.json()["reason"]) == ("declined", "No receipt")
-        assert "No receipt" in await caller.text("refund", order="o8")
+        told = await caller.text("refund", order="o8")
+        assert "finance declined" in told
+        assert "No receipt" in told
 
 
 async def test_no_key_and_no_other_person_decides():
