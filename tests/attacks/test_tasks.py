@@ -9,10 +9,11 @@ import pytest
 from flows import elicit
 from flows.elicitation.states import Status
 from tests.support.clock import Clock
-from tests.support.mcp_server import LEGACY, MODERN, eventually, new_server, server_env
+from tests.support.mcp_server import LEGACY, MODERN, eventually, new_server
 from tests.support.signed_in_people import signed_in_env
-from tests.support.task_client import Refused, TaskClient, task_client
+from tests.support.task_client import Refused, TaskClient, always, task_client, tasks_env
 from webapp.mcp.task_legs import AT_WORK_AT_MOST
+from webapp.settings.quotas import PolicySettings
 
 INVALID = -32602
 YEARS_MS = 10**15
@@ -77,7 +78,7 @@ async def refusals(client: TaskClient, task: Any) -> set[tuple[int, str]]:
 
 
 async def test_the_task_of_another_person_is_as_unknown_as_one_that_never_was(revision):
-    async with signed_in_env() as here:
+    async with signed_in_env(policies=always(PolicySettings())) as here:
         bearers = here.bearer("alice"), here.bearer("mallory")
         async with (
             task_client(here.env, revision, headers=bearers[0]) as alice,
@@ -93,7 +94,7 @@ async def test_the_task_of_another_person_is_as_unknown_as_one_that_never_was(re
 
 async def test_a_task_is_its_own_clients(server, shop, revision):
     async with (
-        server_env(server) as env,
+        tasks_env(server) as env,
         task_client(env, revision) as client,
         task_client(env, revision, name="another") as another,
     ):
@@ -103,14 +104,14 @@ async def test_a_task_is_its_own_clients(server, shop, revision):
 
 
 async def test_what_is_no_id_is_refused_and_nothing_breaks(server, shop, revision, caplog):
-    async with server_env(server) as env, task_client(env, revision) as client:
+    async with tasks_env(server) as env, task_client(env, revision) as client:
         for id in ODD_IDS:
             assert {code for code, _ in await refusals(client, id)} == {INVALID}
         assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_a_task_lives_no_longer_than_what_it_asks_whatever_its_client_wants(server, shop):
-    async with server_env(server) as env, task_client(env, LEGACY) as client:
+    async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         for wish in ({"ttl": YEARS_MS}, {"ttl": -1}, {"ttl": "for ever"}, {"ttl": None}, {}):
             answer = await client.request("tools/call", name="visit", arguments={}, task=wish)
             task = answer["task"]["taskId"]
@@ -119,7 +120,7 @@ async def test_a_task_lives_no_longer_than_what_it_asks_whatever_its_client_want
 
 
 async def test_no_more_bodies_work_for_one_person_than_may(server, shop):
-    async with server_env(server) as env, task_client(env, LEGACY) as client:
+    async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         tasks = [await client.task("works", number=n) for n in range(AT_WORK_AT_MOST)]
         with pytest.raises(Refused, match="Wait for some"):
             await client.task("works", number=-1)
@@ -131,7 +132,7 @@ async def test_no_more_bodies_work_for_one_person_than_may(server, shop):
 
 
 async def test_a_storm_of_looks_runs_one_body(server, shop):
-    async with server_env(server) as env, task_client(env, MODERN) as client:
+    async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("visit")
         await asyncio.gather(*(client.get(task) for _ in range(50)))
         assert shop.began == 1
@@ -144,7 +145,7 @@ async def test_a_storm_of_looks_runs_one_body(server, shop):
 
 
 async def test_of_a_cancel_and_a_yes_at_once_one_wins(server, shop):
-    async with server_env(server) as env, task_client(env, MODERN) as client:
+    async with tasks_env(server) as env, task_client(env, MODERN) as client:
         for _ in range(10):
             task = await client.task("delete")
             deleted = shop.deleted
@@ -167,7 +168,7 @@ async def test_of_a_cancel_and_a_yes_at_once_one_wins(server, shop):
 
 
 async def test_a_yes_that_is_said_twice_is_used_once(server, shop):
-    async with server_env(server) as env, task_client(env, MODERN) as client:
+    async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("delete")
         (key,) = (await client.get(task))["inputRequests"]
         yes = {key: {"action": "accept", "content": {}}}
@@ -179,7 +180,7 @@ async def test_a_yes_that_is_said_twice_is_used_once(server, shop):
 
 
 async def test_no_answer_of_a_client_opens_a_link_for_its_person(server, shop):
-    async with server_env(server) as env, task_client(env, MODERN) as client:
+    async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("visit")
         (key,) = (await client.get(task))["inputRequests"]
         for response in (
@@ -201,7 +202,7 @@ async def test_no_answer_of_a_client_opens_a_link_for_its_person(server, shop):
 async def test_an_answer_sooner_than_anybody_reads_is_nobodys(server, shop):
     clock, second = Clock(), timedelta(seconds=1)
     async with (
-        server_env(server, clock=clock, min_answer=second) as env,
+        tasks_env(server, clock=clock, min_answer=second) as env,
         task_client(env, MODERN) as client,
     ):
         task = await client.task("delete")

@@ -8,6 +8,7 @@ from typing import Any
 from flows import elicit
 from tests.support.issuer import Issuing, issuing
 from tests.support.mcp_server import LEGACY, ServerEnv, new_server, server_env
+from webapp.settings.quotas import PolicySettings
 
 HER_WORDS = "Only for the eyes of Alice"
 
@@ -37,8 +38,13 @@ class SignedInEnv:
 
 
 @asynccontextmanager
-async def signed_in_env(library: str = "mcp", **options: Any) -> AsyncIterator[SignedInEnv]:
-    async with issuing() as issuer, server_env(shop(library), who=issuer.who(**options)) as env:
+async def signed_in_env(
+    library: str = "mcp", *, policies: PolicySettings | None = None, **options: Any
+) -> AsyncIterator[SignedInEnv]:
+    async with (
+        issuing() as issuer,
+        server_env(shop(library), who=issuer.who(**options), policies=policies) as env,
+    ):
         yield SignedInEnv(env=env, issuer=issuer)
 
 

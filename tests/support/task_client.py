@@ -3,7 +3,9 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -11,7 +13,8 @@ import httpx
 import mcp_types as types
 
 from flows.elicitation.states import Json
-from tests.support.mcp_server import MODERN, PATIENCE_SECONDS, TLS, ServerEnv, soon
+from tests.support.mcp_server import MODERN, PATIENCE_SECONDS, TLS, ServerEnv, server_env, soon
+from webapp.settings.quotas import PolicySettings
 
 TASKS = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
@@ -20,6 +23,17 @@ DECLARED: Mapping[str, Any] = {
     "tasks": {},
     "extensions": {TASKS: {}},
 }
+
+
+def tasks_env(
+    server: Any, *, policies: PolicySettings | None = None, **more: Any
+) -> AbstractAsyncContextManager[ServerEnv]:
+    """A server whose calls become tasks for any question, however short its time is."""
+    return server_env(server, policies=always(policies or PolicySettings()), **more)
+
+
+def always(policies: PolicySettings) -> PolicySettings:
+    return replace(policies, tasks_from=timedelta(seconds=1))
 
 
 class Refused(Exception):

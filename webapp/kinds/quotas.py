@@ -74,6 +74,10 @@ class Quotas:
         """Whether clients may have tasks at all."""
         return self._settings.tasks
 
+    def is_for_task(self, asked: Elicitation) -> bool:
+        """Whether it lives so long that no call is to wait for it."""
+        return asked.expires_at - asked.created_at >= self._settings.tasks_from
+
     def is_for_client_only(self, kind: str) -> bool:
         """Whether only a form of the client's own may ask it."""
         traits = traits_of(kind)

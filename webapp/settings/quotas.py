@@ -97,6 +97,13 @@ class PolicySettings:
         says="`1`: a client that declares MCP tasks looks in for a call that waits, instead of "
         "being held; `0`: none does. In a task a tool cannot ask by itself (`ctx.elicit`)",
     )
+    tasks_from: timedelta = setting(
+        "ELICIT_TASKS_FROM",
+        parse=duration(TIMEOUT_AT_MOST, "7 days"),
+        default="1h",
+        says="how long a question lives at least for which a call becomes a task on 2026-07-28, "
+        "where the server decides: a call is held, or made again, for one that is over sooner",
+    )
     one_per_session: bool = setting(
         "ELICIT_ONE_PER_SESSION",
         parse=switch,

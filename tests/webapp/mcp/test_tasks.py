@@ -21,7 +21,14 @@ from tests.support.mcp_server import (
     server_env,
     soon,
 )
-from tests.support.task_client import DECLARED, RELATED, TASKS, Refused, task_client
+from tests.support.task_client import (
+    DECLARED,
+    RELATED,
+    TASKS,
+    Refused,
+    task_client,
+    tasks_env,
+)
 from webapp.calls.call import RESULT_BYTES_AT_MOST
 from webapp.calls.run import ARGUMENTS_BYTES_AT_MOST
 from webapp.mcp.task_state import LOOKS_AT_LEAST, LOOKS_AT_MOST
@@ -113,7 +120,7 @@ async def say_yes(env: ServerEnv) -> None:
 
 @pytest.mark.every_way
 async def test_a_task_waits_for_its_person_and_then_comes_to_its_end(server, shop, revision):
-    async with server_env(server) as env, task_client(env, revision) as client:
+    async with tasks_env(server) as env, task_client(env, revision) as client:
         task = await client.task("visit")
         waiting = await client.until(task, "input_required")
         asked = await the_open(env)
@@ -135,7 +142,7 @@ async def test_an_approval_takes_two_days_and_a_restart(library, revision):
     def served() -> Any:
         server = new_server(library)
         Shop(server)
-        return server_env(server, store=store, clock=clock)
+        return tasks_env(server, store=store, clock=clock)
 
     async with served() as env, task_client(env, revision) as client:
         task = await client.task("delete")
@@ -158,7 +165,7 @@ async def test_a_gate_in_a_task_is_as_patient(library, revision):
     server = new_server(library)
     shop = Shop(server)
     async with (
-        server_env(server, gate=gates, clock=clock) as env,
+        tasks_env(server, gate=gates, clock=clock) as env,
         task_client(env, revision) as client,
     ):
         task = await client.task("plain")
@@ -171,7 +178,7 @@ async def test_a_gate_in_a_task_is_as_patient(library, revision):
 
 async def test_a_client_without_tasks_sees_nothing_of_them(server, shop, revision):
     plain: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
-    async with server_env(server) as env, task_client(env, revision, declares=plain) as client:
+    async with tasks_env(server) as env, task_client(env, revision, declares=plain) as client:
         assert "tasks" not in client.promised
         assert TASKS not in client.promised.get("extensions", {})
         listed = await client.request("tools/list")
@@ -186,7 +193,7 @@ async def test_a_client_without_tasks_sees_nothing_of_them(server, shop, revisio
 
 
 async def test_a_client_with_tasks_is_promised_them(server, shop, revision):
-    async with server_env(server) as env, task_client(env, revision) as client:
+    async with tasks_env(server) as env, task_client(env, revision) as client:
         if client.is_modern:
             assert client.promised["extensions"][TASKS] == {}
             return
@@ -197,7 +204,7 @@ async def test_a_client_with_tasks_is_promised_them(server, shop, revision):
 
 async def test_an_operator_may_give_no_tasks(server, shop, revision):
     policies = PolicySettings(tasks=False)
-    async with server_env(server, policies=policies) as env, task_client(env, revision) as client:
+    async with tasks_env(server, policies=policies) as env, task_client(env, revision) as client:
         assert "tasks" not in client.promised
         assert TASKS not in client.promised.get("extensions", {})
         assert (await client.call("plain"))["content"][0]["text"] == "done"
@@ -205,14 +212,14 @@ async def test_an_operator_may_give_no_tasks(server, shop, revision):
 
 async def test_a_client_that_shows_no_links_gets_no_task(server, shop, revision):
     forms = {**DECLARED, "elicitation": {}}
-    async with server_env(server) as env, task_client(env, revision, declares=forms) as client:
+    async with tasks_env(server) as env, task_client(env, revision, declares=forms) as client:
         assert "tasks" not in client.promised
         answer = await client.call("visit")
         assert "/e/" in answer["content"][0]["text"]
 
 
 async def test_a_call_that_asks_nobody_has_its_result_at_once(server, shop):
-    async with server_env(server) as env, task_client(env, MODERN) as client:
+    async with tasks_env(server) as env, task_client(env, MODERN) as client:
         answer = await client.call("plain")
         assert answer["resultType"] == "complete"
         assert answer["content"][0]["text"] == "done"
@@ -220,7 +227,7 @@ async def test_a_call_that_asks_nobody_has_its_result_at_once(server, shop):
 
 async def test_a_tool_that_asks_nobody_is_a_task_where_its_client_says_so(server, shop):
     shop.may_end.clear()
-    async with server_env(server) as env, task_client(env, LEGACY) as client:
+    async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         task = await client.task("plain")
         assert await client.status(task) == "working"
         assert await client.task("plain") == task  # made again while it goes on
@@ -232,7 +239,7 @@ async def test_a_tool_that_asks_nobody_is_a_task_where_its_client_says_so(server
 
 
 async def test_the_question_goes_out_beside_the_request_for_the_result(server, shop):
-    async with server_env(server) as env, task_client(env, LEGACY) as client:
+    async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         task = await client.task("visit")
         await client.until(task, "input_required")
         result = asyncio.create_task(client.request("tasks/result", taskId=task))
@@ -249,7 +256,7 @@ async def test_the_question_goes_out_beside_the_request_for_the_result(server, s
 
 
 async def test_two_that_wait_for_one_result_both_get_it(server, shop):
-    async with server_env(server) as env, task_client(env, LEGACY) as client:
+    async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         task = await client.task("visit")
         first = asyncio.create_task(client.request("tasks/result", taskId=task))
         await soon(client.asked.get())
@@ -264,7 +271,7 @@ async def test_two_that_wait_for_one_result_both_get_it(server, shop):
 
 
 async def test_what_a_task_asks_is_in_its_state_and_answered_by_an_update(server, shop):
-    async with server_env(server) as env, task_client(env, MODERN) as client:
+    async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("book")
         first = (await client.get(task))["inputRequests"]
         (request,) = first.values()
@@ -280,7 +287,7 @@ async def test_what_a_task_asks_is_in_its_state_and_answered_by_an_update(server
 
 
 async def test_to_agree_to_a_link_only_means_to_go_there(server, shop):
-    async with server_env(server) as env, task_client(env, MODERN) as client:
+    async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("visit")
         for _ in range(3):
             await client.update(task, action="accept", content={"done": True})
@@ -292,7 +299,7 @@ async def test_to_agree_to_a_link_only_means_to_go_there(server, shop):
 
 
 async def test_a_no_in_the_client_is_the_tasks_result(server, shop):
-    async with server_env(server) as env, task_client(env, MODERN) as client:
+    async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("visit")
         await client.update(task, action="decline")
         result = (await client.until(task, "completed"))["result"]
@@ -301,7 +308,7 @@ async def test_a_no_in_the_client_is_the_tasks_result(server, shop):
 
 
 async def test_a_question_that_the_client_dismissed_ends_its_task_and_stays_open(server, shop):
-    async with server_env(server) as env, task_client(env, MODERN) as client:
+    async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("visit")
         asked = await the_open(env)
         await client.update(task, action="cancel")
@@ -315,7 +322,7 @@ async def test_a_question_that_the_client_dismissed_ends_its_task_and_stays_open
 
 @pytest.mark.every_way
 async def test_a_cancelled_task_stays_so_and_the_same_call_goes_on(server, shop, revision):
-    async with server_env(server) as env, task_client(env, revision) as client:
+    async with tasks_env(server) as env, task_client(env, revision) as client:
         task = await client.task("visit")
         await client.until(task, "input_required")
         answer = await client.cancel(task)
@@ -335,7 +342,7 @@ async def test_a_cancelled_task_stays_so_and_the_same_call_goes_on(server, shop,
 
 async def test_a_body_at_work_is_ended_by_a_cancel(server, shop):
     shop.may_end.clear()
-    async with server_env(server) as env, task_client(env, LEGACY) as client:
+    async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         task = await client.task("plain")
         await eventually(lambda: shop.began)
         await client.cancel(task)
@@ -344,7 +351,7 @@ async def test_a_body_at_work_is_ended_by_a_cancel(server, shop):
 
 
 async def test_questions_that_are_asked_together_are_answered_one_by_one(server, shop, revision):
-    async with server_env(server) as env, task_client(env, revision) as client:
+    async with tasks_env(server) as env, task_client(env, revision) as client:
         task = await client.task("both")
         state = await client.until(task, "input_required")
         if client.is_modern:
@@ -357,7 +364,7 @@ async def test_questions_that_are_asked_together_are_answered_one_by_one(server,
 
 
 async def test_what_a_body_ends_with_is_told_as_its_revision_has_it(server, shop, revision):
-    async with server_env(server) as env, task_client(env, revision) as client:
+    async with tasks_env(server) as env, task_client(env, revision) as client:
         task = await client.task("breaks")
         await client.until(task, "input_required")
         await say_yes(env)
@@ -370,7 +377,7 @@ async def test_what_a_body_ends_with_is_told_as_its_revision_has_it(server, shop
 async def test_what_a_tool_asks_by_itself_no_task_can_carry():
     server = new_server("mcp")
     Shop(server)
-    async with server_env(server) as env, task_client(env, MODERN) as client:
+    async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("asks_itself")
         await client.update(task, action="accept", content={})
         assert "no task can carry" in await client.text(task)
@@ -378,7 +385,7 @@ async def test_what_a_tool_asks_by_itself_no_task_can_carry():
 
 async def test_a_question_out_of_time_ends_its_task(server, shop, revision):
     clock = Clock()
-    async with server_env(server, clock=clock) as env, task_client(env, revision) as client:
+    async with tasks_env(server, clock=clock) as env, task_client(env, revision) as client:
         task = await client.task("visit")
         await client.until(task, "input_required")
         clock.tick(minutes=6)
@@ -390,7 +397,7 @@ async def test_a_question_out_of_time_ends_its_task(server, shop, revision):
 
 async def test_a_client_is_to_look_in_the_seldomer_the_longer_it_takes(server, shop, revision):
     clock = Clock()
-    async with server_env(server, clock=clock) as env, task_client(env, revision) as client:
+    async with tasks_env(server, clock=clock) as env, task_client(env, revision) as client:
         key = "pollIntervalMs" if client.is_modern else "pollInterval"
         task = await client.task("delete")
         first = (await client.until(task, "input_required"))[key] * _MILLISECOND
@@ -401,7 +408,7 @@ async def test_a_client_is_to_look_in_the_seldomer_the_longer_it_takes(server, s
 
 async def test_a_result_too_long_for_a_record_is_there_for_who_comes_soon(server, shop):
     times = RESULT_BYTES_AT_MOST // 900
-    async with server_env(server) as env, task_client(env, LEGACY) as client:
+    async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         task = await client.task("plain", words="x" * 1000, times=times)
         assert await client.text(task) == "x" * 1000 * times
         assert await client.status(task) == "completed"
@@ -410,19 +417,19 @@ async def test_a_result_too_long_for_a_record_is_there_for_who_comes_soon(server
 
 async def test_a_result_too_long_for_a_record_is_told_to_be_gone_by_another_process(server, shop):
     store, times = MemoryStore(), RESULT_BYTES_AT_MOST // 900
-    async with server_env(server, store=store) as env, task_client(env, LEGACY) as client:
+    async with tasks_env(server, store=store) as env, task_client(env, LEGACY) as client:
         task = await client.task("plain", words="x" * 1000, times=times)
         await client.until(task, "completed")
     another = new_server("mcp")
     Shop(another)
-    async with server_env(another, store=store) as env, task_client(env, LEGACY) as client:
+    async with tasks_env(another, store=store) as env, task_client(env, LEGACY) as client:
         assert "is here no more" in await client.text(task)
         assert await client.status(task) == "failed"
 
 
 async def test_arguments_too_long_to_be_kept_make_no_task(server, shop, revision):
     words = "x" * ARGUMENTS_BYTES_AT_MOST
-    async with server_env(server) as env, task_client(env, revision) as client:
+    async with tasks_env(server) as env, task_client(env, revision) as client:
         if not client.is_modern:
             with pytest.raises(Refused, match="without one"):
                 await client.call("delete", note=words)
@@ -439,7 +446,7 @@ async def test_a_server_with_tasks_of_its_own_keeps_them(revision):
         return {"taskId": params.task_id, "status": "of its own"}
 
     server._lowlevel_server.add_request_handler("tasks/get", types.GetTaskRequestParams, own)
-    async with server_env(server) as env, task_client(env, revision) as client:
+    async with tasks_env(server) as env, task_client(env, revision) as client:
         assert "tasks" not in client.promised
         assert (await client.get("theirs"))["status"] == "of its own"
         await client.call("plain")
@@ -447,10 +454,28 @@ async def test_a_server_with_tasks_of_its_own_keeps_them(revision):
 
 async def test_it_goes_on_over_a_line_that_broke(server, shop):
     """A client that lost the answer to its call makes it again, and has the same task."""
-    async with server_env(server) as env:
+    async with tasks_env(server) as env:
         tasks: list[str] = []
         for _ in range(2):
             async with task_client(env, MODERN) as client:
                 tasks.append(await client.task("visit"))
         assert len(set(tasks)) == 1
         assert len(await env.elicitations()) == 1
+
+
+async def test_a_call_that_may_wait_for_its_question_is_no_task_unless_its_client_says_so() -> None:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def ask(hours: int) -> str:
+        return f"{await elicit.confirm('Go on?', timeout=timedelta(hours=hours))}"
+
+    @server.tool()
+    async def ask_soon() -> str:
+        return f"{await elicit.confirm('Go on?')}"
+
+    async with server_env(server) as env, task_client(env, MODERN) as client:
+        assert (await client.call("ask_soon"))["resultType"] == "input_required"
+        assert (await client.call("ask", hours=1))["resultType"] == "task"
+    async with server_env(server) as env, task_client(env, LEGACY) as client:
+        assert await client.task("ask_soon")

@@ -128,6 +128,7 @@ def in_task_of(
         client=_client(declared, caller=caller, service=service),
         in_form=_in_form(service, caller),
         created=created,
+        is_long=service.kinds.policies.is_for_task,
         otherwise=otherwise,
     )
 

@@ -22,7 +22,8 @@ from webapp.mcp.results import Result
 class InTask:
     """Presents to whoever polls: the leg ends at the first question that has no answer yet.
 
-    `otherwise` presents the call's first leg, as long as it is no task; without one it is.
+    `otherwise` presents the call's first leg, as long as it is no task; without one it is. It
+    becomes one for a question that is long: for the others a call may wait, and be made again.
     """
 
     def __init__(
@@ -32,12 +33,14 @@ class InTask:
         client: AskedClient,
         in_form: Callable[[str], bool],
         created: Callable[[Leg], Result],
+        is_long: Callable[[Elicitation], bool],
         otherwise: Presenter | None,
     ) -> None:
         self._modes = modes
         self.client = client
         self._in_form = in_form
         self._created = created
+        self._is_long = is_long
         self._otherwise = otherwise
         self.dismissed = set[str]()  # names of questions that the client no longer waits for
 
@@ -67,9 +70,7 @@ class InTask:
         current = await call.hold(shown.elicitation, waiter, until=call.now)
         if not call.is_waiting_for(current):
             return current
-        if self._otherwise is not None and (
-            await self._goes_by_link(current) or not call.run.can_go_on
-        ):
+        if self._otherwise is not None and not await self._makes_a_task(call, current):
             return await self._otherwise.wait(call, shown, waiter)
         await call.links.prove()
         await shown.group.park(Prompt(shown=shown), way=RETRY, is_urgent=True)
@@ -112,6 +113,10 @@ class InTask:
         elif not asked.asked.waits:
             await agreed(call, asked)
         return True
+
+    async def _makes_a_task(self, call: Leg, asked: Elicitation) -> bool:
+        is_long = self._is_long(asked) and call.run.can_go_on
+        return is_long and not await self._goes_by_link(asked)
 
     async def _goes_by_link(self, asked: Elicitation) -> bool:
         is_for_page = self.client.has_page(asked.kind)
