@@ -38,7 +38,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     new.add_argument(
         "program",
         metavar="PROGRAM",
-        help="the program that asks, as lists name it; its keys all see the same questions",
+        help="the program that asks, as its pages and lists name it; its keys all see the same "
+        "questions",
     )
     new.add_argument(
         "--scopes",

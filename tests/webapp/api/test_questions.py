@@ -1,6 +1,7 @@
 """What a program asks over the HTTP API, and what it is told."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -35,7 +36,9 @@ async def test_the_link_leads_the_user_to_the_question_and_nobody_else(
     stranger = await here.browser("bob")
     assert "Delete it?" not in (await stranger.visit(asked["url"])).text
     ann = await here.browser()
-    assert "Delete it?" in (await ann.visit(asked["url"])).text
+    page = (await ann.visit(asked["url"])).text
+    assert "Delete it?" in page
+    assert re.search("because you began something there in .*shop", page)
 
 
 async def test_a_yes_reaches_the_program_that_waits(here: AskingEnv, shop: Program) -> None:
