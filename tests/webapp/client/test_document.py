@@ -19,7 +19,7 @@ from tests.support.samples import samples
 from webapp.calls.shown_link import ShownLink
 from webapp.client import Elicit
 
-FIRST, AGENT, GRAPH, TASK, NOTEBOOK = samples("docs/client.md", "python")
+FIRST, SENDS, AGENT, GRAPH, TASK, NOTEBOOK = samples("docs/client.md", "python")
 NAMES: dict[str, Any] = {"Elicit": Elicit, "Money": Money, "elicit": elicit, "github": github}
 
 
@@ -75,6 +75,29 @@ async def test_the_first_sample_connects_is_paid_and_does_its_work(reader: Reade
     report = reader.copied(FIRST, file_report=file_report)["report"]
     said, _ = await asyncio.gather(report("ann", 8), reader.does(connect, pay))
     assert said == "a report for octocat"
+
+
+async def test_a_link_with_letters_is_asked_for_until_they_are_right(reader: Reader) -> None:
+    asked, typed = list[str](), ["ABCD", "ABCD-EFGH"]
+
+    @dataclass
+    class Link:
+        message: str = "Where to?"
+        url: str = "https://elicit.example/e/x"
+        needs_code: bool = True
+
+        async def confirm(self, letters: str) -> str | None:
+            return None if letters == "ABCD-EFGH" else "That is not it."
+
+    def prompted(words: str) -> str:
+        asked.append(words)
+        return typed.pop(0)
+
+    await reader.copied(SENDS, input=prompted)["send_link"](Link())
+    assert [words.split(".")[0] for words in asked] == [
+        "Type the eight letters that the page shows",
+        "That is not it",
+    ]
 
 
 async def test_an_agent_that_starts_again_repeats_no_step(reader: Reader) -> None:
