@@ -125,7 +125,7 @@ def page(document: _Json) -> str:
 def _all_told(base: type[Struct]) -> Iterator[type[Struct]]:
     """What travels here; Structs of other parts may be called the same."""
     for told in base.__subclasses__():
-        if told.__module__.startswith(__package__ + "."):
+        if told.__module__.startswith(f"{__package__}."):
             yield told
         yield from _all_told(told)
 

@@ -4,7 +4,7 @@ What could go wrong: an answer that a browser would run or keep, or an error tha
 each carries headers that forbid both, and each error is problem details (RFC 9457).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -204,7 +204,8 @@ def api() -> Litestar:
     )
     for route in made.routes:
         for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
-            guards = [guard for guard in handler.guards or () if isinstance(guard, Holds)]
+            held = cast("Sequence[object]", cast("Any", handler).guards or ())
+            guards = [guard for guard in held if isinstance(guard, Holds)]
             handler.security = [way for guard in guards for way in guard.security] or None
     complete(made.openapi_schema)
     return made
