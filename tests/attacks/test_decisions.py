@@ -79,6 +79,22 @@ async def test_a_sign_in_of_long_ago_decides_nothing_with_a_page_that_was_opened
         assert await is_open(here)
 
 
+async def test_whoever_asked_approves_nothing_by_the_form_that_their_page_leaves_out():
+    async with approving(shop()) as here, here.asking("frank") as caller:
+        await caller.result("refund", order="o8")
+        frank = await here.signed_in("frank")
+        address = await here.one(frank)
+        assert (await frank.visit(address)).csrf is None
+        browser, id = here.env.service.browser, address.rpartition("/")[2]
+        cookie = frank.browser.cookies[browser.cookie_name]
+        data = {"csrf": browser.csrf(cookie, subject=f"decision of finance on {id}")}
+        for answer in ("approve", "decline"):
+            tried = await frank.browser.post(f"{address}/{answer}", data=data)
+            assert tried.status_code == 403
+            assert "Somebody else has to decide it" in tried.text
+        assert await is_open(here)
+
+
 async def test_a_form_of_another_site_another_browser_or_another_request_answers_nothing():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
