@@ -37,6 +37,7 @@ else:
 
 _Reading: TypeAlias = tuple[str, object]
 _log = logging.getLogger(__name__)
+LINGER_SECONDS = 0.5
 _ESTABLISHED = 1  # linux/tcp_states.h; the first byte of struct tcp_info
 
 
@@ -48,9 +49,13 @@ class Arriving(_Base):
         self._arrivals = arrivals or Arrivals()
         self._reading: _Reading | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
+        self._is_ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._idle_since = self.loop.time()
         peer = None
         if is_told_at_once():
             peer = peer_of(transport)
@@ -68,15 +73,33 @@ class Arriving(_Base):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._is_ending and self.cycle is not None:
+            self.cycle.keep_alive = False  # close the connection after this response
         self._look()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._idle_since = self.loop.time()
         self._look()
+
+    def shutdown(self) -> None:
+        """Close the connection, and let a client that used it a moment ago send one more request.
+
+        A browser sends its next request on the connection of the one before. If the server closed
+        that connection in the same moment, the request would be lost without an answer.
+        """
+        self._is_ending = True
+        wait = self._idle_since + LINGER_SECONDS - self.loop.time()
+        if wait > 0:
+            self._close_timer = self.loop.call_later(wait, super().shutdown)
+        else:
+            super().shutdown()
 
     def _look(self) -> None:
         """Give what is being read now its time, from when it began."""

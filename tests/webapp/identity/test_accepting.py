@@ -16,12 +16,14 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from tests.support.clock import Clock
+from tests.support.hand_loop import HandLoop
 from tests.support.local_peers import ME, ON_LINUX
 from tests.support.serving import bound
 from tests.support.users import AS_ROOT, NOBODY, PATIENCE_SECONDS
 from webapp.http.connection import Receive, Scope, Send
 from webapp.http.httptools_reader import HEAD_BYTES_AT_MOST, FastProtocol
-from webapp.identity.accepting import Accepted, Arriving, peer_of
+from webapp.identity.accepting import LINGER_SECONDS, Accepted, Arriving, peer_of
 from webapp.identity.local_peer import Peer, PeerConnection, uid_of_peer
 from webapp.limits import Arrivals
 from webapp.serving.http_server import Pages, loop_factory
@@ -202,6 +204,62 @@ def begun(protocol: Any, app: Any) -> tuple[Any, Sent]:
 
 WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 HALF_BODY = b"POST / HTTP/1.1\r\nhost: here\r\ncontent-length: 9\r\n\r\nhalf"
+
+
+async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+    head = [(b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    await send({"type": "http.response.body"})
+
+
+async def answered(arriving: Any, sent: Sent) -> bytes:
+    """Send a whole request on the connection, and return the bytes of its response."""
+    before = len(sent.answer)
+    arriving.data_received(WHOLE)
+    while len(sent.answer) == before:  # noqa: ASYNC110 - the protocol tells nobody
+        await asyncio.sleep(0)
+    return sent.answer[before:]
+
+
+async def test_server_that_stops_answers_one_more_request_on_a_connection_just_used(
+    protocol: Any,
+) -> None:
+    arriving, sent = begun(protocol, answering)
+    await answered(arriving, sent)
+    arriving.shutdown()
+    assert not sent.is_closing()
+    assert (await answered(arriving, sent)).startswith(b"HTTP/1.1 200 ")
+    assert sent.is_closing()
+    arriving.connection_lost(None)
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+def test_server_that_stops_closes_a_connection_that_stays_idle(
+    protocol: Any, *, is_used: bool
+) -> None:
+    clock = Clock()
+    loop = HandLoop(clock)
+
+    async def stop() -> None:
+        arriving, sent = begun(protocol, answering)
+        if is_used:
+            await answered(arriving, sent)
+        arriving.shutdown()
+        assert not sent.is_closing()
+        await asyncio.sleep(LINGER_SECONDS)
+        assert sent.is_closing()
+        arriving.connection_lost(None)
+
+        late, sent = begun(protocol, answering)
+        await asyncio.sleep(LINGER_SECONDS)
+        late.shutdown()
+        assert sent.is_closing()
+        late.connection_lost(None)
+
+    try:
+        loop.run_until_complete(stop())
+    finally:
+        loop.close()
 
 
 @pytest.mark.usefixtures("protocol")
