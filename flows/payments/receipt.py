@@ -26,6 +26,8 @@ UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
 REFUND_AGAIN_AFTER = timedelta(minutes=5)  # the first time; whoever began it may be at it still
 REFUND_AGAIN_AT_MOST = timedelta(days=1)
 REFUND_TRIES_AT_MOST = 20  # in two weeks; then somebody must look at it
+# How long whoever asks the provider is left alone: a refund is three requests at most.
+ASKING_AT_MOST = timedelta(minutes=1)
 CLAIM, ASKED = "claim:", "asked:"  # before what a claim goes by that has no id of its own
 
 
@@ -78,6 +80,21 @@ class RefundStatus(StrEnum):
     SUCCEEDED = "succeeded"
 
 
+class PartRefund(Struct, frozen=True, kw_only=True):
+    """A part refund that was begun and whose outcome is not stored yet.
+
+    `up_to` is what is refunded in all once it is done, in minor units of ISO 4217. One process asks
+    the provider until `asking_until`. At `again_at` the sweeper asks; None: it failed too often.
+    """
+
+    up_to: int
+    asking_until: datetime
+    again_at: datetime | None
+    reason: str | None = None
+    by: str | None = None
+    tries: int = 0
+
+
 class Payment(Struct, frozen=True, kw_only=True):
     """The ledger's row of one payment; `amount` in minor units of ISO 4217."""
 
@@ -110,6 +127,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     is_refund_begun: bool = False
     refund_asked_by: str | None = None  # over the HTTP API: as the audit names a key
     refunded: int = 0  # what the provider has given back of it, in minor units
+    part: PartRefund | None = None
     disputes: Mapping[str, Dispute] = {}  # by each claim's id; nothing changes it in place
     version: int = 0
 
@@ -150,6 +168,8 @@ class Payment(Struct, frozen=True, kw_only=True):
     @property
     def due_at(self) -> datetime | None:
         """When it is given back by itself, as nobody used it, or tried again."""
+        if self.part is not None and self.part.again_at is not None:
+            return self.part.again_at
         is_due = self.status in (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING)
         return self.refund_at if is_due else None
 
@@ -183,11 +203,11 @@ def begin_refund(
     """
     if payment.status is ReceiptStatus.REFUNDING:
         return payment
-    if not (also_spent and payment.status is ReceiptStatus.SPENT):
-        require(payment, ReceiptStatus.REFUNDING)
+    must_be_refundable(payment, also_spent=also_spent)
     return replace(
         payment,
         status=ReceiptStatus.REFUNDING,
+        part=None,
         reason=reason,
         refund_by=run,
         refund_asked_by=by,
@@ -211,13 +231,13 @@ def no_surplus(payment: Payment, refund_at: datetime | None) -> Payment:
 def try_again(payment: Payment, now: datetime) -> Payment:
     """It could not be given back now: the next try is later, each pause twice the one before."""
     tries = payment.refund_tries + 1
-    pause = min(REFUND_AGAIN_AFTER * 2**tries, REFUND_AGAIN_AT_MOST)
-    refund_at = now + pause if tries < REFUND_TRIES_AT_MOST else None
-    return replace(payment, refund_tries=tries, refund_at=refund_at)
+    return replace(payment, refund_tries=tries, refund_at=next_try(now, tries=tries))
 
 
 def postpone(payment: Payment, until: datetime) -> Payment:
     """A call uses it at the moment, or nobody can be asked here to give it back."""
+    if payment.part is not None:
+        return replace(payment, part=replace(payment.part, again_at=until))
     return replace(payment, refund_at=until)
 
 
@@ -230,6 +250,7 @@ def refunded(payment: Payment, now: datetime, *, refund_id: str | None = None) -
         refund_id=payment.refund_id or refund_id,
         refunded=payment.amount,
         refund_at=None,
+        part=None,
     )
 
 
@@ -311,6 +332,18 @@ def require(payment: Payment, wanted: ReceiptStatus) -> None:
     """Raises NotPossible where TRANSITIONS has no such row; ask before money moves."""
     if wanted not in TRANSITIONS[payment.status]:
         raise NotPossible(status=payment.status, wanted=wanted)
+
+
+def must_be_refundable(payment: Payment, *, also_spent: bool) -> None:
+    """Raises NotPossible for a payment that was spent, refunded or disputed."""
+    if not (also_spent and payment.status is ReceiptStatus.SPENT):
+        require(payment, ReceiptStatus.REFUNDING)
+
+
+def next_try(now: datetime, *, tries: int) -> datetime | None:
+    """When a refund that failed so often is tried again; None: somebody has to look at it."""
+    pause = min(REFUND_AGAIN_AFTER * 2**tries, REFUND_AGAIN_AT_MOST)
+    return now + pause if tries < REFUND_TRIES_AT_MOST else None
 
 
 def _become(payment: Payment, wanted: ReceiptStatus) -> Payment:

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from flows.elicitation.states import Elicitation, Status
-from flows.errors import ElicitError, InvalidQuestion, NotPossible, StoreUnavailable
+from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible, StoreUnavailable
 from flows.payments.money import Money
+from flows.payments.part_refund import UnderWay
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
 from flows.payments.session import sessions_of, terms_of
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
@@ -30,7 +31,8 @@ from webapp.service import Service
 REASON_CHARACTERS = 500
 OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
 _AGAIN_WHOLE = "It is not used by any call any more, and giving it back is tried again."
-_AGAIN_PART = "Run the command again: what has gone back by then is not given twice."
+_AGAIN_PART = "It is tried again automatically. The same command again refunds nothing twice."
+_NOTHING = "Nothing was refunded."
 
 COLUMNS = ("id", "price", "standing", "paid_at", "tool", "what", "provider", "is_live", "note")
 T = TypeVar("T")
@@ -152,14 +154,19 @@ async def refund_payment(
         )
     except NotPossible as error:
         raise CommandRefused(_why_not(error)) from error
-    except NoRefunds as error:
+    except (NoRefunds, UnderWay) as error:
         raise CommandRefused(str(error)) from error
     except StoreUnavailable:
         raise
     except ElicitError as error:
-        raise CommandRefused(f"{error} {_AGAIN_WHOLE if is_whole else _AGAIN_PART}") from error
+        is_refusal = isinstance(error, Failed) and error.is_refusal
+        goes_on = _AGAIN_WHOLE if is_whole else _NOTHING if is_refusal else _AGAIN_PART
+        raise CommandRefused(f"{error} {goes_on}") from error
     if is_whole:
         return [_given(part, refund)]
+    after = await service.kinds.payments.ledger.read(payment.owner, payment.id) or payment
+    if after.refunded > part.minor_units:  # another refund was first
+        return [f"{after.refunded_price} of {payment.price} was refunded already."]
     return [f"{_given(part, refund)} That is all that was refunded of {payment.price}."]
 
 
@@ -202,7 +209,7 @@ def _of_payment(payment: Payment, *, is_taken: bool) -> PaymentRow:
         **_of_either(payment),
         standing=(ReceiptStatus.TAKEN if is_taken else payment.status).value,
         note=_note(payment),
-        is_open=payment.status in OPEN,
+        is_open=payment.status in OPEN or payment.part is not None,
         payment=payment.payment_intent,
         paid_at=payment.paid_at,
         spent_at=payment.spent_at,
@@ -287,6 +294,10 @@ def _note(payment: Payment) -> str | None:
         words.append(f"refunded by itself on {payment.refund_at:%Y-%m-%d}")
     elif payment.status is ReceiptStatus.REFUNDING and payment.refund_at is None:
         words.append("could not be refunded: look at the provider")
+    if payment.part is not None:
+        price = Money.from_minor_units(payment.part.up_to, payment.currency)
+        goes_on = "is under way" if payment.part.again_at else "failed: look at the provider"
+        words.append(f"a refund of {price} in all {goes_on}")
     if payment.is_part_refunded:
         words.append(f"{payment.refunded_price} of it refunded there")
     return ", ".join(words) or None

@@ -11,7 +11,7 @@ from webapp.pages.views import View
 from webapp.pages.views_openers import OwnPage
 
 # "stuck": it could not be given back, and somebody who runs the server must look at it.
-Stays = Literal["taken", "spent", "disputed", "by_hand", "trouble"]
+Stays = Literal["taken", "spent", "disputed", "by_hand", "under_way", "trouble"]
 Standing = Literal["open", "spent", "refunding", "stuck", "refunded", "disputed"]
 
 

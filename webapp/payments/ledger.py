@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from flows.elicitation import states
 from flows.elicitation.states import Elicitation
 from flows.errors import NotPossible
+from flows.payments import part_refund
 from flows.payments import receipt as receipts
 from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
@@ -159,16 +160,48 @@ class Ledger:
             begun = receipts.begin_refund(
                 current, now, reason=reason, run=run, also_spent=also_spent, by=by
             )
-            asked = await self.leading_to(current) if run is None else None
-            if asked is None:
-                return [begun]
-            if self._elicitations.is_taken(asked):
-                raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.REFUNDED)
-            return [begun, states.let_go(asked)]
+            part_refund.must_be_quiet(current, now)
+            asked = await self._not_in_hand(current) if run is None else None
+            return [begun] if asked is None else [begun, states.let_go(asked)]
 
         await self._elicitations.write_afresh(values)
         assert begun is not None
         return begun
+
+    async def begin_part(
+        self,
+        owner: str,
+        id: str,
+        *,
+        up_to: int,
+        reason: str | None,
+        also_spent: bool = False,
+        by: str | None = None,
+    ) -> Payment:
+        """Reserve a part refund, see `flows.payments.part_refund.begin`, of what no call has."""
+        begun: Payment | None = None
+
+        async def values() -> Sequence[Value]:
+            nonlocal begun
+            current = await self._require(owner, id)
+            now = self._elicitations.clock()
+            begun = part_refund.begin(
+                current, now, up_to=up_to, reason=reason, also_spent=also_spent, by=by
+            )
+            asked = await self._not_in_hand(current)
+            # Both are written, so that no call takes it at the same moment.
+            return [begun] if asked is None else [begun, asked]
+
+        await self._elicitations.write_afresh(values)
+        assert begun is not None
+        return begun
+
+    async def _not_in_hand(self, payment: Payment) -> Elicitation | None:
+        """The question that leads to the payment. Raises NotPossible while a run has it in hand."""
+        asked = await self.leading_to(payment)
+        if asked is not None and self._elicitations.is_taken(asked):
+            raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.REFUNDED)
+        return asked
 
     async def leading_to(self, payment: Payment) -> Elicitation | None:
         """The elicitation whose next taker would get this payment."""

@@ -16,6 +16,7 @@ from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
 from flows.errors import Failed, NotPossible
+from flows.payments.part_refund import UnderWay
 from flows.payments.receipt import Payment, ReceiptStatus
 from webapp.pages.locale import price_in
 from webapp.pages.views_payments import NotGivenBack, Paid, PaymentsPage, Standing, Stays
@@ -81,6 +82,8 @@ def _because(error: NotPossible | Failed) -> Stays:
             return "spent"
         case NoRefunds():
             return "by_hand"
+        case UnderWay():
+            return "under_way"
         case _:
             return "trouble"
 
