@@ -201,7 +201,7 @@ async def _is_taken(service: Service, payment: Payment) -> bool:
     if payment.status is not ReceiptStatus.OPEN:
         return False
     asked = await service.kinds.payments.ledger.leading_to(payment)
-    return asked is not None and service.elicitations.is_taken(asked)
+    return asked is not None and service.elicitations.is_held(asked)
 
 
 def _of_payment(payment: Payment, *, is_taken: bool) -> PaymentRow:

@@ -199,7 +199,7 @@ class Ledger:
     async def _not_in_hand(self, payment: Payment) -> Elicitation | None:
         """The question that leads to the payment. Raises NotPossible while a run has it in hand."""
         asked = await self.leading_to(payment)
-        if asked is not None and self._elicitations.is_taken(asked):
+        if asked is not None and await self._elicitations.is_in_hand(asked):
             raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.REFUNDED)
         return asked
 
