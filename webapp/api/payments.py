@@ -12,8 +12,8 @@ from litestar.params import FromPath, FromQuery, JSONBody
 
 from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible
 from flows.payments.money import Money
-from flows.payments.part_refund import UnderWay
 from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.refunds import UnderWay
 from webapp.api.access import Requester, holds
 from webapp.api.asking import application_of, client_of, owner_for
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
@@ -117,6 +117,7 @@ async def refund_payment(
             found.owner,
             found.id,
             reason=data.reason,
+            also_made=True,
             also_spent=data.also_spent,
             by=requester.name,
             up_to=None if is_whole else part.minor_units,

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from flows.elicitation import states
 from flows.elicitation.states import Elicitation
 from flows.errors import NotPossible
-from flows.payments import part_refund
 from flows.payments import receipt as receipts
+from flows.payments import refunds
 from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
 from flows.payments.session import CheckoutTerms, sessions_of, terms_of
@@ -141,13 +141,15 @@ class Ledger:
         *,
         reason: str | None,
         run: str | None = None,
+        also_made: bool = False,
         also_spent: bool = False,
+        only_due: bool = False,
         by: str | None = None,
     ) -> Payment:
         """From here on nobody uses it; `run` is the one that gives back what it has in hand.
 
-        One that was given back may be asked for again. Raises NotPossible if it was spent, or if a
-        call uses it.
+        One that was given back may be asked for again. Raises NotPossible if it was spent, if a
+        call uses it, or with `only_due` if it is not to be refunded automatically any more.
         """
         begun: Payment | None = None
 
@@ -157,10 +159,18 @@ class Ledger:
             current = begun = await self._require(owner, id)
             if current.status in (ReceiptStatus.REFUNDED, ReceiptStatus.REFUNDING):
                 return []
-            begun = receipts.begin_refund(
-                current, now, reason=reason, run=run, also_spent=also_spent, by=by
+            if only_due and (current.due_at is None or now < current.due_at):
+                raise NotPossible(status=current.status, wanted=ReceiptStatus.REFUNDED)
+            begun = refunds.begin(
+                current,
+                now,
+                reason=reason,
+                run=run,
+                also_made=also_made,
+                also_spent=also_spent,
+                by=by,
             )
-            part_refund.must_be_quiet(current, now)
+            refunds.must_be_quiet(current, now)
             asked = await self._not_in_hand(current) if run is None else None
             return [begun] if asked is None else [begun, states.let_go(asked)]
 
@@ -178,14 +188,14 @@ class Ledger:
         also_spent: bool = False,
         by: str | None = None,
     ) -> Payment:
-        """Reserve a part refund, see `flows.payments.part_refund.begin`, of what no call has."""
+        """Reserve a part refund, see `flows.payments.refunds.begin_part`, of what no call has."""
         begun: Payment | None = None
 
         async def values() -> Sequence[Value]:
             nonlocal begun
             current = await self._require(owner, id)
             now = self._elicitations.clock()
-            begun = part_refund.begin(
+            begun = refunds.begin_part(
                 current, now, up_to=up_to, reason=reason, also_spent=also_spent, by=by
             )
             asked = await self._not_in_hand(current)
@@ -195,6 +205,13 @@ class Ledger:
         await self._elicitations.write_afresh(values)
         assert begun is not None
         return begun
+
+    async def is_in_hand(self, payment: Payment) -> bool:
+        """Return True if the lease of a run on it lasts, for whoever only looks."""
+        if payment.status not in (ReceiptStatus.OPEN, ReceiptStatus.TAKEN):
+            return False
+        asked = await self.leading_to(payment)
+        return asked is not None and self._elicitations.is_held(asked)
 
     async def _not_in_hand(self, payment: Payment) -> Elicitation | None:
         """The question that leads to the payment. Raises NotPossible while a run has it in hand."""

@@ -18,18 +18,16 @@ from msgspec.structs import replace
 
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.origin import is_loopback
-from flows.payments import part_refund
 from flows.payments import receipt as receipts
+from flows.payments import refunds
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.gateway import MerchantAccount
-from flows.payments.part_refund import UnderWay
-from flows.payments.receipt import (
+from flows.payments.receipt import Payment, ReceiptStatus, Refund
+from flows.payments.refunds import (
     ASKING_AT_MOST,
     REFUND_AGAIN_AFTER,
     REFUND_AGAIN_AT_MOST,
-    Payment,
-    ReceiptStatus,
-    Refund,
+    UnderWay,
 )
 from flows.payments.registry import Gateways
 from flows.payments.session import SessionStatus
@@ -74,6 +72,7 @@ class Refunds:
         *,
         reason: str | None,
         run: str | None = None,
+        also_made: bool = False,
         also_spent: bool = False,
         up_to: int | None = None,
         by: str | None = None,
@@ -86,7 +85,8 @@ class Refunds:
 
         Raises:
             KeyError: There is no such payment.
-            NotPossible: The payment was spent (unless `also_spent`), or a run has it in hand.
+            NotPossible: The payment was spent (unless `also_spent`) or perhaps delivered (unless
+                `also_made`), or a run has it in hand.
             UnderWay: Another process makes a refund of it at the moment.
             NoRefunds: Nobody can be asked to refund it. Nothing was begun.
             Failed: The provider did not answer, and is asked again automatically.
@@ -109,7 +109,13 @@ class Refunds:
                 return await self._ask_for_part(begun)
         async with self._asking.setdefault(id, asyncio.Lock()):
             begun = await self._ledger.begin_refund(
-                owner, id, reason=reason, run=run, also_spent=also_spent, by=by
+                owner,
+                id,
+                reason=reason,
+                run=run,
+                also_made=also_made,
+                also_spent=also_spent,
+                by=by,
             )
             return await self._ask(begun, then=lambda payment: payment)
 
@@ -131,7 +137,7 @@ class Refunds:
                 if payment.part is not None:
                     await self._finish_part(owner, id)
                 else:
-                    begun = await self._ledger.begin_refund(owner, id, reason=reason)
+                    begun = await self._ledger.begin_refund(owner, id, reason=reason, only_due=True)
                     await self._ask(begun, then=lambda current: _tried_again(current, now))
         except NotPossible:
             await self._postpone(payment, pause=REFUND_AGAIN_AFTER)
@@ -182,7 +188,7 @@ class Refunds:
     async def _finish_part(self, owner: str, id: str) -> None:
         """Finish the part refund that another process left. Raises UnderWay, Failed."""
         now = self._elicitations.clock()
-        resumed = await self._ledger.change(owner, id, lambda one: part_refund.resume(one, now))
+        resumed = await self._ledger.change(owner, id, lambda one: refunds.resume_part(one, now))
         if resumed.part is not None:
             await self._ask_for_part(resumed)
 
@@ -193,11 +199,11 @@ class Refunds:
         try:
             refund = await self._asked(begun, reason=part.reason, up_to=part.up_to)
         except Failed as error:
-            change = partial(part_refund.failed, part=part, is_refusal=error.is_refusal)
+            change = partial(refunds.part_failed, part=part, is_refusal=error.is_refusal)
             await self._ledger.change(begun.owner, begun.id, lambda one: change(one, clock()))
             raise
         await self._ledger.change(
-            begun.owner, begun.id, lambda one: part_refund.done(one, clock(), part=part)
+            begun.owner, begun.id, lambda one: refunds.part_done(one, clock(), part=part)
         )
         return refund
 
@@ -285,7 +291,7 @@ class Refunds:
         now, until = self._elicitations.clock(), payment.refund_at
         if until is not None and now < until <= now + ASKING_AT_MOST:
             raise UnderWay(payment)
-        return receipts.postpone(payment, now + ASKING_AT_MOST)
+        return refunds.postpone(payment, now + ASKING_AT_MOST)
 
     async def _postpone(self, payment: Payment, *, pause: timedelta) -> None:
         """Unless somebody has begun to give it back meanwhile, who plans it."""
@@ -293,7 +299,7 @@ class Refunds:
 
         def postponed(current: Payment) -> Payment:
             is_as_it_was = current.refund_at == payment.refund_at
-            return receipts.postpone(current, until) if is_as_it_was else current
+            return refunds.postpone(current, until) if is_as_it_was else current
 
         await self._ledger.change(payment.owner, payment.id, postponed)
 
@@ -304,4 +310,4 @@ def _is_begun(payment: Payment) -> bool:
 
 def _tried_again(payment: Payment, now: datetime) -> Payment:
     is_going_on = payment.status is ReceiptStatus.REFUNDING
-    return receipts.try_again(payment, now) if is_going_on else payment
+    return refunds.try_again(payment, now) if is_going_on else payment

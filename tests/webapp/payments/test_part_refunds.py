@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from flows.errors import Failed, NotPossible
-from flows.payments.part_refund import UnderWay
-from flows.payments.receipt import ASKING_AT_MOST, Payment, ReceiptStatus
+from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.refunds import ASKING_AT_MOST, UnderWay
 from tests.support.mcp_server import eventually
 from tests.support.paying import paid_in_vain
 from tests.support.shop_env import REFUND, Process, Shop, buying

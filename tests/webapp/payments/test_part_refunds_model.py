@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flows.errors import ElicitError, NotPossible
-from flows.payments.part_refund import UnderWay
 from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.refunds import UnderWay
 from tests.support.checkouts import SELLER, payment
 from tests.support.clock import Clock
 from tests.support.service_env import RING, URL

@@ -9,15 +9,14 @@ import httpx
 import pytest
 
 from flows.errors import Failed, NotPossible
-from flows.payments.part_refund import UnderWay
 from flows.payments.receipt import (
-    ASKING_AT_MOST,
     Dispute,
     Payment,
     ReceiptStatus,
     Refund,
     disputed,
 )
+from flows.payments.refunds import ASKING_AT_MOST, UnderWay
 from tests.support.mcp_server import eventually
 from tests.support.payment_env import (
     LEMON_SQUEEZY,
