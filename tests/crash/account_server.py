@@ -25,11 +25,21 @@ from flows.errors import StoreUnavailable
 from flows.providers import github
 from tests.crash.post import Door, Post
 from tests.crash.process_pool import raise_children
-from tests.crash.server import PATIENT, ChildClock, Dying, DyingStore, Orders, die, settings_of
+from tests.crash.server import (
+    PATIENT,
+    ChildClock,
+    Dying,
+    DyingStore,
+    Orders,
+    by_cookie,
+    die,
+    settings_of,
+)
 from tests.crash.shop_env import no_certificates
 from tests.support.serving import serving, transport_to
 from webapp.app import open_app
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.identity.users import Users
 from webapp.sandbox import Sandbox
 from webapp.sandbox.app import SandboxApp
 from webapp.sandbox.settings import new_sandbox
@@ -98,6 +108,7 @@ async def serve(orders: AccountOrders, line: socket.socket) -> None:
         sandbox=orders.settings,
         limits=PATIENT,
         built=clock.settle,
+        users=Users(application="shop", who=by_cookie) if orders.key else None,
     )
     async with opening as opened:
         app: ASGIApp = Dying(opened, die=orders.die)

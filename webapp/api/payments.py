@@ -15,7 +15,13 @@ from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus
 from flows.payments.refunds import UnderWay
 from webapp.api.access import Requester, holds
-from webapp.api.asking import application_of, client_of, owner_for
+from webapp.api.asking import (
+    application_of,
+    caller_of,
+    client_of,
+    owner_for,
+    run_call_of,
+)
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
 from webapp.api.representations import PaymentPage, ToldPayment, WantedRefund, Whose
 from webapp.api.states import told_payment
@@ -117,6 +123,7 @@ async def refund_payment(
             found.owner,
             found.id,
             reason=data.reason,
+            run=await _run_of(service, requester, found, data.run, user=user),
             also_made=True,
             also_spent=data.also_spent,
             by=requester.name,
@@ -143,6 +150,18 @@ async def _payment_of(
     return found
 
 
+async def _run_of(
+    service: Service, requester: Requester, found: Payment, run: str | None, *, user: str | None
+) -> str | None:
+    """The id of the run of this name, if it was told of the payment."""
+    if run is None:
+        return None
+    caller = caller_of(service, requester, user)
+    current = await run_call_of(service, requester.program, caller, run=run).run.load()
+    is_told = any(asked.elicitation_id == found.elicitation_id for asked in current.asked)
+    return current.id if is_told else None
+
+
 def _is_seen_by(service: Service, requester: Requester, found: Payment) -> bool:
     """Whether its program asked for it."""
     asked_by = application_of(service), client_of(requester.program.program)
@@ -162,7 +181,10 @@ def _why_not(error: NotPossible) -> str:
         case ReceiptStatus.SPENT:
             return "Its answer was taken: send also_spent, and it is refunded all the same."
         case ReceiptStatus.TAKEN:
-            return "Another request is taking its answer at the moment: send this again."
+            return (
+                "A run of this program has it in hand, or another request takes its answer at the "
+                "moment. Send this again in half a minute; the run itself refunds it with `run`."
+            )
         case ReceiptStatus.DISPUTED:
             return "A bank has claimed it back: answer that at the provider."
         case _:

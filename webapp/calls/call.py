@@ -65,9 +65,13 @@ class Call:
         run_key: str | None = None,
         accounts: Mapping[str, str] | None = None,
         is_of_task: bool = False,
+        leg: str | None = None,
     ) -> None:
-        """`accounts` are those that the body got in earlier legs, by the digest of the question."""
-        self.leg = secrets.token_urlsafe(12)
+        """`accounts` are those that the body got in earlier legs, by the digest of the question.
+
+        `leg` is for several requests that are one leg, as those of a program's run.
+        """
+        self.leg = leg or secrets.token_urlsafe(12)
         self.loop = asyncio.get_running_loop()
         self.elicitations = elicitations
         self.links = links
@@ -86,7 +90,7 @@ class Call:
             named=run_id,
             named_key=run_key,
         )
-        self.taken = Leases(elicitations, leg=self.leg)
+        self.taken = Leases(elicitations, leg=self.leg, is_shared=leg is not None)
         self.used = CallUse(accounts or {})
         self.is_over = False
         self.is_of_task = is_of_task  # what came of it is kept for whoever polls

@@ -171,8 +171,9 @@ class Ledger:
                 by=by,
             )
             refunds.must_be_quiet(current, now)
-            asked = await self._not_in_hand(current) if run is None else None
-            return [begun] if asked is None else [begun, states.let_go(asked)]
+            asked = await self._not_in_hand(current, run=run)
+            is_let_go = asked is not None and run is None  # else the run has yet to come to its end
+            return [begun, states.let_go(asked)] if asked and is_let_go else [begun]
 
         await self._elicitations.write_afresh(values)
         assert begun is not None
@@ -185,6 +186,7 @@ class Ledger:
         *,
         up_to: int,
         reason: str | None,
+        run: str | None = None,
         also_spent: bool = False,
         by: str | None = None,
     ) -> Payment:
@@ -198,7 +200,7 @@ class Ledger:
             begun = refunds.begin_part(
                 current, now, up_to=up_to, reason=reason, also_spent=also_spent, by=by
             )
-            asked = await self._not_in_hand(current)
+            asked = await self._not_in_hand(current, run=run)
             # Both are written, so that no call takes it at the same moment.
             return [begun] if asked is None else [begun, asked]
 
@@ -213,10 +215,16 @@ class Ledger:
         asked = await self.leading_to(payment)
         return asked is not None and self._elicitations.is_held(asked)
 
-    async def _not_in_hand(self, payment: Payment) -> Elicitation | None:
-        """The question that leads to the payment. Raises NotPossible while a run has it in hand."""
+    async def _not_in_hand(self, payment: Payment, *, run: str | None) -> Elicitation | None:
+        """The question that leads to the payment.
+
+        Raises NotPossible while a run has it in hand, which is another one than `run`.
+        """
         asked = await self.leading_to(payment)
-        if asked is not None and await self._elicitations.is_in_hand(asked):
+        is_its_own = asked is not None and asked.take is not None and asked.take.run == run
+        if asked is None or is_its_own:
+            return asked
+        if await self._elicitations.is_in_hand(asked):
             raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.REFUNDED)
         return asked
 

@@ -42,6 +42,25 @@ _BECAME: Mapping[ReceiptStatus, str] = {
     ReceiptStatus.DISPUTED: "taken back by the bank that it came from",
 }
 
+_GONE: Mapping[ReceiptStatus, str] = {
+    ReceiptStatus.REFUNDING: "refunded",
+    ReceiptStatus.REFUNDED: "refunded",
+    ReceiptStatus.DISPUTED: "disputed through the person's bank",
+}
+
+
+class PaymentGone(NotPossible):
+    """A payment that was used by another run, refunded or disputed, so that no run can use it."""
+
+    def __init__(self, status: ReceiptStatus) -> None:
+        self.became = _BECAME.get(status, _BECAME[ReceiptStatus.SPENT])
+        super().__init__(
+            status=status,
+            wanted=ReceiptStatus.SPENT,
+            message=f"The payment was {_GONE.get(status, 'used by another run')}, so this run "
+            "cannot use it. Give out nothing for it.",
+        )
+
 
 class Payments:
     """Implements webapp.elicitations.question_kind.Kind for requests of type PaymentRequest."""
@@ -132,13 +151,24 @@ class Payments:
         return replace(asked, origins=seller.checkout_origins[:1], terms=msgspec.to_builtins(terms))
 
     async def answer(self, taken: Elicitation) -> Json:
-        found = await self._of(taken)
-        is_open = found is not None and (found.holds_key or _is_of_itself(found, taken))
-        if found is None or not is_open:
+        try:
+            return _json(in_hand(await self.usable(taken)))
+        except PaymentGone as error:
             await self._elicitations.change(taken.id, self._used_up_in_vain)
-            status = ReceiptStatus.REFUNDED if found is None else found.status
-            raise Failed(f"The payment was {_BECAME[status]}.", elicitation_id=taken.id)
-        return _json(in_hand(found))
+            raise Failed(f"The payment was {error.became}.", elicitation_id=taken.id) from error
+
+    async def usable(self, taken: Elicitation) -> Payment:
+        """The payment that a run has taken: nobody else uses or refunds it.
+
+        Every door that hands a payment out asks here, once it has the lease. Raises PaymentGone.
+        """
+        found = await self._of(taken)
+        if found is None:  # a refund that was begun has wiped what led to it
+            gone = await self.ledger.paid(taken)
+            raise PaymentGone(ReceiptStatus.REFUNDED if gone is None else gone.status)
+        if not (found.holds_key or _is_of_itself(found, taken)):
+            raise PaymentGone(found.status)
+        return found
 
     async def made(self, used: Elicitation, *, now: datetime) -> list[Payment]:
         """A result that uses it is about to go out: the clock refunds it no more."""

@@ -104,7 +104,7 @@ class Refunds:
             async with self._asking.setdefault(id, asyncio.Lock()):
                 await self._finish_part(owner, id)
                 begun = await self._ledger.begin_part(
-                    owner, id, up_to=up_to, reason=reason, also_spent=also_spent, by=by
+                    owner, id, up_to=up_to, reason=reason, run=run, also_spent=also_spent, by=by
                 )
                 return await self._ask_for_part(begun)
         async with self._asking.setdefault(id, asyncio.Lock()):
