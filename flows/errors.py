@@ -353,10 +353,10 @@ class NotPossible(ElicitError):
     name = "ELICITATION_ALREADY_SETTLED"
     http_status = 409
 
-    def __init__(self, *, status: str, wanted: str) -> None:
+    def __init__(self, *, status: str, wanted: str, message: str | None = None) -> None:
         self.status = status
         self.wanted = wanted
-        super().__init__(f"It is {status} and cannot become {wanted}.")
+        super().__init__(message or f"It is {status} and cannot become {wanted}.")
 
 
 class TooManyAttempts(ElicitError):

@@ -133,6 +133,7 @@ class Service:
         run_key: str | None = None,
         accounts: Mapping[str, str] | None = None,
         is_of_task: bool = False,
+        leg: str | None = None,
     ) -> Call:
         """One leg; `accounts` are what the body got in earlier ones, by the question's digest."""
         return Call(
@@ -149,6 +150,7 @@ class Service:
             run_key=run_key,
             accounts=accounts,
             is_of_task=is_of_task,
+            leg=leg,
         )
 
     async def drain(self, *, within: timedelta) -> None:

@@ -90,6 +90,7 @@ class AccountEnv:
         flying: int = 0,
         reads: str = "",
         waits_to_sweep: bool = False,
+        key: str = "",
     ) -> Server:
         return self.process_pool.start(
             AccountOrders(
@@ -103,6 +104,7 @@ class AccountEnv:
                 waits_to_sweep=waits_to_sweep,
                 sandbox=asdict(self.sandbox),
                 store=self.address,
+                key=key,
             )
         )
 

@@ -21,14 +21,25 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from flows import Money, elicit
 from flows.elicitation.states import Json
+from flows.errors import StoreUnavailable
 from flows.providers import github
 from tests.crash.post import Door, Post
 from tests.crash.process_pool import raise_children
-from tests.crash.server import PATIENT, ChildClock, Dying, DyingStore, Orders, die, settings_of
+from tests.crash.server import (
+    PATIENT,
+    ChildClock,
+    Dying,
+    DyingStore,
+    Orders,
+    by_cookie,
+    die,
+    settings_of,
+)
 from tests.crash.shop_env import no_certificates
 from tests.support.serving import serving, transport_to
 from webapp.app import open_app
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.identity.users import Users
 from webapp.sandbox import Sandbox
 from webapp.sandbox.app import SandboxApp
 from webapp.sandbox.settings import new_sandbox
@@ -87,7 +98,8 @@ async def serve(orders: AccountOrders, line: socket.socket) -> None:
     if not orders.waits_to_sweep:
         may_sweep.set()
     inner = await open_store(settings.store)
-    store = AccountStore(inner, die=orders.die, say=say, may_sweep=may_sweep)
+    away = Path(orders.folder) / "away"
+    store = AccountStore(inner, die=orders.die, say=say, may_sweep=may_sweep, away=away)
     opening = open_app(
         settings,
         tools(orders),
@@ -96,6 +108,7 @@ async def serve(orders: AccountOrders, line: socket.socket) -> None:
         sandbox=orders.settings,
         limits=PATIENT,
         built=clock.settle,
+        users=Users(application="shop", who=by_cookie) if orders.key else None,
     )
     async with opening as opened:
         app: ASGIApp = Dying(opened, die=orders.die)
@@ -189,7 +202,10 @@ def _add_spoiler(server: MCPServer, folder: Path) -> None:
 
 
 class AccountStore(DyingStore):
-    """A store that dies, and in which nothing falls due before it may."""
+    """A store that dies, and in which nothing falls due before it may.
+
+    While a file `away` is there it takes nothing of a result that has gone out.
+    """
 
     def __init__(
         self,
@@ -198,12 +214,22 @@ class AccountStore(DyingStore):
         die: str | None,
         say: Callable[[str], None],
         may_sweep: asyncio.Event,
+        away: Path,
     ) -> None:
         super().__init__(inner, die=die, say=say)
         self._may_sweep = may_sweep
+        self._away = away
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        is_out = any((row.kind, row.status) == ("run", "delivered") for row in records)
+        if is_out and self._away.exists():
+            self._say("away")
+            raise StoreUnavailable("the store is away")
+        return await super().write(*records)
 
     async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
         await self._may_sweep.wait()
+        self._say("looks")
         return await super().due(now, hold=hold, limit=limit)
 
 

@@ -136,7 +136,7 @@ async def serve(orders: Orders, line: socket.socket) -> None:
             clock=clock,
             limits=PATIENT,
             built=clock.settle,
-            users=Users(application="shop", who=_by_cookie),
+            users=Users(application="shop", who=by_cookie),
         ) as app,
         serving(Dying(app, die=orders.die), port=orders.port),
     ):
@@ -166,7 +166,7 @@ class ChildClock:
         self._later = float(later)
 
 
-def _by_cookie(request: Request) -> str | None:
+def by_cookie(request: Request) -> str | None:
     return request.cookies.get("user")
 
 

@@ -31,6 +31,7 @@ from webapp.calls.verbs import Verbs
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.api_keys import KeyScope
 from webapp.identity.identity import Caller
+from webapp.payments.payments import PaymentGone
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.records.values import ApiKey, Value
 from webapp.service import Service
@@ -113,8 +114,10 @@ async def ask(
     AlreadyDone where the run of `place` is over.
     """
     key, caller = requester.program, caller_of(service, requester, user)
-    named = named_by(name) if place is None else named_by_run(place.run)
-    call = call_of(service, key, caller, arguments=named)
+    if place is None:
+        call = call_of(service, key, caller, arguments=named_by(name))
+    else:
+        call = run_call_of(service, key, caller, run=place.run)
     verbs = _Verbs(call)
     outcome = None
     with service.bodies.at_work(call):
@@ -147,7 +150,8 @@ async def ask(
 async def taken(service: Service, requester: Requester, current: Elicitation) -> Elicitation:
     """The program has used the answer: it is wiped, or spent.
 
-    Raises QuestionBusy, and InvalidQuestion for one of a run, which is ended as a whole.
+    Raises QuestionBusy, PaymentGone where its money has gone back, and InvalidQuestion for one of a
+    run, which is ended as a whole.
 
     Its run is over with it, so that the same Idempotency-Key is told the same for a while. A late
     answer may outlive its run.
@@ -181,12 +185,36 @@ async def _taken_by(
             if mine is None:
                 raise QuestionBusy
             call.taken.use(mine)
-            if traits_of(mine.kind).gives == "receipt":
-                paid = msgspec.to_builtins(await service.kinds.payments.paid(mine))
+            if (paid := await _paid(service, mine)) is not None:
                 call.used.note((mine.kind, mine.asked.digest), paid)
             await service.elicitations.whole(call.end())
         except Interrupted:
             pass  # it was taken before
+        except PaymentGone:
+            await service.elicitations.whole(call.finish())
+            raise
+
+
+async def _paid(service: Service, mine: Elicitation) -> Json:
+    """The payment of an outcome that was taken, if it is one. Raises PaymentGone."""
+    if traits_of(mine.kind).gives != "receipt":
+        return None
+    paid: Json = msgspec.to_builtins(await service.kinds.payments.usable(mine))
+    return paid
+
+
+async def must_have_its_money(
+    service: Service, delivered: Elicitation, *, run: str | None = None
+) -> None:
+    """Raises PaymentGone for a payment that went back before it was used, or another run used."""
+    paid = await service.kinds.payments.paid(delivered)
+    if paid is None:
+        return
+    lease = delivered.take
+    is_its_own = run in (None, paid.spent_by, None if lease is None else lease.run) or paid.once
+    is_used = paid.spent_at is not None
+    if (paid.is_over and not is_used) or (is_used and not is_its_own):
+        raise PaymentGone(paid.status)
 
 
 async def _used_up(service: Service, current: Elicitation) -> None:
@@ -195,6 +223,11 @@ async def _used_up(service: Service, current: Elicitation) -> None:
         mine = await elicitations.take(current.id, run=leg, leg=leg)
     except NotPossible:
         raise QuestionBusy from None
+    try:
+        await _paid(service, mine)
+    except PaymentGone:
+        await elicitations.each([mine.id], lambda e: states.release(e, leg=leg))
+        raise
 
     async def rows() -> Sequence[Value]:
         delivered = await elicitations.possible(
@@ -299,8 +332,13 @@ def named_by(name: str | None) -> str:
     return json.dumps({"request": secrets.token_urlsafe(18)} if name is None else {"key": name})
 
 
-def named_by_run(run: str) -> str:
-    return json.dumps({"run": run})
+def run_call_of(service: Service, key: ApiKey, caller: Caller, *, run: str) -> Call:
+    """A request of a program's run. All of them are one leg, which holds what the run claims."""
+    assert caller.owner is not None
+    pepper = service.elicitations.owners.pepper
+    leg = pepper.tag("leg of a run", caller.owner, client_of(key.program), run)
+    arguments = json.dumps({"run": run})
+    return call_of(service, key, caller, arguments=arguments, leg=leg)
 
 
 def call_of(
@@ -310,6 +348,7 @@ def call_of(
     *,
     arguments: str,
     run_id: str | None = None,
+    leg: str | None = None,
 ) -> Call:
     return service.call(
         caller,
@@ -321,6 +360,7 @@ def call_of(
         ),
         presenter=_ByProgram(),
         run_id=run_id,
+        leg=leg,
     )
 
 

@@ -13,13 +13,20 @@ from litestar.params import FromPath, FromQuery, JSONBody
 from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.refunds import UnderWay
 from webapp.api.access import Requester, holds
-from webapp.api.asking import application_of, client_of, owner_for
+from webapp.api.asking import (
+    application_of,
+    caller_of,
+    client_of,
+    owner_for,
+    run_call_of,
+)
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
 from webapp.api.representations import PaymentPage, ToldPayment, WantedRefund, Whose
 from webapp.api.states import told_payment
 from webapp.identity.api_keys import KeyScope
-from webapp.payments.refunds import NoRefunds, UnderWay
+from webapp.payments.refunds import NoRefunds
 from webapp.service import Service
 
 _ASKERS = [holds(KeyScope.ASK)]
@@ -116,6 +123,8 @@ async def refund_payment(
             found.owner,
             found.id,
             reason=data.reason,
+            run=await _run_of(service, requester, found, data.run, user=user),
+            also_made=True,
             also_spent=data.also_spent,
             by=requester.name,
             up_to=None if is_whole else part.minor_units,
@@ -125,7 +134,8 @@ async def refund_payment(
     except (NoRefunds, UnderWay) as error:
         raise NotRefundable(str(error)) from error
     except Failed as error:
-        goes_on = "It is tried again by itself." if is_whole else "Send this again in a while."
+        is_over = error.is_refusal and not is_whole
+        goes_on = "Nothing was refunded." if is_over else "It is tried again by itself."
         raise RefundNotDone(f"{error} {goes_on}") from error
     return told_payment(await _payment_of(service, requester, payment_id, user=user))
 
@@ -138,6 +148,18 @@ async def _payment_of(
     if found is None or not _is_seen_by(service, requester, found):
         raise NoSuchPayment
     return found
+
+
+async def _run_of(
+    service: Service, requester: Requester, found: Payment, run: str | None, *, user: str | None
+) -> str | None:
+    """The id of the run of this name, if it was told of the payment."""
+    if run is None:
+        return None
+    caller = caller_of(service, requester, user)
+    current = await run_call_of(service, requester.program, caller, run=run).run.load()
+    is_told = any(asked.elicitation_id == found.elicitation_id for asked in current.asked)
+    return current.id if is_told else None
 
 
 def _is_seen_by(service: Service, requester: Requester, found: Payment) -> bool:
@@ -159,7 +181,10 @@ def _why_not(error: NotPossible) -> str:
         case ReceiptStatus.SPENT:
             return "Its answer was taken: send also_spent, and it is refunded all the same."
         case ReceiptStatus.TAKEN:
-            return "Another request is taking its answer at the moment: send this again."
+            return (
+                "A run of this program has it in hand, or another request takes its answer at the "
+                "moment. Send this again in half a minute; the run itself refunds it with `run`."
+            )
         case ReceiptStatus.DISPUTED:
             return "A bank has claimed it back: answer that at the provider."
         case _:

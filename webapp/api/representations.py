@@ -175,9 +175,10 @@ class WantedRefund(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A refund of all, or of so much in all (`amount`, as text, "3.00").
 
     `also_spent`: also of a payment whose answer was taken. `reason` is kept, and the provider is
-    told it.
+    told it. `run` is the run that refunds what it has in hand itself.
     """
 
+    run: RunName | None = None
     amount: Annotated[str, Meta(max_length=_AMOUNT_CHARACTERS)] | None = None
     reason: Annotated[str, Meta(max_length=_REASON_CHARACTERS)] | None = None
     also_spent: bool = False

@@ -15,9 +15,8 @@ from flows.elicitation.proof import ApprovedByKey
 from flows.elicitation.states import Completion, Elicitation, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import NotAllowed, NotPossible
-from flows.payments.receipt import ReceiptStatus
 from webapp.api.access import Requester, holds
-from webapp.api.asking import question_of, taken
+from webapp.api.asking import must_have_its_money, question_of, taken
 from webapp.api.representations import CodeTold, Completed, QuestionState, Resolution, UserCode
 from webapp.api.states import told
 from webapp.identity.api_keys import KeyScope
@@ -74,10 +73,10 @@ async def take_answer(
     current = await question_of(service, requester, question_id)
     if current.status is not Status.ACCEPTED:
         raise NotPossible(status=current.status, wanted="taken")
-    await _must_have_its_money(service, current)
     if current.delivered_at is None:
         current = await taken(service, requester, current)
-        await _must_have_its_money(service, current)  # a refund may have begun at this moment
+    elif traits_of(current.kind).gives == "receipt":
+        await must_have_its_money(service, current)
     return await told(service, requester, current)
 
 
@@ -114,15 +113,6 @@ async def answer_question(
     else:
         await service.elicitations.settle(current.id, Status.DECLINED, by=requester.name)
     return await told(service, requester, await question_of(service, requester, question_id))
-
-
-async def _must_have_its_money(service: Service, current: Elicitation) -> None:
-    """Raises NotPossible for a payment that was refunded before anybody used it."""
-    if traits_of(current.kind).gives != "receipt":
-        return
-    paid = await service.kinds.payments.paid(current)
-    if paid is not None and paid.is_over and paid.spent_at is None:
-        raise NotPossible(status=paid.status, wanted=ReceiptStatus.SPENT)
 
 
 def _must_have_counted(done: Completion, current: Elicitation) -> None:

@@ -9,8 +9,9 @@ paid for is done under its payment, which an error leaves for the next run.
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -22,7 +23,7 @@ from msgspec import Meta, Struct
 
 from flows.elicitation import run as runs
 from flows.elicitation.run import Run
-from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import AlreadyDone
 from webapp.api.access import Requester, holds
@@ -30,12 +31,12 @@ from webapp.api.asking import (
     NoSuchQuestion,
     QuestionBusy,
     application_of,
-    call_of,
     caller_of,
     client_of,
-    named_by_run,
+    must_have_its_money,
     own_name,
     owner_for,
+    run_call_of,
 )
 from webapp.api.representations import NAME_CHARACTERS, RunName, UserName, Whose
 from webapp.calls.call import Call
@@ -50,6 +51,7 @@ from webapp.calls.once import (
 )
 from webapp.calls.presenter import Interrupted
 from webapp.identity.api_keys import KeyScope
+from webapp.payments.payments import PaymentGone
 from webapp.records.values import ApiKey
 from webapp.service import Service
 
@@ -95,7 +97,10 @@ class OnceStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class OnceClaim(OnceStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The work is about to be done, or still is: a claim holds for 30 seconds."""
+    """The work is about to be done, or still is: a claim holds for 30 seconds.
+
+    So long nobody refunds what the run was told is paid.
+    """
 
     again: bool = False
 
@@ -132,13 +137,16 @@ class RunSpending(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 async def end_run(
     data: JSONBody[RunEnd], requester: NamedDependency[Requester], service: NamedDependency[Service]
 ) -> RunEnded:
-    """All that it used is wiped here, or spent, in one write. Say so when you kept what you got."""
+    """All that it used is wiped here, or spent, in one write. Say so when you kept what you got.
+
+    409 where a payment among it was refunded or disputed meanwhile, or used by another run.
+    """
     try:
         async with _at_work(service, requester, user=data.user, run=data.run) as call:
             run = await call.the_run()
             for asked in run.asked:
                 if asked.elicitation_id in data.questions:
-                    await _use(service, call, run, asked.elicitation_id)
+                    await _end_with(service, call, run, asked.elicitation_id, data=data)
             call.used.has_known = True  # the program says that it is over, whatever it got
             if data.again:
                 call.used.note_use(again=True)
@@ -157,8 +165,7 @@ async def spend_payment(
     """It is used up, while the run goes on: it is not refunded any more, and the run may see it."""
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         run = await call.the_run()
-        asked = await _paid_by(service, run, data.payment)
-        await _use(service, call, run, asked.id)
+        await _hold(service, call, run, payment=data.payment)
         await service.kinds.payments.spend(run.owner, data.payment, run=run.id, leg=call.leg)
         await service.elicitations.whole(call.finish())
 
@@ -173,7 +180,8 @@ async def claim_once(
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         await call.the_run()
         await call.run.change(lambda run: _kept_open(service, run, again=data.again))
-        place = await _place(service, requester.program, call, data)
+        await _hold(service, call, call.run.value, payment=data.payment)
+        place = _place(requester.program, call, data)
         row = await claim(service.elicitations, place, by=data.by)
     until = row.claimed_until
     is_ours = row.claimed_by == data.by
@@ -200,12 +208,15 @@ async def keep_once(
     elicitations = service.elicitations
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         await call.the_run()
-        place = await _place(service, requester.program, call, data)
+        with suppress(QuestionBusy, PaymentGone):  # what was done is kept in any case
+            await _hold(service, call, call.run.value, payment=data.payment)
+        place = _place(requester.program, call, data)
         idempotency_key = place.idempotency_key(elicitations)
         if data.failed:
             await release(elicitations, place, by=data.by)
             return OnceState(status="busy", idempotency_key=idempotency_key)
-        done = await keep(elicitations, place, data.result, fault=data.fault)
+        worked = partial(service.kinds.payments.worked, place.owner, data.payment)
+        done = await keep(elicitations, place, data.result, fault=data.fault, also=worked)
     result = await result_of(elicitations, done, name=data.name)
     return OnceState(status="done", idempotency_key=idempotency_key, result=result)
 
@@ -232,7 +243,7 @@ async def _at_work(
 ) -> AsyncGenerator[Call]:
     """A leg of the run. Raises AlreadyDone where that is over, NotAllowed for other users."""
     caller = caller_of(service, requester, user)
-    call = call_of(service, requester.program, caller, arguments=named_by_run(run))
+    call = run_call_of(service, requester.program, caller, run=run)
     with service.bodies.at_work(call):
         call.begin()
         try:
@@ -244,35 +255,62 @@ async def _at_work(
             raise
 
 
-async def _use(service: Service, call: Call, run: Run, id: str) -> None:
-    """Take it for this leg, if it is over and unused. Raises QuestionBusy."""
-    current = await service.elicitations.get(id)
-    if current is None or not current.status.is_final or current.delivered_at is not None:
+async def _use(service: Service, call: Call, run: Run, current: Elicitation) -> None:
+    """Have the run use an answer that is there. Raises QuestionBusy, PaymentGone."""
+    is_payment = traits_of(current.kind).gives == "receipt"
+    if current.delivered_at is not None:
+        if is_payment:
+            await must_have_its_money(service, current, run=run.id)
         return
     mine = await call.taken.take(current, run=run.id)
     if mine is None:
         raise QuestionBusy
     call.taken.use(mine)
-    call.used.note((mine.kind, mine.asked.digest), await _receipt(service, mine))
+    paid = None
+    if is_payment and mine.status is Status.ACCEPTED:
+        paid = msgspec.to_builtins(await service.kinds.payments.usable(mine))
+    call.used.note((mine.kind, mine.asked.digest), paid)
 
 
-async def _paid_by(service: Service, run: Run, payment: str) -> Elicitation:
-    """The question of the run that this payment answered. Raises NoSuchQuestion."""
+async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: RunEnd) -> None:
+    current = await service.elicitations.get(id)
+    if current is None or not current.status.is_final:
+        return
+    try:
+        await _use(service, call, run, current)
+    except PaymentGone:
+        if not (data.is_error or await _gave_back(service, run, current)):
+            raise
+
+
+async def _hold(service: Service, call: Call, run: Run, *, payment: str | None) -> None:
+    """Have in hand what the run was told is paid, for as long as a tool's call without renewal.
+
+    Raises NoSuchQuestion where it was not told of `payment`, QuestionBusy where another run has
+    that in hand, and PaymentGone where its money has gone back, or another run has used it.
+    """
+    is_known = payment is None
     for asked in run.asked:
-        current = await service.elicitations.get(asked.elicitation_id)
-        if current is None or traits_of(current.kind).gives != "receipt":
+        if traits_of(asked.place.kind).gives != "receipt":
             continue
-        paid = await service.kinds.payments.paid(current)
-        if paid is not None and paid.id == payment:
-            return current
-    raise NoSuchQuestion
+        current = await service.elicitations.get(asked.elicitation_id)
+        paid = None if current is None else await service.kinds.payments.paid(current)
+        if current is None or paid is None:
+            continue
+        is_known = is_known or paid.id == payment
+        try:
+            await _use(service, call, run, current)
+        except (QuestionBusy, PaymentGone):
+            if paid.id == payment:
+                raise
+    if not is_known:
+        raise NoSuchQuestion
 
 
-async def _receipt(service: Service, mine: Elicitation) -> Json:
-    if traits_of(mine.kind).gives != "receipt":
-        return None
-    content: Json = msgspec.to_builtins(await service.kinds.payments.paid(mine))
-    return content
+async def _gave_back(service: Service, run: Run, current: Elicitation) -> bool:
+    """Return True if the run itself refunded the payment."""
+    paid = await service.kinds.payments.paid(current)
+    return paid is not None and paid.refund_by == run.id
 
 
 def _kept_open(service: Service, run: Run, *, again: bool) -> Run:
@@ -283,11 +321,8 @@ def _kept_open(service: Service, run: Run, *, again: bool) -> Run:
     return runs.note_use(run, again=again)
 
 
-async def _place(service: Service, key: ApiKey, call: Call, step: OnceStep) -> OncePlace:
-    """Raises NoSuchQuestion for a payment that the run has not in hand."""
+def _place(key: ApiKey, call: Call, step: OnceStep) -> OncePlace:
     run = call.run.value
-    if step.payment is not None:
-        await _paid_by(service, run, step.payment)
     return OncePlace(
         owner=run.owner,
         scope=step.payment or run.id,

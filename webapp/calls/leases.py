@@ -14,9 +14,12 @@ from webapp.elicitations.service import Elicitations
 
 
 class Leases:
-    def __init__(self, elicitations: Elicitations, *, leg: str) -> None:
+    def __init__(self, elicitations: Elicitations, *, leg: str, is_shared: bool = False) -> None:
+        """`is_shared`: several requests are this leg, and each keeps what another one holds."""
         self._elicitations = elicitations
         self._leg = leg
+        self._is_shared = is_shared
+        self._held_before: set[str] = set()
         self._is_used: dict[str, bool] = {}  # by elicitation: whether the body has seen it
         self._yeses: set[str] = set()
         self._under_way: set[asyncio.Task[Elicitation]] = set()
@@ -48,7 +51,10 @@ class Leases:
 
     async def take(self, current: Elicitation, *, run: str) -> Elicitation | None:
         """Take the outcome for this leg of the run, or None if another leg has it."""
-        if current.take is None or current.take.leg != self._leg:
+        is_ours = current.take is not None and current.take.leg == self._leg
+        if is_ours and self._is_shared and self._elicitations.is_held(current):
+            self._held_before.add(current.id)
+        if not is_ours or self._is_shared:
             taking = asyncio.create_task(
                 self._elicitations.take(current.id, run=run, leg=self._leg, known=current)
             )
@@ -99,6 +105,7 @@ class Leases:
         self.on_first()
 
     async def _release(self, ids: list[str]) -> None:
+        ids = [id for id in ids if id not in self._held_before]
         if ids:
             await self._elicitations.each(ids, lambda e: states.release(e, leg=self._leg))
 

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
+from functools import partial
 from operator import attrgetter
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -390,7 +391,7 @@ class Verbs:
         await call.run.reload()
         run = call.run.value
         if run.result is not None and run.answers(call.now, is_named=call.run.is_continued):
-            call.repeat(run, run.result)
+            await call.repeat(run, run.result)
         if limit.is_over or call.is_draining:
             call.interrupt(call.presenter.busy())
 
@@ -431,6 +432,7 @@ class Verbs:
             work=work,
             working=call.used.working,
             wait=call.wait_for,
+            also=partial(call.kinds.payments.worked, run.owner, receipt),
         )
 
 

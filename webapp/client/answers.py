@@ -116,7 +116,7 @@ class ServersReach:
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
         """As `refund_of` reads it."""
-        body = {} if reason is None else {"reason": reason}
+        body = {"run": self._run} | ({} if reason is None else {"reason": reason})
         path = f"/api/payments/{receipt_id}/refund"
         told = await self.requests.post(path, body, self.requests.whose)
         is_done = told["status"] == ReceiptStatus.REFUNDED

@@ -16,6 +16,7 @@ from flows.elicitation import states
 from flows.elicitation.states import Elicitation
 from flows.errors import NotPossible
 from flows.payments import receipt as receipts
+from flows.payments import refunds
 from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
 from flows.payments.session import CheckoutTerms, sessions_of, terms_of
@@ -140,13 +141,15 @@ class Ledger:
         *,
         reason: str | None,
         run: str | None = None,
+        also_made: bool = False,
         also_spent: bool = False,
+        only_due: bool = False,
         by: str | None = None,
     ) -> Payment:
         """From here on nobody uses it; `run` is the one that gives back what it has in hand.
 
-        One that was given back may be asked for again. Raises NotPossible if it was spent, or if a
-        call uses it.
+        One that was given back may be asked for again. Raises NotPossible if it was spent, if a
+        call uses it, or with `only_due` if it is not to be refunded automatically any more.
         """
         begun: Payment | None = None
 
@@ -156,19 +159,74 @@ class Ledger:
             current = begun = await self._require(owner, id)
             if current.status in (ReceiptStatus.REFUNDED, ReceiptStatus.REFUNDING):
                 return []
-            begun = receipts.begin_refund(
-                current, now, reason=reason, run=run, also_spent=also_spent, by=by
+            if only_due and (current.due_at is None or now < current.due_at):
+                raise NotPossible(status=current.status, wanted=ReceiptStatus.REFUNDED)
+            begun = refunds.begin(
+                current,
+                now,
+                reason=reason,
+                run=run,
+                also_made=also_made,
+                also_spent=also_spent,
+                by=by,
             )
-            asked = await self.leading_to(current) if run is None else None
-            if asked is None:
-                return [begun]
-            if self._elicitations.is_taken(asked):
-                raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.REFUNDED)
-            return [begun, states.let_go(asked)]
+            refunds.must_be_quiet(current, now)
+            asked = await self._not_in_hand(current, run=run)
+            is_let_go = asked is not None and run is None  # else the run has yet to come to its end
+            return [begun, states.let_go(asked)] if asked and is_let_go else [begun]
 
         await self._elicitations.write_afresh(values)
         assert begun is not None
         return begun
+
+    async def begin_part(
+        self,
+        owner: str,
+        id: str,
+        *,
+        up_to: int,
+        reason: str | None,
+        run: str | None = None,
+        also_spent: bool = False,
+        by: str | None = None,
+    ) -> Payment:
+        """Reserve a part refund, see `flows.payments.refunds.begin_part`, of what no call has."""
+        begun: Payment | None = None
+
+        async def values() -> Sequence[Value]:
+            nonlocal begun
+            current = await self._require(owner, id)
+            now = self._elicitations.clock()
+            begun = refunds.begin_part(
+                current, now, up_to=up_to, reason=reason, also_spent=also_spent, by=by
+            )
+            asked = await self._not_in_hand(current, run=run)
+            # Both are written, so that no call takes it at the same moment.
+            return [begun] if asked is None else [begun, asked]
+
+        await self._elicitations.write_afresh(values)
+        assert begun is not None
+        return begun
+
+    async def is_in_hand(self, payment: Payment) -> bool:
+        """Return True if the lease of a run on it lasts, for whoever only looks."""
+        if payment.status not in (ReceiptStatus.OPEN, ReceiptStatus.TAKEN):
+            return False
+        asked = await self.leading_to(payment)
+        return asked is not None and self._elicitations.is_held(asked)
+
+    async def _not_in_hand(self, payment: Payment, *, run: str | None) -> Elicitation | None:
+        """The question that leads to the payment.
+
+        Raises NotPossible while a run has it in hand, which is another one than `run`.
+        """
+        asked = await self.leading_to(payment)
+        is_its_own = asked is not None and asked.take is not None and asked.take.run == run
+        if asked is None or is_its_own:
+            return asked
+        if await self._elicitations.is_in_hand(asked):
+            raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.REFUNDED)
+        return asked
 
     async def leading_to(self, payment: Payment) -> Elicitation | None:
         """The elicitation whose next taker would get this payment."""

@@ -5,9 +5,9 @@ belongs to no question. Only a verified webhook or a fetch settles, only for a s
 and each paid session has exactly one row in the ledger, whatever became of its question.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import cast
 
 import msgspec
@@ -41,6 +41,25 @@ _BECAME: Mapping[ReceiptStatus, str] = {
     ReceiptStatus.REFUNDED: "given back meanwhile",
     ReceiptStatus.DISPUTED: "taken back by the bank that it came from",
 }
+
+_GONE: Mapping[ReceiptStatus, str] = {
+    ReceiptStatus.REFUNDING: "refunded",
+    ReceiptStatus.REFUNDED: "refunded",
+    ReceiptStatus.DISPUTED: "disputed through the person's bank",
+}
+
+
+class PaymentGone(NotPossible):
+    """A payment that was used by another run, refunded or disputed, so that no run can use it."""
+
+    def __init__(self, status: ReceiptStatus) -> None:
+        self.became = _BECAME.get(status, _BECAME[ReceiptStatus.SPENT])
+        super().__init__(
+            status=status,
+            wanted=ReceiptStatus.SPENT,
+            message=f"The payment was {_GONE.get(status, 'used by another run')}, so this run "
+            "cannot use it. Give out nothing for it.",
+        )
 
 
 class Payments:
@@ -132,21 +151,43 @@ class Payments:
         return replace(asked, origins=seller.checkout_origins[:1], terms=msgspec.to_builtins(terms))
 
     async def answer(self, taken: Elicitation) -> Json:
-        found = await self._of(taken)
-        is_open = found is not None and (found.holds_key or _is_of_itself(found, taken))
-        if found is None or not is_open:
+        try:
+            return _json(in_hand(await self.usable(taken)))
+        except PaymentGone as error:
             await self._elicitations.change(taken.id, self._used_up_in_vain)
-            status = ReceiptStatus.REFUNDED if found is None else found.status
-            raise Failed(f"The payment was {_BECAME[status]}.", elicitation_id=taken.id)
-        return _json(in_hand(found))
+            raise Failed(f"The payment was {error.became}.", elicitation_id=taken.id) from error
+
+    async def usable(self, taken: Elicitation) -> Payment:
+        """The payment that a run has taken: nobody else uses or refunds it.
+
+        Every door that hands a payment out asks here, once it has the lease. Raises PaymentGone.
+        """
+        found = await self._of(taken)
+        if found is None:  # a refund that was begun has wiped what led to it
+            gone = await self.ledger.paid(taken)
+            raise PaymentGone(ReceiptStatus.REFUNDED if gone is None else gone.status)
+        if not (found.holds_key or _is_of_itself(found, taken)):
+            raise PaymentGone(found.status)
+        return found
+
+    async def made(self, used: Elicitation, *, now: datetime) -> list[Payment]:
+        """A result that uses it is about to go out: the clock refunds it no more."""
+        return _changed(await self._of(used), lambda found: receipts.made(found, now))
+
+    async def worked(self, owner: str, id: str | None) -> list[Payment]:
+        """`once` has done work for this payment, if for any: the clock refunds it no more."""
+        now = self._elicitations.clock()
+        found = None if id is None else await self.ledger.read(owner, id)
+        return _changed(found, lambda one: receipts.made(one, now, by_once=True))
+
+    async def in_vain(self, used: Elicitation) -> list[Payment]:
+        """The tool that used it failed: it is there for the same call, or refunded by the clock."""
+        return _changed(await self._of(used), receipts.in_vain)
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         """The result that used it went out: it is spent."""
-        found = await self._of(delivered)
-        if found is None:
-            return []
-        used = receipts.used(found, self._elicitations.clock())
-        return [] if used == found else [used]
+        now = self._elicitations.clock()
+        return [*_changed(await self._of(delivered), lambda found: receipts.used(found, now))]
 
     def return_path(self, elicitation: Elicitation) -> str:
         return f"/return/{terms_of(elicitation).seller}"
@@ -229,6 +270,11 @@ def _is_of_itself(payment: Payment, taken: Elicitation) -> bool:
             return run is not None and payment.refund_by == run
         case _:
             return False
+
+
+def _changed(found: Payment | None, change: Callable[[Payment], Payment]) -> list[Payment]:
+    changed = None if found is None else change(found)
+    return [] if changed is None or changed == found else [changed]
 
 
 def _json(payment: Payment) -> Json:

@@ -29,7 +29,6 @@ from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import (
     as_one,
     learned,
-    problem,
     refund_that_stands,
     standing_refunds,
 )
@@ -140,8 +139,9 @@ class StripeGateway:
             return read_refund(reply, payment, self.seller)
         # Refunded already, or the key was used with another reason: the list tells.
         listed = refunds_in((yield self._get(listing)), self.seller)
-        why = problem(reply, code_of=code_of)
-        return refund_that_stands(listed, payment, self.seller, price=price, why=why)
+        return refund_that_stands(
+            listed, payment, self.seller, price=price, refused=reply, code_of=code_of
+        )
 
     def read_notice(self, delivery: Delivery) -> Notice:
         return self.kept_notice(delivery.body)
