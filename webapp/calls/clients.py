@@ -6,9 +6,10 @@ person can read is nobody's; what a client did is remembered for a day; and one 
 show nothing is given the link for its person. Nothing here makes a yes: at worst the link is shown
 to somebody who could have answered in the client.
 
-Patience is beside it: most clients allow a call 60 s, some whatever is reported meanwhile, and none
-of them says how long. So a call is held for less than that, unless its client was seen to wait
-longer, or the operator says that it does.
+Patience is beside it: most clients allow a call 60 s, some whatever is reported meanwhile, a few
+only 5 s, and none of them says how long. So a call is held for less than 60 s, unless its client
+was seen to wait longer, or the operator says that it does. A client that was seen to give a call up
+after fewer seconds is held for less than that the next time.
 """
 
 import logging
@@ -33,10 +34,11 @@ from webapp.settings.quotas import ListedClient, PolicySettings
 from webapp.stores import Record
 
 REMEMBERED: Final = timedelta(days=1)
+# How much of the time after which a client gave a call up its next call is held.
+_SHARE_OF_PATIENCE: Final = 0.8
+_GIVEN_UP_AT_LEAST: Final = timedelta(seconds=1)  # a sooner end is a broken line, or a person's
 MOST_ALLOW: Final = timedelta(seconds=60)
 KEPT, FORGOTTEN = "kept", "forgotten"
-# Why a question ended, where what was filled in for it did not fit.
-DOES_NOT_FIT: Final = "the client's answer did not fit"
 # How a question is put to a client: in a form of its own, or as a link that it opens.
 FORM: Final = "form"
 LINK: Final = "url"
@@ -46,6 +48,7 @@ Mode: TypeAlias = Literal["form", "url"]
 _CLIENTS_AT_MOST = 10_000
 _QUESTIONS_AT_MOST = 20_000
 _NAME_CHARACTERS = 200
+_PROXY = " (proxy)"
 _log = logging.getLogger(__name__)
 
 
@@ -57,6 +60,7 @@ class Deed(StrEnum):
     SILENT = "said nothing"
     GAVE_UP = "gave its call up"
     NEVER = "never answered"
+    EMPTY = "sent its form back empty"
 
 
 class ClientName(NamedTuple):
@@ -67,12 +71,27 @@ class ClientName(NamedTuple):
     release: str
 
 
-class _Put(Enum):
-    """How a question stands that was put to a client: out, answered, or its link is given."""
+class PutState(Enum):
+    """What became of a question that was put to a client.
+
+    `UNFIT`: its answer was not valid. `LINKED`: its person has the link.
+    """
 
     OUT = auto()
     ANSWERED = auto()
+    UNFIT = auto()
     LINKED = auto()
+
+
+class Put(NamedTuple):
+    """A question that was put to a client, and when that was first done.
+
+    `is_overdue`: it was put again after the time of silence, which happens once.
+    """
+
+    state: PutState
+    at: datetime
+    is_overdue: bool = False
 
 
 class McpClients:
@@ -87,7 +106,9 @@ class McpClients:
         self._ticks = ticks_of(elicitations.clock)
         self._known: OrderedDict[str, ClientRecord | None] = OrderedDict()
         self._patient: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self.puts: OrderedDict[str, _Put] = OrderedDict()  # by elicitation, of this process
+        # After how long a client gave a call up, and until when that is remembered.
+        self._gave_up: OrderedDict[tuple[str, str], tuple[timedelta, datetime]] = OrderedDict()
+        self.puts: OrderedDict[str, Put] = OrderedDict()  # by elicitation, of this process
         self.silence = silence
         self.min_answer = settings.min_answer
         elicitations.hearers.append(self._hear)
@@ -107,23 +128,33 @@ class McpClients:
         is_named = name in self._settings.patient_clients
         return is_named or (caller.owner or "", caller.client) in self._patient
 
-    def watch(self, caller: Caller, wire: ClientConnection | None) -> Callable[[], None]:
-        """A call begins; if its result finds the client there after that time, it is patient.
+    def holds(self, caller: Caller, limit: timedelta) -> timedelta:
+        """Return for how long its call can be held: less than its client was seen to wait."""
+        seconds, until = self._gave_up.get((caller.owner or "", caller.client), (limit, self.now))
+        return limit if self.now >= until else min(limit, seconds * _SHARE_OF_PATIENCE)
 
-        To be called when there is a result: a client that gave its call up is there, too.
-        """
-        owner, began_at = caller.owner, self._ticks()
+    def watch(self, caller: Caller, wire: ClientConnection | None) -> "WatchedCall":
+        """Watch how long its client waits for a call that begins now."""
+        watched = WatchedCall(self, caller, began_at=self._ticks())
+        if wire is not None:
+            wire.on_broken(watched.gave_up)
+            watched.wire = wire
+        return watched
 
-        def has_result() -> None:
-            if wire is not None and owner is not None:
-                wire.on_end(end)
-
-        def end(arrived: bool) -> None:  # noqa: FBT001 - the wire's callback
-            assert owner is not None
-            if arrived and self._ticks() - began_at >= MOST_ALLOW.total_seconds():
-                _keep(self._patient, (owner, caller.client), None, at_most=_CLIENTS_AT_MOST)
-
-        return has_result
+    def waited(self, caller: Caller, *, began_at: float, is_given_up: bool) -> None:
+        """Note that its client waited for a call that began then."""
+        if caller.owner is None:
+            return
+        key, waited = (caller.owner, caller.client), timedelta(seconds=self._ticks() - began_at)
+        if is_given_up:
+            if _GIVEN_UP_AT_LEAST <= waited < MOST_ALLOW:
+                given_up = (waited, self.now + REMEMBERED)
+                _keep(self._gave_up, key, given_up, at_most=_CLIENTS_AT_MOST)
+            return
+        if waited >= MOST_ALLOW:
+            _keep(self._patient, key, None, at_most=_CLIENTS_AT_MOST)
+        if key in self._gave_up and waited > self._gave_up[key][0]:
+            del self._gave_up[key]
 
     async def did(self, client: ClientName, mode: Mode) -> str | None:
         """What it did last in this mode, if that is not too long ago."""
@@ -195,11 +226,35 @@ class McpClients:
             self._known.pop(record.id, None)
 
 
+class WatchedCall:
+    """How long one client waits for one call, which it may give up."""
+
+    def __init__(self, clients: McpClients, caller: Caller, *, began_at: float) -> None:
+        self._clients = clients
+        self._caller = caller
+        self._began_at = began_at
+        self.wire: ClientConnection | None = None
+
+    def has_result(self) -> None:
+        """There is a result: if it finds the client there, the client has waited so long."""
+        if self.wire is not None:
+            self.wire.on_end(self._end)
+
+    def gave_up(self) -> None:
+        """The client cancelled the call, or closed its connection."""
+        self._clients.waited(self._caller, began_at=self._began_at, is_given_up=True)
+
+    def _end(self, arrived: bool) -> None:  # noqa: FBT001 - the connection's callback
+        if arrived:
+            self._clients.waited(self._caller, began_at=self._began_at, is_given_up=False)
+
+
 class AskedClient:
     """The client of one call, as that puts questions to it.
 
     `has_page` says of a kind whether a person can answer it on our page; where nobody can, the
-    client is all there is.
+    client is all there is. `is_proxy`: the client behind it perhaps cannot be asked, and then its
+    call fails without a reply to us; so its next same call gets the link.
     """
 
     def __init__(
@@ -210,12 +265,14 @@ class AskedClient:
         name: str | None,
         release: str,
         has_page: Callable[[str], bool],
+        is_proxy: bool = False,
     ) -> None:
         self._clients = clients
+        # What a proxy does is not what another program with its library's name does.
+        known_as = f"{name or ''}{_PROXY if is_proxy else ''}"
         # Nothing is kept of a caller without a name.
-        self._client = (
-            None if caller.owner is None else ClientName(caller.owner, name or "", release)
-        )
+        self._client = None if caller.owner is None else ClientName(caller.owner, known_as, release)
+        self._is_proxy = is_proxy
         self._listed = clients.listed(name, release)
         self.has_page = has_page
 
@@ -252,57 +309,104 @@ class AskedClient:
         """Whether it was seen to show nobody what it was sent."""
         return await self._did(mode) not in (None, Deed.ANSWERED)
 
-    async def needs_link(self, asked: Elicitation, mode: Mode, *, was_out: bool) -> bool:
-        """Whether its person is to be given the link, before it is sent this question afresh.
+    async def needs_link(self, asked: Elicitation, mode: Mode) -> bool:
+        """Return True if the person gets the link, and the client is not asked this question.
 
-        `was_out`: it was sent it by an earlier call, in another process perhaps.
+        That a call is made again proves nothing: an engine that replays its steps makes it again,
+        and then brings the person's answer. So the client is asked the same again until it could
+        have said something (`silence`), and once more after that.
         """
-        did, put = await self._did(mode), self._clients.puts.get(asked.id)
-        if put is _Put.ANSWERED:
-            return did not in (None, Deed.ANSWERED)
-        is_open = put is not None or (was_out and did != Deed.ANSWERED)
-        if is_open and put is not _Put.LINKED and self._is_overdue(asked):
+        if asked.is_for_page or await self._did(mode) not in (None, Deed.ANSWERED):
+            return True
+        put = self._clients.puts.get(asked.id)
+        if put is None or put.state is PutState.ANSWERED:
+            return False
+        if put.state is PutState.OUT and not (put.is_overdue or self._is_proxy):
+            return False
+        if put.state is PutState.OUT:
             await self._note(mode, Deed.NEVER)
-        return is_open or did not in (None, Deed.ANSWERED)
+        return True
 
-    def is_out(self, asked: Elicitation) -> bool:
-        """Whether it was sent it and has not answered."""
-        return self._clients.puts.get(asked.id) is _Put.OUT
+    def is_out(self, id: str) -> bool:
+        """Return True if the client was asked this and has not answered."""
+        return self._is(id, PutState.OUT)
 
-    def has_link(self, asked: Elicitation) -> bool:
-        return self._clients.puts.get(asked.id) is _Put.LINKED
+    def is_unfit(self, id: str) -> bool:
+        """Return True if the client's answer was not valid."""
+        return self._is(id, PutState.UNFIT)
 
-    def sent(self, asked: Elicitation) -> None:
-        """It is put to the client."""
-        self._put(asked, _Put.OUT)
+    def has_link(self, id: str) -> bool:
+        return self._is(id, PutState.LINKED)
+
+    def has_heard_of(self, id: str) -> bool:
+        """Return True if the client replied to this, or its person has the link."""
+        put = self._clients.puts.get(id)
+        return put is not None and put.state is not PutState.OUT
+
+    def has_replied(self, asked: Elicitation) -> None:
+        """Note a reply to a question that was settled before the reply came."""
+        if self.is_out(asked.id):
+            self._put(asked, PutState.ANSWERED)
+
+    def put_at(self, asked: Elicitation, *, is_again: bool, now: datetime) -> datetime:
+        """Return when the client was first asked this: now, if no earlier request asked it."""
+        put = self._clients.puts.get(asked.id)
+        if put is not None:
+            return put.at
+        return asked.created_at if is_again else now
+
+    def sent(self, asked: Elicitation, *, is_again: bool = False, now: datetime) -> None:
+        """Note that the client is asked this now; `is_again`: an earlier request asked it too."""
+        at = self.put_at(asked, is_again=is_again, now=now)
+        self._put(asked, PutState.OUT, at=at, is_overdue=now - at >= self.silence)
 
     def linked(self, asked: Elicitation) -> None:
-        """The link goes out in a result."""
-        if self._clients.puts.get(asked.id) is not _Put.ANSWERED:
-            self._put(asked, _Put.LINKED)
+        """Note that the link goes out in a result."""
+        if not self._is(asked.id, PutState.ANSWERED):
+            self._put(asked, PutState.LINKED)
 
-    async def answered(self, asked: Elicitation, mode: Mode, *, after: float) -> None:
-        """The client has answered it, whatever it said."""
-        self._put(asked, _Put.ANSWERED)
-        if not self.is_too_soon(after):
+    async def answered(
+        self,
+        asked: Elicitation,
+        mode: Mode,
+        *,
+        after: float,
+        content: object = None,
+        is_valid: bool = True,
+    ) -> None:
+        """Note the client's answer, so many seconds after it was asked.
+
+        An answer that is not valid does not show that the client lets a person answer.
+        """
+        self._put(asked, PutState.ANSWERED if is_valid else PutState.UNFIT)
+        if is_valid and not self.is_too_soon(after):
             await self._note(mode, Deed.ANSWERED)
-
-    async def filled_in(self, ended: Elicitation, *, after: float) -> None:
-        """Its form's answer did not fit. If nobody can have typed it, the client draws no forms."""
-        if ended.why == DOES_NOT_FIT and self.is_too_soon(after):
-            await self._note(FORM, Deed.AT_ONCE)
+        elif not is_valid and self.is_too_soon(after):
+            await self._note(mode, Deed.AT_ONCE)
+        elif not (is_valid or content):
+            await self._note(mode, Deed.EMPTY)
 
     async def drew_nothing(self, asked: Elicitation, mode: Mode, deed: Deed) -> None:
-        self._put(asked, _Put.OUT)
+        self._put(asked, PutState.OUT)
         await self._note(mode, deed)
 
     def _may_answer(self, asked: Elicitation, mode: Mode) -> bool:
         return mode == FORM and self._listed is not None and asked.kind in self._listed.answers
 
-    def _is_overdue(self, asked: Elicitation) -> bool:
-        return self._clients.now - asked.created_at >= self.silence
+    def _is(self, id: str, state: PutState) -> bool:
+        put = self._clients.puts.get(id)
+        return put is not None and put.state is state
 
-    def _put(self, asked: Elicitation, put: _Put) -> None:
+    def _put(
+        self,
+        asked: Elicitation,
+        state: PutState,
+        *,
+        at: datetime | None = None,
+        is_overdue: bool = False,
+    ) -> None:
+        at = at or self.put_at(asked, is_again=False, now=self._clients.now)
+        put = Put(state, at, is_overdue)
         _keep(self._clients.puts, asked.id, put, at_most=_QUESTIONS_AT_MOST)
 
     async def _did(self, mode: Mode) -> str | None:

@@ -334,3 +334,45 @@ class Slow:
         await eventually(lambda: self.answered == times)
         for _ in range(200):
             await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("declares", [None, FORM], ids=["nothing", "forms"])
+async def test_client_that_gave_a_call_up_after_five_seconds_is_held_for_less(library, declares):
+    # finding: XC7
+    async with held(new_asking_server(library), declares=declares) as (env, clock, caller):
+        await caller.result("sign_in")  # the link
+        given_up = caller.call("sign_in")
+        await env.pending()
+        clock.tick(seconds=5)
+        given_up.cancel()  # its own limit
+        await eventually(lambda: not len(env.service.bodies))
+        again = caller.call("sign_in")
+        await env.pending()
+        clock.tick(seconds=4)
+        env.service.elicitations.waiters.wake_all()
+        assert link_in(await soon(again))
+
+
+async def test_client_that_has_waited_longer_since_is_held_as_before(library):
+    # finding: XC7
+    async with held(new_asking_server(library), declares=None) as (env, clock, _):
+        me = Identified(owner="ann", client="a client")
+        clients, limit = env.service.clients, timedelta(seconds=25)
+        first, wire = clients.watch(me, None), StreamConnection()
+        clock.tick(seconds=5)
+        first.gave_up()
+        assert clients.holds(me, limit) == timedelta(seconds=4)
+        longer = clients.watch(me, wire)
+        clock.tick(seconds=10)
+        longer.has_result()
+        wire.end(is_delivered=True)
+        assert clients.holds(me, limit) == limit
+
+
+async def test_line_that_breaks_at_once_says_nothing_of_a_clients_patience(library):
+    # finding: XC7
+    async with held(new_asking_server(library), declares=None) as (env, _, __):
+        me = Identified(owner="ann", client="a client")
+        env.service.clients.watch(me, None).gave_up()
+        limit = timedelta(seconds=25)
+        assert env.service.clients.holds(me, limit) == limit
