@@ -298,6 +298,29 @@ def test_through_mcp_remote_a_client_is_the_same_and_no_link_is_asked_of_it(revi
     played(revision, play)
 
 
+def test_proxy_before_client_that_cannot_be_asked_has_the_link_at_the_second_call() -> None:
+    # finding: XC5
+    proxy = ScriptedClient(
+        name="",
+        calls_itself="fastmcp",
+        version="4.2.3",
+        declares={NEWER: {"form": {}, "url": {}}},
+        form=FAILS,
+        link=FAILS,
+        declares_too=("roots", "sampling"),
+    )
+
+    async def play(shop: Shop) -> None:
+        # Another program with its library's name lets its person answer.
+        await shop.asked(client_that(name="fastmcp", version="4.2.3", limit=None), what="tea")
+        for what, calls in (("milk", 3), ("cake", 2)):
+            reached, _ = await shop.asked(proxy, what=what)
+            assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS["form"])
+            assert len(reached.hears) == calls  # it is learned by the second question
+
+    played(NEWER, play)
+
+
 @REVISIONS
 @pytest.mark.parametrize("named", ["a client", "a client/1.0"])
 def test_a_client_that_the_operator_lists_as_showing_nothing_is_asked_nothing(

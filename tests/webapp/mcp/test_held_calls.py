@@ -202,9 +202,9 @@ def see_it_wait(
 ) -> None:
     wire = StreamConnection()
     caller = Identified(owner=env.service.identity.local_owner, client=client)
-    has_result = clients.watch(caller, wire)
+    watched = clients.watch(caller, wire)
     clock.tick(seconds=seconds)
-    has_result()
+    watched.has_result()
     wire.end(is_delivered=True)
 
 
@@ -220,10 +220,10 @@ async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
             ("who gave up", 61, True),
         ):
             wire = StreamConnection()
-            has_result = clients.watch(Identified(owner=owner, client="c"), wire)
+            watched = clients.watch(Identified(owner=owner, client="c"), wire)
             clock.tick(seconds=seconds)
             if owner != "who gave up":  # its call is answered with an error, which arrives
-                has_result()
+                watched.has_result()
             wire.end(is_delivered=arrives)
         seen = {
             who: clients.is_patient(Identified(owner=who, client="c"), name="c")
