@@ -17,7 +17,8 @@ from tests.support.mcp_server import LIBRARIES
 
 FINDING = "XC1-XC3"
 _META = "io.modelcontextprotocol/"
-FORM, NOTHING = {"elicitation": {}}, dict[str, Any]()
+FORM: dict[str, Any] = {"elicitation": {}}
+NOTHING: dict[str, Any] = {}
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
