@@ -5,11 +5,6 @@ person's name, or says nothing until it gives its call up. So an answer that com
 person can read is nobody's; what a client did is remembered for a day; and one that was seen to
 show nothing is given the link for its person. Nothing here makes a yes: at worst the link is shown
 to somebody who could have answered in the client.
-
-Patience is beside it: most clients allow a call 60 s, some whatever is reported meanwhile, a few
-only 5 s, and none of them says how long. So a call is held for less than 60 s, unless its client
-was seen to wait longer, or the operator says that it does. A client that was seen to give a call up
-after fewer seconds is held for less than that the next time.
 """
 
 import logging
@@ -24,9 +19,8 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError
-from webapp.deadline import ticks_of
+from webapp.calls.patience import Patience
 from webapp.elicitations.service import Elicitations
-from webapp.http.connection import ClientConnection
 from webapp.identity.identity import Caller
 from webapp.records.ids import tail_of
 from webapp.records.values import KINDS, ClientDeed, ClientRecord
@@ -34,17 +28,18 @@ from webapp.settings.quotas import ListedClient, PolicySettings
 from webapp.stores import Record
 
 REMEMBERED: Final = timedelta(days=1)
-# How much of the time after which a client gave a call up its next call is held.
-_SHARE_OF_PATIENCE: Final = 0.8
-_GIVEN_UP_AT_LEAST: Final = timedelta(seconds=1)  # a sooner end is a broken line, or a person's
-MOST_ALLOW: Final = timedelta(seconds=60)
 KEPT, FORGOTTEN = "kept", "forgotten"
 # How a question is put to a client: in a form of its own, or as a link that it opens.
 FORM: Final = "form"
 LINK: Final = "url"
+# What is remembered of a form without fields: some clients draw one that cannot be sent.
+CONFIRM: Final = "confirm"
+UNANSWERED_AT_MOST: Final = 2  # questions, by a client that lets its person answer
+_ATTRIBUTES: Final = {FORM: "forms", LINK: "links", CONFIRM: "confirms"}
 K = TypeVar("K")
 V = TypeVar("V")
 Mode: TypeAlias = Literal["form", "url"]
+RememberedMode: TypeAlias = Literal["form", "url", "confirm"]
 _CLIENTS_AT_MOST = 10_000
 _QUESTIONS_AT_MOST = 20_000
 _NAME_CHARACTERS = 200
@@ -103,11 +98,8 @@ class McpClients:
         self._elicitations = elicitations
         self._settings = settings
         self._listed = {one.name: one for one in settings.clients}
-        self._ticks = ticks_of(elicitations.clock)
         self._known: OrderedDict[str, ClientRecord | None] = OrderedDict()
-        self._patient: OrderedDict[tuple[str, str], None] = OrderedDict()
-        # After how long a client gave a call up, and until when that is remembered.
-        self._gave_up: OrderedDict[tuple[str, str], tuple[timedelta, datetime]] = OrderedDict()
+        self.patience = Patience(patient_clients=settings.patient_clients, clock=elicitations.clock)
         self.puts: OrderedDict[str, Put] = OrderedDict()  # by elicitation, of this process
         self.silence = silence
         self.min_answer = settings.min_answer
@@ -123,56 +115,33 @@ class McpClients:
             return None
         return self._listed.get(f"{name}/{release}") or self._listed.get(name)
 
-    def is_patient(self, caller: Caller, *, name: str | None) -> bool:
-        """Whether its client waits as long as it takes; `name` is what it declares."""
-        is_named = name in self._settings.patient_clients
-        return is_named or (caller.owner or "", caller.client) in self._patient
-
-    def holds(self, caller: Caller, limit: timedelta) -> timedelta:
-        """Return for how long its call can be held: less than its client was seen to wait."""
-        seconds, until = self._gave_up.get((caller.owner or "", caller.client), (limit, self.now))
-        return limit if self.now >= until else min(limit, seconds * _SHARE_OF_PATIENCE)
-
-    def watch(self, caller: Caller, wire: ClientConnection | None) -> "WatchedCall":
-        """Watch how long its client waits for a call that begins now."""
-        watched = WatchedCall(self, caller, began_at=self._ticks())
-        if wire is not None:
-            wire.on_broken(watched.gave_up)
-            watched.wire = wire
-        return watched
-
-    def waited(self, caller: Caller, *, began_at: float, is_given_up: bool) -> None:
-        """Note that its client waited for a call that began then."""
-        if caller.owner is None:
-            return
-        key, waited = (caller.owner, caller.client), timedelta(seconds=self._ticks() - began_at)
-        if is_given_up:
-            if _GIVEN_UP_AT_LEAST <= waited < MOST_ALLOW:
-                given_up = (waited, self.now + REMEMBERED)
-                _keep(self._gave_up, key, given_up, at_most=_CLIENTS_AT_MOST)
-            return
-        if waited >= MOST_ALLOW:
-            _keep(self._patient, key, None, at_most=_CLIENTS_AT_MOST)
-        if key in self._gave_up and waited > self._gave_up[key][0]:
-            del self._gave_up[key]
-
-    async def did(self, client: ClientName, mode: Mode) -> str | None:
+    async def did(self, client: ClientName, mode: RememberedMode) -> str | None:
         """What it did last in this mode, if that is not too long ago."""
+        deed = await self._deed(client, mode)
+        return None if deed is None else deed.what
+
+    async def _deed(self, client: ClientName, mode: RememberedMode) -> ClientDeed | None:
         id = self._id(client)
         if id not in self._known:
             found = await self._elicitations.read(ClientRecord, owner=client.owner, id=id)
             _keep(self._known, id, found, at_most=_CLIENTS_AT_MOST)
-        record = self._known[id]
-        if record is None:
-            return None
-        deed = record.forms if mode == FORM else record.links
-        return deed.what if deed and self.now < deed.until else None
+        return self._of(self._known[id], mode)
 
-    async def note(self, client: ClientName, mode: Mode, what: Deed) -> None:
-        """It did this; what it did before stays where that is the same, or was a person's."""
+    def _of(self, record: ClientRecord | None, mode: RememberedMode) -> ClientDeed | None:
+        deed: ClientDeed | None = None if record is None else getattr(record, _ATTRIBUTES[mode])
+        return deed if deed and self.now < deed.until else None
+
+    async def note(
+        self, client: ClientName, mode: RememberedMode, what: Deed, *, about: str | None = None
+    ) -> None:
+        """Note that it did this with a question, `about` being the question's id.
+
+        That it let a person answer stays, until two questions in a row are left without an answer.
+        """
         try:
-            if await self.did(client, mode) not in (what, Deed.ANSWERED):
-                await self._elicitations.whole(self._note(client, mode, what))
+            before = await self._deed(client, mode)
+            if self._next(before, what, about=about) != before:
+                await self._elicitations.whole(self._note(client, mode, what, about=about))
         except ElicitError:  # the question goes on all the same
             _log.warning("client.not_remembered", exc_info=True)
 
@@ -189,18 +158,44 @@ class McpClients:
         found = [one for one in await self.all() if id in (None, one.id, tail_of(one))]
         for one in found:
             await self._elicitations.write(
-                replace(one, status=FORGOTTEN, name="", release="", forms=None, links=None)
+                ClientRecord(
+                    id=one.id,
+                    owner=one.owner,
+                    name="",
+                    release="",
+                    erase_at=one.erase_at,
+                    status=FORGOTTEN,
+                    version=one.version,
+                )
             )
             self._known.pop(one.id, None)
         return len(found)
 
-    async def _note(self, client: ClientName, mode: Mode, what: Deed) -> None:
+    def _next(
+        self, before: ClientDeed | None, what: Deed, *, about: str | None
+    ) -> ClientDeed | None:
+        """Return what is known when it did this too; `before` itself if that says nothing new."""
+        fresh = ClientDeed(what=what, at=self.now, until=self.now + REMEMBERED)
+        if before is None or before.what not in (what, Deed.ANSWERED):
+            return fresh
+        if before.what == what:
+            return fresh if before.unanswered else before
+        if what not in (Deed.SILENT, Deed.NEVER) or about is None or about in before.unanswered:
+            return before
+        unanswered = (*before.unanswered, about)
+        if len(unanswered) >= UNANSWERED_AT_MOST:
+            return fresh
+        return replace(before, unanswered=unanswered)
+
+    async def _note(
+        self, client: ClientName, mode: RememberedMode, what: Deed, *, about: str | None
+    ) -> None:
         id, fresh = self._id(client), list[ClientRecord]()
 
         async def noted() -> Sequence[ClientRecord]:
             until = self.now + REMEMBERED
             record = await self._elicitations.read(ClientRecord, owner=client.owner, id=id)
-            deed = ClientDeed(what=what, at=self.now, until=until)
+            deed = self._next(self._of(record, mode), what, about=about)
             before = ClientRecord(id=id, owner=client.owner, name="", release="", erase_at=until)
             known = replace(
                 record or before,
@@ -209,8 +204,7 @@ class McpClients:
                 erase_at=until,
                 status=KEPT,
             )
-            now = replace(known, forms=deed) if mode == FORM else replace(known, links=deed)
-            fresh[:] = [now]
+            fresh[:] = [replace(known, **{_ATTRIBUTES[mode]: deed})]
             return fresh
 
         await self._elicitations.write_afresh(noted)
@@ -224,29 +218,6 @@ class McpClients:
         """Another process has written it."""
         if record.kind == KINDS[ClientRecord]:
             self._known.pop(record.id, None)
-
-
-class WatchedCall:
-    """How long one client waits for one call, which it may give up."""
-
-    def __init__(self, clients: McpClients, caller: Caller, *, began_at: float) -> None:
-        self._clients = clients
-        self._caller = caller
-        self._began_at = began_at
-        self.wire: ClientConnection | None = None
-
-    def has_result(self) -> None:
-        """There is a result: if it finds the client there, the client has waited so long."""
-        if self.wire is not None:
-            self.wire.on_end(self._end)
-
-    def gave_up(self) -> None:
-        """The client cancelled the call, or closed its connection."""
-        self._clients.waited(self._caller, began_at=self._began_at, is_given_up=True)
-
-    def _end(self, arrived: bool) -> None:  # noqa: FBT001 - the connection's callback
-        if arrived:
-            self._clients.waited(self._caller, began_at=self._began_at, is_given_up=False)
 
 
 class AskedClient:
@@ -301,13 +272,13 @@ class AskedClient:
         """Whether nobody can have read it in so many seconds."""
         return after < self._clients.min_answer.total_seconds()
 
-    async def has_answered(self, mode: Mode) -> bool:
+    async def has_answered(self, asked: Elicitation, mode: Mode) -> bool:
         """Whether it was seen to let a person answer, or the operator says that it does."""
-        return await self._did(mode) == Deed.ANSWERED
+        return await self._did(asked, mode) == Deed.ANSWERED
 
-    async def draws_nothing(self, mode: Mode) -> bool:
+    async def draws_nothing(self, asked: Elicitation, mode: Mode) -> bool:
         """Whether it was seen to show nobody what it was sent."""
-        return await self._did(mode) not in (None, Deed.ANSWERED)
+        return await self._did(asked, mode) not in (None, Deed.ANSWERED)
 
     async def needs_link(self, asked: Elicitation, mode: Mode) -> bool:
         """Return True if the person gets the link, and the client is not asked this question.
@@ -316,7 +287,7 @@ class AskedClient:
         and then brings the person's answer. So the client is asked the same again until it could
         have said something (`silence`), and once more after that.
         """
-        if asked.is_for_page or await self._did(mode) not in (None, Deed.ANSWERED):
+        if asked.is_for_page or await self.draws_nothing(asked, mode):
             return True
         put = self._clients.puts.get(asked.id)
         if put is None or put.state is PutState.ANSWERED:
@@ -324,7 +295,7 @@ class AskedClient:
         if put.state is PutState.OUT and not (put.is_overdue or self._is_proxy):
             return False
         if put.state is PutState.OUT:
-            await self._note(mode, Deed.NEVER)
+            await self._note(asked, mode, Deed.NEVER)
         return True
 
     def is_out(self, id: str) -> bool:
@@ -380,15 +351,19 @@ class AskedClient:
         """
         self._put(asked, PutState.ANSWERED if is_valid else PutState.UNFIT)
         if is_valid and not self.is_too_soon(after):
-            await self._note(mode, Deed.ANSWERED)
+            await self._note(asked, mode, Deed.ANSWERED)
         elif not is_valid and self.is_too_soon(after):
-            await self._note(mode, Deed.AT_ONCE)
+            await self._note(asked, mode, Deed.AT_ONCE)
         elif not (is_valid or content):
-            await self._note(mode, Deed.EMPTY)
+            await self._note(asked, mode, Deed.EMPTY)
 
     async def drew_nothing(self, asked: Elicitation, mode: Mode, deed: Deed) -> None:
         self._put(asked, PutState.OUT)
-        await self._note(mode, deed)
+        await self._note(asked, mode, deed)
+
+    async def left_unanswered(self, asked: Elicitation, mode: Mode) -> None:
+        """Note that nobody answered this for as long as a call is held."""
+        await self._note(asked, mode, Deed.SILENT)
 
     def _may_answer(self, asked: Elicitation, mode: Mode) -> bool:
         return mode == FORM and self._listed is not None and asked.kind in self._listed.answers
@@ -409,14 +384,27 @@ class AskedClient:
         put = Put(state, at, is_overdue)
         _keep(self._clients.puts, asked.id, put, at_most=_QUESTIONS_AT_MOST)
 
-    async def _did(self, mode: Mode) -> str | None:
+    async def _did(self, asked: Elicitation, mode: Mode) -> str | None:
         if self._listed is not None:
             return Deed.ANSWERED
-        return None if self._client is None else await self._clients.did(self._client, mode)
+        if self._client is None:
+            return None
+        kept = _remembered(asked, mode)
+        did = await self._clients.did(self._client, kept)
+        if did is None and kept == CONFIRM:  # one that shows no forms shows no empty ones either
+            did = await self._clients.did(self._client, FORM)
+            return None if did == Deed.ANSWERED else did
+        return did
 
-    async def _note(self, mode: Mode, deed: Deed) -> None:
+    async def _note(self, asked: Elicitation, mode: Mode, deed: Deed) -> None:
         if self._client is not None and self._listed is None:
-            await self._clients.note(self._client, mode, deed)
+            # One that answers by itself does so with every form.
+            kept = mode if deed is Deed.AT_ONCE else _remembered(asked, mode)
+            await self._clients.note(self._client, kept, deed, about=asked.id)
+
+
+def _remembered(asked: Elicitation, mode: Mode) -> RememberedMode:
+    return CONFIRM if mode == FORM and traits_of(asked.kind).page == "confirm" else mode
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V, *, at_most: int) -> None:

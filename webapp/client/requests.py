@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 
 import httpx
 
+from flows.elicitation.traits import traits_of
 from flows.errors import (
     AlreadyDone,
     Cancelled,
@@ -226,7 +227,8 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
         case Secret(schema=schema, name=name):
             own = {"message": question.message, "schema": schema.json, "name": name}
         case other:
-            what = "approver=" if other.kind == "decision" else f"A question of kind {other.kind}"
+            is_anothers = traits_of(other.kind).is_anothers
+            what = "approver=" if is_anothers else f"A question of kind {other.kind}"
             raise InvalidQuestion(
                 f"{what} works where tools are served, and not over the HTTP API. Nobody was "
                 f"asked {question.message!r}: ask another kind of question here, or ask this one "

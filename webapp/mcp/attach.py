@@ -176,7 +176,7 @@ class Middleware:
             return self._result_tool.over(protocol_version=context.protocol_version)
         if task is not None and not declared.is_modern:
             return await self._tasks.create(leg)
-        watched = service.clients.watch(caller, wire)
+        watched = service.clients.patience.watch(caller, wire)
         is_cut_told = context.request is None or context.protocol_version < MODERN
         with working(tracer=service.telemetry.tracer, call=call.leg):
             try:

@@ -9,6 +9,7 @@ from flows import elicit
 from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Status
 from tests.support.client_by_hand import NOBODY, Here, Shows, code_of, here, is_link
+from tests.support.clock import Clock
 from tests.support.mcp_server import (
     BOTH,
     FORM,
@@ -22,7 +23,11 @@ from tests.support.mcp_server import (
     soon,
     text_of,
 )
+from tests.support.service_env import process
+from webapp.calls.clients import FORM as FORM_MODE
+from webapp.calls.clients import ClientName, Deed
 from webapp.settings.quotas import ListedClient, PolicySettings
+from webapp.stores.memory import MemoryStore
 
 TOOLS = ("name", "sure", "wipe", "visit")
 DONE = {"name": "hello Ann", "sure": "sure: True", "wipe": "wiped", "visit": "went"}
@@ -390,6 +395,9 @@ async def test_one_that_draws_forms_stays_one_when_its_person_is_away(server):
         call = await it.asks("surname")
         await it.pass_time(seconds=50)
         assert is_link(await soon(call))
+        (record,) = await it.env.service.clients.all()
+        assert record.forms is not None
+        assert len(record.forms.unanswered) == 1  # the second one would count
         again = it.caller.call("surname")
         await it.shows.says("accept", {"response": "Smith"})
         assert text_of(await soon(again)) == "hello Smith"
@@ -475,3 +483,32 @@ async def test_between_two_legs_a_clock_that_is_set_back_leaves_the_person_the_l
         told = await soon(call)
         assert code_of(told) == code
         assert ("/e/" in text_of(told)) == (code == NOBODY)
+
+
+async def test_client_that_cannot_send_an_empty_form_is_remembered_for_confirmations_alone(server):
+    # finding: XC4
+    async with here(server, LEGACY) as it:
+        call = await it.asks("name")
+        it.clock.tick(seconds=3)
+        await it.shows.says("accept", {"response": "Ann"})
+        await soon(call)
+        call = await it.asks("sure")  # its button does nothing
+        await it.pass_time(seconds=20)
+        assert is_link(await soon(call))
+        assert is_link(await it.caller.result("wipe"))
+        assert not (await it.asks("surname")).done()
+
+
+async def test_client_that_leaves_two_questions_in_a_row_unanswered_is_not_waited_for():
+    # finding: XC4
+    async with process(MemoryStore(), Clock()) as service:
+        clients, client = service.clients, ClientName("ann", "editor", "1")
+        await clients.note(client, FORM_MODE, Deed.ANSWERED)
+        for about in ("first", "first"):
+            await clients.note(client, FORM_MODE, Deed.SILENT, about=about)
+            assert await clients.did(client, FORM_MODE) == Deed.ANSWERED
+        await clients.note(client, FORM_MODE, Deed.ANSWERED)  # the person is back
+        await clients.note(client, FORM_MODE, Deed.SILENT, about="second")
+        assert await clients.did(client, FORM_MODE) == Deed.ANSWERED
+        await clients.note(client, FORM_MODE, Deed.NEVER, about="third")
+        assert await clients.did(client, FORM_MODE) == Deed.NEVER

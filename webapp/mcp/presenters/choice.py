@@ -45,23 +45,24 @@ def presenter_of(
 
     `task_id` is of the task whose result this leg is to bring, however long it takes.
     """
+    patience = service.clients.patience
     limits, user_codes, modes = service.limits, service.user_codes, declared.modes
     in_form = _in_form(service, caller)
     ticks = service.elicitations.ticks
-    held_until = Deadline(service.clients.holds(caller, limits.call), ticks=ticks)
+    held_until = Deadline(patience.holds(caller, limits.call), ticks=ticks)
     shows = declared.shows(by_code=caller.by_code)
     client = _client(declared, caller=caller, service=service)
     in_result = LinkInResult(
         client=client,
         modes=modes,
         # A retry follows a form: its links are new to the client, whatever the run says.
-        held=service.clients.holds(caller, limits.link) if chain.run_id is None else timedelta(),
+        held=patience.holds(caller, limits.link) if chain.run_id is None else timedelta(),
         held_until=held_until,
         has_result_tool=has_result_tool,
         dismissed=dismissed,
     )
     if not declared.is_modern:
-        is_patient = task_id is not None or service.clients.is_patient(caller, name=declared.name)
+        is_patient = task_id is not None or patience.is_patient(caller, name=declared.name)
         links: Presenter = in_result
         if shows:
             links = Hold(

@@ -52,6 +52,8 @@ class HoldForm(OnStream):
                 await self._unless_draining(call, shown, is_out=True)
                 if silence is not None and silence.is_over:
                     await self._client.drew_nothing(asked, self.mode, Deed.SILENT)
+                elif silence is None and self._is_held_enough:
+                    await self._client.left_unanswered(asked, self.mode)
                 await self._still_waiting(call, shown, asking)
             answer = asking.result()
             if answer is not None:

@@ -123,4 +123,4 @@ class InTask:
 
     async def _goes_by_link(self, asked: Elicitation) -> bool:
         is_for_page = self.client.has_page(asked.kind)
-        return is_for_page and await self.client.draws_nothing(self.mode_of(asked))
+        return is_for_page and await self.client.draws_nothing(asked, self.mode_of(asked))

@@ -121,7 +121,7 @@ class OnStream:
             return False
         if not self._client.has_page(asked.kind) or self._asks.has_accepted(asked.id):
             return False
-        if self._asks.has_left(asked.id) and await self._client.has_answered(self.mode):
+        if self._asks.has_left(asked.id) and await self._client.has_answered(asked, self.mode):
             return False
         # The client was asked it on this very connection, and another call still waits for that.
         if self._asks.is_open(asked.id):
@@ -142,7 +142,9 @@ class OnStream:
         """
         if self._task_id is not None:
             return None
-        if not self._client.has_page(asked.kind) or await self._client.has_answered(self.mode):
+        if not self._client.has_page(asked.kind) or await self._client.has_answered(
+            asked, self.mode
+        ):
             return None
         return Deadline(self._client.silence, ticks=call.elicitations.ticks)
 
