@@ -80,7 +80,7 @@ async function ask(question: Question): Promise<State> {
 async function letters(state: State): Promise<void> {
   const terminal = createInterface({ input: process.stdin, output: process.stdout });
   for (let said: string | null = "Type the eight letters that the page shows."; said !== null; ) {
-    const code = await terminal.question(`${said} `);
+    const code: string = await terminal.question(`${said} `);
     const path = `/api/questions/${state.id}/user-code`;
     said = (await send<{ says: string | null }>("POST", path, { code })).says;
   }

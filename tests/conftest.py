@@ -27,7 +27,8 @@ pytest_plugins = ("tests.support.leaks",)
 
 # What starts processes of ours, a browser or a client of another language: `make test-slow`.
 SLOW_FOLDERS = (
-    *("browser", "crash", "deployment", "fuzzed", "oidc", "outside", "public", "typescript"),
+    *("browser", "crash", "deployment", "frameworks", "fuzzed", "oidc", "outside", "public"),
+    "typescript",
     "webapp/serving",
 )
 SLOW_COMMANDS = ("backups", "commands", "demo", "keys", "mac", "serve", "servers", "stdio")

@@ -66,7 +66,8 @@ OTHERS = frozenset(
 FASTMCP = ("from mcp.server.mcpserver import MCPServer", "from fastmcp import FastMCP as MCPServer")
 # Pages whose samples are whole programs with tests of their own.
 HAVE_TESTS = tuple(
-    f"docs/{name}.md" for name in ("client", "def-tools", "hosts", "testing", "web-apps")
+    f"docs/{name}.md"
+    for name in ("client", "def-tools", "frameworks", "hosts", "testing", "web-apps")
 )
 
 

@@ -37,6 +37,9 @@ class AskedStep(Struct, frozen=True, kw_only=True):
     is_ordered: bool
     says: str
     is_used: bool = False  # a leg used the outcome, and the run went on to another leg
+    # The rounds in which the client was asked before this one in the same call, if its engine
+    # replays the call: each has the indexes of its questions in the run, such as "0" or "1+2".
+    after: tuple[str, ...] = ()
     is_unused: bool = False  # by the leg whose result is kept: it had a no there, or nothing
 
 

@@ -32,6 +32,7 @@ LEASE = timedelta(seconds=30)
 LEASE_ENDED = datetime.fromtimestamp(0, UTC)
 EXCHANGE_AT_MOST = timedelta(seconds=60)
 INTERRUPTED = "interrupted"  # an exchange that nobody ended
+DOES_NOT_FIT = "the client's answer did not fit"  # why a question ended
 NOT_ARRIVED = "the payment did not arrive"  # from one page; another one may still be paid
 RECORD_KEPT = timedelta(days=30)
 CONTENT_BYTES_AT_MOST = 32 * 1024
@@ -170,6 +171,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     progress: str | None = None  # what the provider has said on the way, for the page
     is_by_code: bool = False  # whoever asked gives letters from the page to the chat
     binding: BrowserBinding | None = None  # which browser was shown letters, and whether they came
+    is_for_page: bool = False  # the client's answer to this question was not valid before
     is_for_user: bool = False  # one of the application's own users, whom its `who` knows
     is_of_task: bool = False  # whose client looks in: its answer stays while it might have taken
     trace: str | None = None  # the call that asked, where traces are collected: W3C's traceparent
@@ -391,7 +393,9 @@ def deliver(elicitation: Elicitation, *, run: str, now: datetime) -> Elicitation
     """The run's result that used the outcome went out: it is used up, and its content is gone."""
     if elicitation.take is None or elicitation.take.run != run:
         raise NotPossible(status=elicitation.status, wanted="delivered")
-    return replace(elicitation, delivered_at=now, content=None, holds_key=False)
+    # The next elicitation of the same question reads why this one failed.
+    is_read = elicitation.why == DOES_NOT_FIT
+    return replace(elicitation, delivered_at=now, content=None, holds_key=is_read)
 
 
 def lead_to(elicitation: Elicitation, url: str) -> Elicitation:

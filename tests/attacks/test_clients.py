@@ -16,12 +16,13 @@ from tests.support.mcp_server import (
     MODERN,
     Caller,
     answered_in,
+    asked_in,
     link_in,
     soon,
 )
 from tests.support.service_env import process
 from webapp.calls.clients import FORM as IN_FORM
-from webapp.calls.clients import ClientName, Deed
+from webapp.calls.clients import ClientName, Deed, PutState
 from webapp.stores.memory import MemoryStore
 
 YES = types.ElicitResult(action="accept", content={})
@@ -95,6 +96,9 @@ async def test_a_yes_after_its_persons_no_is_none(server, ran, revision):
 async def test_the_time_of_an_older_question_makes_no_answer_old(server, ran):
     async with here(server, MODERN) as it:
         older = await it.caller.asked("wipe")
+        puts = it.env.service.clients.puts
+        for id in tuple(puts):  # else the newer one goes by the link
+            puts[id] = puts[id]._replace(state=PutState.ANSWERED)
         it.clock.tick(minutes=6)
         newer = await it.caller.asked("wipe")
         (key,) = newer.input_requests or {}
@@ -112,8 +116,8 @@ async def test_a_state_of_ones_own_making_tells_no_time(server, ran, tamper):
         it.clock.tick(seconds=5)
         state = tamper(asked.request_state)
         if state is None:
-            told = answered_in(await answered_by_hand(it.caller, state=None, key=key))
-            assert link_in(told)
+            again = asked_in(await answered_by_hand(it.caller, state=None, key=key))
+            assert again.input_requests == asked.input_requests
         else:
             with pytest.raises(MCPError, match="requestState"):
                 await answered_by_hand(it.caller, state=state, key=key)

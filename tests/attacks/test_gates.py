@@ -254,12 +254,11 @@ async def test_an_answer_that_was_not_asked_for_reaches_no_tool(server, revision
     given = list[object]()
 
     @server.tool()
-    async def transfer() -> str:
+    async def transfer(number: int) -> str:
         given.append(await elicit.form("How much, and to whom?", Transfer))
         return "done"
 
     fills: list[Any] = [
-        {},
         {"amount": 101, "to": "ann"},
         {"amount": True, "to": "ann"},
         {"amount": "5; drop", "to": "ann"},
@@ -268,10 +267,11 @@ async def test_an_answer_that_was_not_asked_for_reaches_no_tool(server, revision
         {"amount": 5, "to": ["ann"]},
         {"amount": 5, "to": "ann", "is_admin": True},
         {"amount": 5, "to": "a" * 20_000},
+        {},
     ]
     async with caller_of(server, revision, declares=FORM, fills=fills) as (env, caller):
-        for fill in fills:
-            result = await caller.result("transfer")
+        for number, fill in enumerate(fills):  # each is another question
+            result = await caller.result("transfer", number=number)
             assert result.is_error, fill
             assert result.meta
             assert result.meta["code"] == "INVALID_INPUT", fill

@@ -125,6 +125,66 @@ CLIENTS = (
         declares=_on_both(None),
     ),
 )
+# Agent frameworks, with their defaults where nothing else is said.
+FRAMEWORKS = (
+    ScriptedClient(
+        name="LangChain (`langchain.mcp`)",
+        calls_itself="fastmcp",
+        version="4.2.3",
+        declares={NEWER: BOTH},
+        form=SHOWS,
+        link=SHOWS,
+        replays=True,
+        between_rounds_seconds=0.0,
+    ),
+    ScriptedClient(
+        name="LangChain (`langchain-mcp-adapters`), with `on_elicitation`",
+        calls_itself="mcp",
+        declares={OLDER: BOTH},
+        form=SHOWS,
+        link=SHOWS,
+    ),
+    ScriptedClient(
+        name="LangChain (`langchain-mcp-adapters`)", calls_itself="mcp", declares={OLDER: None}
+    ),
+    ScriptedClient(
+        name="pydantic-ai, with `elicitation_handler`",
+        calls_itself="fastmcp",
+        version="4.2.3",
+        declares=_on_both(BOTH),
+        form=SHOWS,
+        link=SHOWS,
+        gives_up_after_seconds=300,
+    ),
+    ScriptedClient(
+        name="pydantic-ai",
+        calls_itself="fastmcp",
+        version="4.2.3",
+        declares=_on_both(None),
+        gives_up_after_seconds=300,
+    ),
+    ScriptedClient(
+        name="openai-agents",
+        calls_itself="mcp",
+        declares={OLDER: None},
+        gives_up_after_seconds=5,
+    ),
+    ScriptedClient(
+        name="a FastMCP proxy, before a client that cannot be asked",
+        calls_itself="fastmcp",
+        version="4.2.3",
+        declares={OLDER: None},
+    ),
+    ScriptedClient(
+        name="a FastMCP proxy, before a client that cannot be asked",
+        calls_itself="fastmcp",
+        version="4.2.3",
+        declares={NEWER: BOTH},
+        form=FAILS,
+        link=FAILS,
+        declares_too=("roots", "sampling"),
+    ),
+)
 # They meet -32042 where a server can't ask while a call is open.
 WITHOUT_STREAMS = (
     ScriptedClient(

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from tests.clients.catalog import CLIENTS, WITHOUT_STREAMS
+from tests.clients.catalog import CLIENTS, FRAMEWORKS, WITHOUT_STREAMS
 from tests.clients.env import KINDS, by_hand, shop_open
 from tests.clients.reaching import KnownClient, Reached, reach
 from tests.clients.scripted import REQUIRED, Heard
@@ -66,7 +66,7 @@ def document() -> str:
 
 def _table() -> str:
     by_name: dict[str, list[KnownClient]] = {}
-    for client in (*CLIENTS, *WITHOUT_STREAMS):
+    for client in (*CLIENTS, *FRAMEWORKS, *WITHOUT_STREAMS):
         by_name.setdefault(client.name, []).append(client)
     rows = {name: _rows(clients) for name, clients in by_name.items()}
     blocks = _grouped((rows[name], name) for name in rows)

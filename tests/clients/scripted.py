@@ -79,7 +79,9 @@ class ScriptedClient:
 
     `gives_up_after_seconds` is its limit for a call; None is no limit. With `pauses` that does not
     run while it draws something for the person. `shows_required`: -32042 is no mere error to it, it
-    draws the link; so often it makes the call again by itself when the person is done.
+    draws the link; so often it makes the call again by itself when the person is done. `replays`:
+    with each answer it makes the call again from its first request, and gives the answers that it
+    has in the order of the rounds, as LangChain's adapter does in a LangGraph run.
     """
 
     name: str
@@ -95,6 +97,8 @@ class ScriptedClient:
     pauses: bool = False
     rounds_at_most: int = 10
     between_rounds_seconds: float = 0.25
+    replays: bool = False
+    declares_too: tuple[str, ...] = ()  # capabilities beside elicitation
 
     @asynccontextmanager
     async def connected(
@@ -198,6 +202,8 @@ class Connection:
 
     async def _newer(self, params: Json) -> Heard:
         more: Json = {}
+        resumed: list[Json] = []  # of an engine that replays: the answers to each round
+        answered = 0
         for _ in range(1 + self.client.rounds_at_most):
             id = self._next_id()
             exchange = self._newer_request(id, {**params, **more})
@@ -217,9 +223,18 @@ class Connection:
                 if any(self._does(each).fails for each in asked.values()):
                     text = "The client cannot show what the server asks for."
                     return Heard(text=text, code="refused", is_error=True, is_from_client=True)
+                if answered < len(resumed):
+                    more["inputResponses"] = {key: resumed[answered][key] for key in asked}
+                    answered += 1
+                    continue
                 acts = {key: self._act(each) for key, each in asked.items()}
                 answers = await self._within_limit(asyncio.gather(*acts.values()))
                 more["inputResponses"] = dict(zip(acts, answers, strict=True))
+                if self.client.replays:
+                    resumed.append(more["inputResponses"])
+                    more, answered = {}, 0
+            elif self.client.replays:
+                raise AssertionError("LangChain's adapter fails on a round without a question")
             await asyncio.sleep(self.client.between_rounds_seconds)
         return Heard(text="Too many rounds.", code="rounds", is_error=True, is_from_client=True)
 
@@ -291,7 +306,8 @@ class Connection:
     @property
     def _capabilities(self) -> Json:
         declared = self.client.declares[self.revision]
-        return {} if declared is None else {"elicitation": declared}
+        own: Json = {} if declared is None else {"elicitation": declared}
+        return {**own, **{name: {} for name in self.client.declares_too}}
 
     def _next_id(self) -> int:
         self._last_id += 1

@@ -217,10 +217,10 @@ def test_a_client_that_never_comes_back_is_reached_by_its_next_call(kind: str) -
 
     async def play(shop: Shop) -> None:
         reached, asked = await shop.asked(client, kind)
-        assert reached.seconds == 60
-        assert [heard.is_from_client for heard in reached.hears] == [True, False, False]
+        assert reached.seconds == 120  # it is asked once more: an engine that replays does so
+        assert [heard.is_from_client for heard in reached.hears] == [True, True, False, False]
         assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS[kind])
-        assert (len(asked), shop.env.passed) == (1, [kind])
+        assert (len(asked), shop.env.passed) == (2, [kind])
 
     played(NEWER, play)
 
@@ -228,10 +228,12 @@ def test_a_client_that_never_comes_back_is_reached_by_its_next_call(kind: str) -
 @REVISIONS
 def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link(revision: str) -> None:
     async def play(shop: Shop) -> None:
-        reached, asked = await shop.asked(client_that(form=HANGS, limit=10))
-        assert reached.seconds == 10
-        assert [heard.is_from_client for heard in reached.hears] == [True, False, False]
-        assert (reached.text, len(asked)) == (RETURNS["form"], 1)
+        reached, asked = await shop.asked(client_that(form=HANGS, limit=15))
+        calls = 1 if revision == OLDER else 3  # on the newer one nobody says that it is given up
+        assert reached.seconds == 15 * calls
+        by_client = [heard.is_from_client for heard in reached.hears]
+        assert by_client == [True] * calls + [False, False]
+        assert (reached.text, len(asked)) == (RETURNS["form"], calls)
 
     played(revision, play)
 
@@ -294,6 +296,29 @@ def test_through_mcp_remote_a_client_is_the_same_and_no_link_is_asked_of_it(revi
         assert asked == []
 
     played(revision, play)
+
+
+def test_proxy_before_client_that_cannot_be_asked_has_the_link_at_the_second_call() -> None:
+    # finding: XC5
+    proxy = ScriptedClient(
+        name="",
+        calls_itself="fastmcp",
+        version="4.2.3",
+        declares={NEWER: {"form": {}, "url": {}}},
+        form=FAILS,
+        link=FAILS,
+        declares_too=("roots", "sampling"),
+    )
+
+    async def play(shop: Shop) -> None:
+        # Another program with its library's name lets its person answer.
+        await shop.asked(client_that(name="fastmcp", version="4.2.3", limit=None), what="tea")
+        for what, calls in (("milk", 3), ("cake", 2)):
+            reached, _ = await shop.asked(proxy, what=what)
+            assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS["form"])
+            assert len(reached.hears) == calls  # it is learned by the second question
+
+    played(NEWER, play)
 
 
 @REVISIONS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.clients.catalog import CLIENTS, WITHOUT_STREAMS
+from tests.clients.catalog import CLIENTS, FRAMEWORKS, WITHOUT_STREAMS
 from tests.clients.document import DOCUMENT, document, seen
 from tests.clients.env import KINDS
 from tests.clients.reaching import KnownClient
@@ -10,7 +10,7 @@ from webapp.pages.views_home import Home
 
 ON_A_REVISION = [
     pytest.param(client, revision, id=f"{client.name}-{revision}")
-    for client in (*CLIENTS, *WITHOUT_STREAMS)
+    for client in (*CLIENTS, *FRAMEWORKS, *WITHOUT_STREAMS)
     for revision in client.declares
 ]
 

@@ -78,7 +78,7 @@ async def _is_deployed_once(
         for _ in range(CALLS_AT_MOST):  # one that another call works for is told to come again
             result = await client.call_tool("deploy", {"what": what})
             said = next(part.text for part in result.content if isinstance(part, types.TextContent))
-            if not result.is_error:
+            if not (result.is_error or said.startswith("Another call")):
                 break
     lines = _lines(payment_env)
     is_once = all(lines.count(f"{what} {step}") == 1 for step in STEPS)

@@ -14,7 +14,7 @@ from tests.support.cli import HOUSE
 from tests.support.living import living
 from tests.support.processes import DEADLINE_SECONDS, ended, killed, start
 from tests.support.runs_env import Programs, decline, fill, programs_at
-from tests.typescript.packages import FOR_TYPES, Missing, node
+from tests.typescript.packages import FOR_TYPES, HERE, PACKAGES, Missing, install, node
 
 EXAMPLE = HOUSE / "examples" / "ask_a_user.ts"
 
@@ -93,3 +93,15 @@ async def test_an_answer_that_is_cut_off_is_asked_for_again(runs_types: str) -> 
         async with program(f"http://127.0.0.1:{port}", "key", runs_types) as process:
             assert (await ended(process)).out == "Booked in Lund.\n"
     assert asked == [b"/api/questions", b"/api/questions", b"/api/runs/end"]
+
+
+async def test_every_example_passes_the_strict_compiler() -> None:
+    # finding: XQ7
+    try:
+        runs = install(FOR_TYPES)
+    except Missing as missing:
+        pytest.skip(str(missing))
+    compiler = PACKAGES / "typescript" / "bin" / "tsc"
+    process = await start(runs, str(compiler), "--project", str(HERE), name="tsc", cwd=HERE)
+    checked = await ended(process)
+    assert (checked.status, checked.out) == (0, "")

@@ -94,6 +94,8 @@ class Call:
         self.used = CallUse(accounts or {})
         self.is_over = False
         self.is_of_task = is_of_task  # what came of it is kept for whoever polls
+        # What a client whose engine replays the call was asked so far, see `AskedStep.after`.
+        self.rounds: tuple[str, ...] = ()
         self.faults: dict[str, Sequence[Fault]] = {}  # of what the client answered, by elicitation
         self.answer: object = None  # the result that the presenter wants instead of the body's
         self.on_notice: Callable[[str], Awaitable[object]] | None = None

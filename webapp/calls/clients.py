@@ -5,10 +5,6 @@ person's name, or says nothing until it gives its call up. So an answer that com
 person can read is nobody's; what a client did is remembered for a day; and one that was seen to
 show nothing is given the link for its person. Nothing here makes a yes: at worst the link is shown
 to somebody who could have answered in the client.
-
-Patience is beside it: most clients allow a call 60 s, some whatever is reported meanwhile, and none
-of them says how long. So a call is held for less than that, unless its client was seen to wait
-longer, or the operator says that it does.
 """
 
 import logging
@@ -23,9 +19,8 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError
-from webapp.deadline import ticks_of
+from webapp.calls.patience import Patience
 from webapp.elicitations.service import Elicitations
-from webapp.http.connection import ClientConnection
 from webapp.identity.identity import Caller
 from webapp.records.ids import tail_of
 from webapp.records.values import KINDS, ClientDeed, ClientRecord
@@ -33,19 +28,22 @@ from webapp.settings.quotas import ListedClient, PolicySettings
 from webapp.stores import Record
 
 REMEMBERED: Final = timedelta(days=1)
-MOST_ALLOW: Final = timedelta(seconds=60)
 KEPT, FORGOTTEN = "kept", "forgotten"
-# Why a question ended, where what was filled in for it did not fit.
-DOES_NOT_FIT: Final = "the client's answer did not fit"
 # How a question is put to a client: in a form of its own, or as a link that it opens.
 FORM: Final = "form"
 LINK: Final = "url"
+# What is remembered of a form without fields: some clients draw one that cannot be sent.
+CONFIRM: Final = "confirm"
+UNANSWERED_AT_MOST: Final = 2  # questions, by a client that lets its person answer
+_ATTRIBUTES: Final = {FORM: "forms", LINK: "links", CONFIRM: "confirms"}
 K = TypeVar("K")
 V = TypeVar("V")
 Mode: TypeAlias = Literal["form", "url"]
+RememberedMode: TypeAlias = Literal["form", "url", "confirm"]
 _CLIENTS_AT_MOST = 10_000
 _QUESTIONS_AT_MOST = 20_000
 _NAME_CHARACTERS = 200
+_PROXY = " (proxy)"
 _log = logging.getLogger(__name__)
 
 
@@ -57,6 +55,7 @@ class Deed(StrEnum):
     SILENT = "said nothing"
     GAVE_UP = "gave its call up"
     NEVER = "never answered"
+    EMPTY = "sent its form back empty"
 
 
 class ClientName(NamedTuple):
@@ -67,12 +66,27 @@ class ClientName(NamedTuple):
     release: str
 
 
-class _Put(Enum):
-    """How a question stands that was put to a client: out, answered, or its link is given."""
+class PutState(Enum):
+    """What became of a question that was put to a client.
+
+    `UNFIT`: its answer was not valid. `LINKED`: its person has the link.
+    """
 
     OUT = auto()
     ANSWERED = auto()
+    UNFIT = auto()
     LINKED = auto()
+
+
+class Put(NamedTuple):
+    """A question that was put to a client, and when that was first done.
+
+    `is_overdue`: it was put again after the time of silence, which happens once.
+    """
+
+    state: PutState
+    at: datetime
+    is_overdue: bool = False
 
 
 class McpClients:
@@ -84,10 +98,9 @@ class McpClients:
         self._elicitations = elicitations
         self._settings = settings
         self._listed = {one.name: one for one in settings.clients}
-        self._ticks = ticks_of(elicitations.clock)
         self._known: OrderedDict[str, ClientRecord | None] = OrderedDict()
-        self._patient: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self.puts: OrderedDict[str, _Put] = OrderedDict()  # by elicitation, of this process
+        self.patience = Patience(patient_clients=settings.patient_clients, clock=elicitations.clock)
+        self.puts: OrderedDict[str, Put] = OrderedDict()  # by elicitation, of this process
         self.silence = silence
         self.min_answer = settings.min_answer
         elicitations.hearers.append(self._hear)
@@ -102,46 +115,33 @@ class McpClients:
             return None
         return self._listed.get(f"{name}/{release}") or self._listed.get(name)
 
-    def is_patient(self, caller: Caller, *, name: str | None) -> bool:
-        """Whether its client waits as long as it takes; `name` is what it declares."""
-        is_named = name in self._settings.patient_clients
-        return is_named or (caller.owner or "", caller.client) in self._patient
-
-    def watch(self, caller: Caller, wire: ClientConnection | None) -> Callable[[], None]:
-        """A call begins; if its result finds the client there after that time, it is patient.
-
-        To be called when there is a result: a client that gave its call up is there, too.
-        """
-        owner, began_at = caller.owner, self._ticks()
-
-        def has_result() -> None:
-            if wire is not None and owner is not None:
-                wire.on_end(end)
-
-        def end(arrived: bool) -> None:  # noqa: FBT001 - the wire's callback
-            assert owner is not None
-            if arrived and self._ticks() - began_at >= MOST_ALLOW.total_seconds():
-                _keep(self._patient, (owner, caller.client), None, at_most=_CLIENTS_AT_MOST)
-
-        return has_result
-
-    async def did(self, client: ClientName, mode: Mode) -> str | None:
+    async def did(self, client: ClientName, mode: RememberedMode) -> str | None:
         """What it did last in this mode, if that is not too long ago."""
+        deed = await self._deed(client, mode)
+        return None if deed is None else deed.what
+
+    async def _deed(self, client: ClientName, mode: RememberedMode) -> ClientDeed | None:
         id = self._id(client)
         if id not in self._known:
             found = await self._elicitations.read(ClientRecord, owner=client.owner, id=id)
             _keep(self._known, id, found, at_most=_CLIENTS_AT_MOST)
-        record = self._known[id]
-        if record is None:
-            return None
-        deed = record.forms if mode == FORM else record.links
-        return deed.what if deed and self.now < deed.until else None
+        return self._of(self._known[id], mode)
 
-    async def note(self, client: ClientName, mode: Mode, what: Deed) -> None:
-        """It did this; what it did before stays where that is the same, or was a person's."""
+    def _of(self, record: ClientRecord | None, mode: RememberedMode) -> ClientDeed | None:
+        deed: ClientDeed | None = None if record is None else getattr(record, _ATTRIBUTES[mode])
+        return deed if deed and self.now < deed.until else None
+
+    async def note(
+        self, client: ClientName, mode: RememberedMode, what: Deed, *, about: str | None = None
+    ) -> None:
+        """Note that it did this with a question, `about` being the question's id.
+
+        That it let a person answer stays, until two questions in a row are left without an answer.
+        """
         try:
-            if await self.did(client, mode) not in (what, Deed.ANSWERED):
-                await self._elicitations.whole(self._note(client, mode, what))
+            before = await self._deed(client, mode)
+            if self._next(before, what, about=about) != before:
+                await self._elicitations.whole(self._note(client, mode, what, about=about))
         except ElicitError:  # the question goes on all the same
             _log.warning("client.not_remembered", exc_info=True)
 
@@ -158,18 +158,44 @@ class McpClients:
         found = [one for one in await self.all() if id in (None, one.id, tail_of(one))]
         for one in found:
             await self._elicitations.write(
-                replace(one, status=FORGOTTEN, name="", release="", forms=None, links=None)
+                ClientRecord(
+                    id=one.id,
+                    owner=one.owner,
+                    name="",
+                    release="",
+                    erase_at=one.erase_at,
+                    status=FORGOTTEN,
+                    version=one.version,
+                )
             )
             self._known.pop(one.id, None)
         return len(found)
 
-    async def _note(self, client: ClientName, mode: Mode, what: Deed) -> None:
+    def _next(
+        self, before: ClientDeed | None, what: Deed, *, about: str | None
+    ) -> ClientDeed | None:
+        """Return what is known when it did this too; `before` itself if that says nothing new."""
+        fresh = ClientDeed(what=what, at=self.now, until=self.now + REMEMBERED)
+        if before is None or before.what not in (what, Deed.ANSWERED):
+            return fresh
+        if before.what == what:
+            return fresh if before.unanswered else before
+        if what not in (Deed.SILENT, Deed.NEVER) or about is None or about in before.unanswered:
+            return before
+        unanswered = (*before.unanswered, about)
+        if len(unanswered) >= UNANSWERED_AT_MOST:
+            return fresh
+        return replace(before, unanswered=unanswered)
+
+    async def _note(
+        self, client: ClientName, mode: RememberedMode, what: Deed, *, about: str | None
+    ) -> None:
         id, fresh = self._id(client), list[ClientRecord]()
 
         async def noted() -> Sequence[ClientRecord]:
             until = self.now + REMEMBERED
             record = await self._elicitations.read(ClientRecord, owner=client.owner, id=id)
-            deed = ClientDeed(what=what, at=self.now, until=until)
+            deed = self._next(self._of(record, mode), what, about=about)
             before = ClientRecord(id=id, owner=client.owner, name="", release="", erase_at=until)
             known = replace(
                 record or before,
@@ -178,8 +204,7 @@ class McpClients:
                 erase_at=until,
                 status=KEPT,
             )
-            now = replace(known, forms=deed) if mode == FORM else replace(known, links=deed)
-            fresh[:] = [now]
+            fresh[:] = [replace(known, **{_ATTRIBUTES[mode]: deed})]
             return fresh
 
         await self._elicitations.write_afresh(noted)
@@ -199,7 +224,8 @@ class AskedClient:
     """The client of one call, as that puts questions to it.
 
     `has_page` says of a kind whether a person can answer it on our page; where nobody can, the
-    client is all there is.
+    client is all there is. `is_proxy`: the client behind it perhaps cannot be asked, and then its
+    call fails without a reply to us; so its next same call gets the link.
     """
 
     def __init__(
@@ -210,12 +236,14 @@ class AskedClient:
         name: str | None,
         release: str,
         has_page: Callable[[str], bool],
+        is_proxy: bool = False,
     ) -> None:
         self._clients = clients
+        # What a proxy does is not what another program with its library's name does.
+        known_as = f"{name or ''}{_PROXY if is_proxy else ''}"
         # Nothing is kept of a caller without a name.
-        self._client = (
-            None if caller.owner is None else ClientName(caller.owner, name or "", release)
-        )
+        self._client = None if caller.owner is None else ClientName(caller.owner, known_as, release)
+        self._is_proxy = is_proxy
         self._listed = clients.listed(name, release)
         self.has_page = has_page
 
@@ -244,75 +272,139 @@ class AskedClient:
         """Whether nobody can have read it in so many seconds."""
         return after < self._clients.min_answer.total_seconds()
 
-    async def has_answered(self, mode: Mode) -> bool:
+    async def has_answered(self, asked: Elicitation, mode: Mode) -> bool:
         """Whether it was seen to let a person answer, or the operator says that it does."""
-        return await self._did(mode) == Deed.ANSWERED
+        return await self._did(asked, mode) == Deed.ANSWERED
 
-    async def draws_nothing(self, mode: Mode) -> bool:
+    async def draws_nothing(self, asked: Elicitation, mode: Mode) -> bool:
         """Whether it was seen to show nobody what it was sent."""
-        return await self._did(mode) not in (None, Deed.ANSWERED)
+        return await self._did(asked, mode) not in (None, Deed.ANSWERED)
 
-    async def needs_link(self, asked: Elicitation, mode: Mode, *, was_out: bool) -> bool:
-        """Whether its person is to be given the link, before it is sent this question afresh.
+    async def needs_link(self, asked: Elicitation, mode: Mode) -> bool:
+        """Return True if the person gets the link, and the client is not asked this question.
 
-        `was_out`: it was sent it by an earlier call, in another process perhaps.
+        That a call is made again proves nothing: an engine that replays its steps makes it again,
+        and then brings the person's answer. So the client is asked the same again until it could
+        have said something (`silence`), and once more after that.
         """
-        did, put = await self._did(mode), self._clients.puts.get(asked.id)
-        if put is _Put.ANSWERED:
-            return did not in (None, Deed.ANSWERED)
-        is_open = put is not None or (was_out and did != Deed.ANSWERED)
-        if is_open and put is not _Put.LINKED and self._is_overdue(asked):
-            await self._note(mode, Deed.NEVER)
-        return is_open or did not in (None, Deed.ANSWERED)
+        if asked.is_for_page or await self.draws_nothing(asked, mode):
+            return True
+        put = self._clients.puts.get(asked.id)
+        if put is None or put.state is PutState.ANSWERED:
+            return False
+        if put.state is PutState.OUT and not (put.is_overdue or self._is_proxy):
+            return False
+        if put.state is PutState.OUT:
+            await self._note(asked, mode, Deed.NEVER)
+        return True
 
-    def is_out(self, asked: Elicitation) -> bool:
-        """Whether it was sent it and has not answered."""
-        return self._clients.puts.get(asked.id) is _Put.OUT
+    def is_out(self, id: str) -> bool:
+        """Return True if the client was asked this and has not answered."""
+        return self._is(id, PutState.OUT)
 
-    def has_link(self, asked: Elicitation) -> bool:
-        return self._clients.puts.get(asked.id) is _Put.LINKED
+    def is_unfit(self, id: str) -> bool:
+        """Return True if the client's answer was not valid."""
+        return self._is(id, PutState.UNFIT)
 
-    def sent(self, asked: Elicitation) -> None:
-        """It is put to the client."""
-        self._put(asked, _Put.OUT)
+    def has_link(self, id: str) -> bool:
+        return self._is(id, PutState.LINKED)
+
+    def has_heard_of(self, id: str) -> bool:
+        """Return True if the client replied to this, or its person has the link."""
+        put = self._clients.puts.get(id)
+        return put is not None and put.state is not PutState.OUT
+
+    def has_replied(self, asked: Elicitation) -> None:
+        """Note a reply to a question that was settled before the reply came."""
+        if self.is_out(asked.id):
+            self._put(asked, PutState.ANSWERED)
+
+    def put_at(self, asked: Elicitation, *, is_again: bool, now: datetime) -> datetime:
+        """Return when the client was first asked this: now, if no earlier request asked it."""
+        put = self._clients.puts.get(asked.id)
+        if put is not None:
+            return put.at
+        return asked.created_at if is_again else now
+
+    def sent(self, asked: Elicitation, *, is_again: bool = False, now: datetime) -> None:
+        """Note that the client is asked this now; `is_again`: an earlier request asked it too."""
+        at = self.put_at(asked, is_again=is_again, now=now)
+        self._put(asked, PutState.OUT, at=at, is_overdue=now - at >= self.silence)
 
     def linked(self, asked: Elicitation) -> None:
-        """The link goes out in a result."""
-        if self._clients.puts.get(asked.id) is not _Put.ANSWERED:
-            self._put(asked, _Put.LINKED)
+        """Note that the link goes out in a result."""
+        if not self._is(asked.id, PutState.ANSWERED):
+            self._put(asked, PutState.LINKED)
 
-    async def answered(self, asked: Elicitation, mode: Mode, *, after: float) -> None:
-        """The client has answered it, whatever it said."""
-        self._put(asked, _Put.ANSWERED)
-        if not self.is_too_soon(after):
-            await self._note(mode, Deed.ANSWERED)
+    async def answered(
+        self,
+        asked: Elicitation,
+        mode: Mode,
+        *,
+        after: float,
+        content: object = None,
+        is_valid: bool = True,
+    ) -> None:
+        """Note the client's answer, so many seconds after it was asked.
 
-    async def filled_in(self, ended: Elicitation, *, after: float) -> None:
-        """Its form's answer did not fit. If nobody can have typed it, the client draws no forms."""
-        if ended.why == DOES_NOT_FIT and self.is_too_soon(after):
-            await self._note(FORM, Deed.AT_ONCE)
+        An answer that is not valid does not show that the client lets a person answer.
+        """
+        self._put(asked, PutState.ANSWERED if is_valid else PutState.UNFIT)
+        if is_valid and not self.is_too_soon(after):
+            await self._note(asked, mode, Deed.ANSWERED)
+        elif not is_valid and self.is_too_soon(after):
+            await self._note(asked, mode, Deed.AT_ONCE)
+        elif not (is_valid or content):
+            await self._note(asked, mode, Deed.EMPTY)
 
     async def drew_nothing(self, asked: Elicitation, mode: Mode, deed: Deed) -> None:
-        self._put(asked, _Put.OUT)
-        await self._note(mode, deed)
+        self._put(asked, PutState.OUT)
+        await self._note(asked, mode, deed)
+
+    async def left_unanswered(self, asked: Elicitation, mode: Mode) -> None:
+        """Note that nobody answered this for as long as a call is held."""
+        await self._note(asked, mode, Deed.SILENT)
 
     def _may_answer(self, asked: Elicitation, mode: Mode) -> bool:
         return mode == FORM and self._listed is not None and asked.kind in self._listed.answers
 
-    def _is_overdue(self, asked: Elicitation) -> bool:
-        return self._clients.now - asked.created_at >= self.silence
+    def _is(self, id: str, state: PutState) -> bool:
+        put = self._clients.puts.get(id)
+        return put is not None and put.state is state
 
-    def _put(self, asked: Elicitation, put: _Put) -> None:
+    def _put(
+        self,
+        asked: Elicitation,
+        state: PutState,
+        *,
+        at: datetime | None = None,
+        is_overdue: bool = False,
+    ) -> None:
+        at = at or self.put_at(asked, is_again=False, now=self._clients.now)
+        put = Put(state, at, is_overdue)
         _keep(self._clients.puts, asked.id, put, at_most=_QUESTIONS_AT_MOST)
 
-    async def _did(self, mode: Mode) -> str | None:
+    async def _did(self, asked: Elicitation, mode: Mode) -> str | None:
         if self._listed is not None:
             return Deed.ANSWERED
-        return None if self._client is None else await self._clients.did(self._client, mode)
+        if self._client is None:
+            return None
+        kept = _remembered(asked, mode)
+        did = await self._clients.did(self._client, kept)
+        if did is None and kept == CONFIRM:  # one that shows no forms shows no empty ones either
+            did = await self._clients.did(self._client, FORM)
+            return None if did == Deed.ANSWERED else did
+        return did
 
-    async def _note(self, mode: Mode, deed: Deed) -> None:
+    async def _note(self, asked: Elicitation, mode: Mode, deed: Deed) -> None:
         if self._client is not None and self._listed is None:
-            await self._clients.note(self._client, mode, deed)
+            # One that answers by itself does so with every form.
+            kept = mode if deed is Deed.AT_ONCE else _remembered(asked, mode)
+            await self._clients.note(self._client, kept, deed, about=asked.id)
+
+
+def _remembered(asked: Elicitation, mode: Mode) -> RememberedMode:
+    return CONFIRM if mode == FORM and traits_of(asked.kind).page == "confirm" else mode
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V, *, at_most: int) -> None:

@@ -29,10 +29,11 @@ class PresentedQuestion:
     elicitation: Elicitation
     link: Callable[[], str] = field(repr=False)
     index: int  # of the question in its run
-    is_again: bool  # an earlier leg of this run asked it already
+    is_again: bool  # an earlier leg of this run asked this very elicitation already
     group: "Batch[Prompt]" = field(
         default_factory=lambda: Batch[Prompt](1)
     )  # of those that are asked with it
+    replaces: str | None = None  # the other elicitation at this place that an earlier leg asked
     arguments: str = field(default="{}", repr=False)  # the client's own, as canonical JSON
 
     @property

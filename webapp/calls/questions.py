@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from flows.elicitation import run as runs
 from flows.elicitation import states
 from flows.elicitation.run import AskedStep, Run, Step
-from flows.elicitation.states import Asked, Elicitation, Status
+from flows.elicitation.states import DOES_NOT_FIT, Asked, Elicitation, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.errors import CallOver, InvalidQuestion
 from flows.kinds.url import Visit
@@ -58,6 +58,7 @@ class Questions:
         is_for_user: bool,
         is_of_task: bool,
         asker: str | None,
+        rounds: tuple[str, ...],
         is_over: Callable[[], bool],
     ) -> None:
         self._elicitations = elicitations
@@ -71,6 +72,7 @@ class Questions:
         self._is_for_user = is_for_user
         self._is_of_task = is_of_task
         self._asker = asker
+        self._rounds = rounds
         self._is_over = is_over
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # what was started, and nobody was told of yet
@@ -98,15 +100,17 @@ class Questions:
             return current
 
     def shown(
-        self, current: Elicitation, step: Step, *, is_again: bool, group: Prompts
+        self, current: Elicitation, step: Step, *, before: AskedStep | None, group: Prompts
     ) -> PresentedQuestion:
-        """What a presenter has to show of it."""
+        """What a presenter has to show of it; `before` stood at its place when this leg began."""
         asked = self._run.value.asked
+        known = None if before is None else before.elicitation_id
         return PresentedQuestion(
             elicitation=current,
             link=cache(partial(self._links.of, current, now=self._elicitations.clock())),
             index=next(i for i, asking in enumerate(asked) if asking.place == step),
-            is_again=is_again,
+            is_again=known == current.id,
+            replaces=known if known != current.id else None,
             group=group,
             arguments=self._tool.arguments,
         )
@@ -140,7 +144,7 @@ class Questions:
                 else:
                     room = await admit()
                 asked = question if worded is None else worded
-                current = await self._start(asked, step, join, run)
+                current = await self._start(asked, step, join, run, former)
                 made_way = room.made_way
                 changed += [current, *room.taken_by(current), *map(states.let_go, former)]
             elif not current.status.is_final and current.waiter != self._leg:
@@ -154,6 +158,7 @@ class Questions:
                     elicitation_id=current.id,
                     is_ordered=is_ordered,
                     says=question.message[:SAYS_CHARACTERS],
+                    after=self._rounds,
                 )
                 run = runs.ask(run, asking, open_until=current.expires_at + OPEN_AT_LEAST)
                 changed.append(run)
@@ -268,7 +273,14 @@ class Questions:
             "join", tool.server, self._client_id, *about, *tool.version_parts, size=18
         )
 
-    async def _start(self, question: Question[Any], step: Step, join: str, run: Run) -> Elicitation:
+    async def _start(
+        self,
+        question: Question[Any],
+        step: Step,
+        join: str,
+        run: Run,
+        former: Sequence[Elicitation],
+    ) -> Elicitation:
         request = question.request
         id = self._fresh = self._elicitations.new_id(run.owner)
         now = self._elicitations.clock()
@@ -303,6 +315,7 @@ class Questions:
             waiter=self._leg,
             run=run.id,
             is_by_code=self._is_by_code,
+            is_for_page=any(one.why == DOES_NOT_FIT and now < one.expires_at for one in former),
             is_for_user=self._is_for_user,
             is_of_task=self._is_of_task,
             trace=traceparent(),

@@ -58,6 +58,7 @@ class Verbs:
             is_for_user=call.caller.is_user,
             is_of_task=call.is_of_task,
             asker=call.caller.name,
+            rounds=call.rounds,
             is_over=lambda: call.is_over,
         )
         self._counts: Counter[Fact] = Counter()
@@ -342,9 +343,7 @@ class Verbs:
             if current.is_open_there and not current.status.is_final:
                 current = await call.kinds.payments.checkouts.ask_once(current)
             if not current.status.is_final:
-                # A new question at a place of old has been shown to nobody.
-                is_again = before is not None and before.elicitation_id == current.id
-                shown = self._questions.shown(current, step, is_again=is_again, group=group)
+                shown = self._questions.shown(current, step, before=before, group=group)
                 if not question.waits_for_money:
                     call.leaves_to_come.add(current.id)
                     waiter.sees_all = True

@@ -12,11 +12,11 @@ from webapp.records.ids import tail_of
 from webapp.records.values import ClientRecord
 from webapp.service import Service
 
-COLUMNS = ("id", "name", "version", "owner", "forms", "links", "seen_at", "until")
+COLUMNS = ("id", "name", "version", "owner", "forms", "links", "confirms", "seen_at", "until")
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):
-    """What one person's client did last with forms and with links; None: it was sent none."""
+    """What one person's client did last with forms, confirmations and links; None: sent none."""
 
     id: str
     name: str
@@ -24,6 +24,7 @@ class ClientRow(Struct, frozen=True, kw_only=True):
     owner: str
     forms: str | None
     links: str | None
+    confirms: str | None
     seen_at: datetime
     until: datetime
 
@@ -62,13 +63,14 @@ async def clear_clients(service: Service) -> list[str]:
 
 
 def _row(client: ClientRecord) -> ClientRow:
-    deeds = [deed for deed in (client.forms, client.links) if deed is not None]
+    deeds = [one for one in (client.forms, client.confirms, client.links) if one is not None]
     return ClientRow(
         id=tail_of(client),
         name=client.name,
         version=client.release,
         owner=client.owner[:OWNER_CHARACTERS],
         forms=None if client.forms is None else client.forms.what,
+        confirms=None if client.confirms is None else client.confirms.what,
         links=None if client.links is None else client.links.what,
         seen_at=max(deed.at for deed in deeds),
         until=max(deed.until for deed in deeds),

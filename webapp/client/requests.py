@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 
 import httpx
 
+from flows.elicitation.traits import traits_of
 from flows.errors import (
     AlreadyDone,
     Cancelled,
@@ -31,7 +32,6 @@ from flows.errors import (
     InvalidSchema,
     NotAllowed,
     NotConfigured,
-    NotSupported,
     ResultNotKept,
     Superseded,
     TooManyPending,
@@ -198,7 +198,12 @@ class Requests:
 
 
 def body_of(question: Question[Any]) -> dict[str, Any]:
-    """The question as it travels. Raises InvalidQuestion, NotSupported."""
+    """Return the question as it travels.
+
+    Raises:
+        InvalidQuestion: The HTTP API cannot ask it. That is a mistake in the program, so it is
+            raised also where a decline is `False` or `None`: those are a person's alone.
+    """
     match question.request:
         case Visit(url=str(url), waits=waits):
             own: dict[str, Any] = {"message": question.message, "url": url}
@@ -222,10 +227,12 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
         case Secret(schema=schema, name=name):
             own = {"message": question.message, "schema": schema.json, "name": name}
         case other:
-            raise NotSupported(
-                other.kind,
-                why=f"A question of kind {other.kind} is asked where tools are served, and not "
-                "over the HTTP API: ask one of the others here.",
+            is_anothers = traits_of(other.kind).is_anothers
+            what = "approver=" if is_anothers else f"A question of kind {other.kind}"
+            raise InvalidQuestion(
+                f"{what} works where tools are served, and not over the HTTP API. Nobody was "
+                f"asked {question.message!r}: ask another kind of question here, or ask this one "
+                "in a tool."
             )
     own |= {"kind": question.request.kind, "key": question.key}
     own |= {"elicitation_id": question.elicitation_id}

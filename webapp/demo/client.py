@@ -37,6 +37,7 @@ from webapp.demo.paired import pairing_of
 from webapp.demo.waiting import DemoWaiting
 from webapp.demo.walker import WalkFailed, walk
 from webapp.http.client import UNPACKED, refuse_packed
+from webapp.mcp.results import PENDING
 from webapp.printing import tell
 from webapp.settings.settings import DEFAULT_PORT, DEFAULT_URL
 
@@ -134,12 +135,15 @@ class Demo:
                 # The pages' last step may still be on its way; a status line has nothing to add.
                 await asyncio.wait({task}, timeout=5)
                 task.cancel()
-        if not messages and not result.is_error:
+        is_pending = PENDING in (result.meta or {})
+        if not (messages or result.is_error or is_pending):
             tell("Nobody had to be asked: what it needs is known already.")
         text = text_of(result)
-        tell(f"The tool {'failed' if result.is_error else 'says'}: {text}\n")
+        came_of = "waits" if is_pending else "failed" if result.is_error else "says"
+        tell(f"The tool {came_of}: {text}\n")
+        is_done = not (result.is_error or is_pending)
         is_known = self.walks and EXPECTED.keys() <= set(tools)  # and no server of an author's own
-        return not result.is_error and (not is_known or _is_right(tool, text, messages))
+        return is_done and (not is_known or _is_right(tool, text, messages))
 
     def _transport(self) -> Any:
         url = f"{self.url}/mcp"

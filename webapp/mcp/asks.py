@@ -53,6 +53,7 @@ class ClientAsks:
 
     def __init__(self) -> None:
         self._left: dict[str, _Left] = {}
+        self._open: dict[str, Asking] = {}
         self._accepted: set[str] = set()
         self._untold: set[str] = set()  # calls went away from these while they were open
         self._works: set[asyncio.Task[None]] = set()
@@ -65,7 +66,17 @@ class ClientAsks:
             left.asking.remove_done_callback(left.came)
             if not left.asking.done() or _action_of(left.asking) in _COUNTS:
                 return left.asking
-        return asyncio.create_task(ask())
+        asking = self._open[id] = asyncio.create_task(ask())
+        asking.add_done_callback(partial(self._closed, id))
+        return asking
+
+    def is_open(self, id: str) -> bool:
+        """Return True if the client is asked this on this connection, and has not answered."""
+        return id in self._open
+
+    def _closed(self, id: str, asking: Asking) -> None:
+        if self._open.get(id) is asking:
+            del self._open[id]
 
     def leave(self, id: str, asking: Asking, *, life: timedelta, late: Late) -> None:
         """The call ends and the question goes on; `late` is for an answer before the next call."""

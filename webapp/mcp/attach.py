@@ -5,6 +5,7 @@ declared, makes the call the tool's Asker, and turns what the tool did into a re
 in the server or its tools is changed; a FastMCP server gets one for calls among its tools as well.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -42,6 +43,7 @@ from webapp.mcp.results import (
     MODERN,
     RESULT_TOOL,
     error_result,
+    schema_with_pending,
 )
 from webapp.mcp.resuming import when_read_later
 from webapp.mcp.task_legs import TaskLeg
@@ -174,11 +176,15 @@ class Middleware:
             return self._result_tool.over(protocol_version=context.protocol_version)
         if task is not None and not declared.is_modern:
             return await self._tasks.create(leg)
-        has_result = service.clients.watch(caller, wire)
+        watched = service.clients.patience.watch(caller, wire)
         is_cut_told = context.request is None or context.protocol_version < MODERN
         with working(tracer=service.telemetry.tracer, call=call.leg):
-            result = await service.bodies.run(call, leg.body, wire, is_cut_told=is_cut_told)
-        has_result()
+            try:
+                result = await service.bodies.run(call, leg.body, wire, is_cut_told=is_cut_told)
+            except asyncio.CancelledError:
+                watched.gave_up()
+                raise
+        watched.has_result()
         asks = self._connections.of(context)
         for id in await asks.ended(service.elicitations):  # while no call was there to tell it
             await context.session.send_elicit_complete(id, related_request_id=request_id)
@@ -222,7 +228,6 @@ class Middleware:
             context,
             declared,
             chain,
-            tool=tool,
             caller=caller,
             service=service,
             has_result_tool=has_result_tool,
@@ -245,6 +250,7 @@ class Middleware:
             accounts=_own(chain.accounts, caller),
             is_of_task=task is not None,
         )
+        call.rounds = chain.replayed
         call.on_notice = lambda told: context.session.report_progress(call.next_step(), None, told)
         if chain.run_id is not None:
             run = await call.run.load()
@@ -352,6 +358,8 @@ class Middleware:
     ) -> HandlerResult:
         """The tools that are not hidden, with ours for who needs it, on the last page."""
         result = wire_form(await call_next(context))
+        if "tools" in result:
+            result = {**result, "tools": [_with_pending(tool) for tool in result["tools"]]}
         result = await self._hiding.listed(context, result, self._caller_of(context))
         declared = self._declared(context)
         result = self._offer.listed(result, declared, self._caller_of(context))
@@ -391,6 +399,14 @@ def _own(accounts: Mapping[str, str], caller: Caller) -> dict[str, str]:
     """A stranger's token says nothing about ours."""
     owner = caller.owner
     return {of: id for of, id in accounts.items() if owner is not None and id.startswith(owner)}
+
+
+def _with_pending(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a listed tool whose output schema allows a result that waits for a person."""
+    schema = tool.get("outputSchema")
+    if not isinstance(schema, Mapping):
+        return dict(tool)
+    return {**tool, "outputSchema": schema_with_pending(cast("Mapping[str, Any]", schema))}
 
 
 def _must_fit(tool: ServedTool | None, params: Mapping[str, Any], arguments: str) -> None:

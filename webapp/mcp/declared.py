@@ -1,6 +1,7 @@
 """What a client declared, and what it can be shown or asked within one call.
 
 What could go wrong: a bridge passes on what the client behind it declares, and cannot do it itself.
+Or it declares everything for itself, and the client behind it can do none of it.
 """
 
 import re
@@ -19,6 +20,9 @@ from webapp.settings.quotas import ListedClient
 TASKS: Final = "io.modelcontextprotocol/tasks"
 WITH_TASKS: Final = "2025-11-25"  # where they are a part of the protocol, not an extension
 # A bridge's mark behind the name of the client that it brings.
+# FastMCP's proxy declares all of these for itself; a program that uses its client, what it handles.
+_PROXY_NAME: Final = "fastmcp"
+_PROXY_DECLARES: Final = frozenset({"roots", "sampling", "elicitation"})
 _BRIDGED: Final = re.compile(r" \(via mcp-remote [^()]*\)\Z")
 
 
@@ -36,6 +40,7 @@ class Declared:
     modes: frozenset[str]
     is_modern: bool
     is_reached: bool
+    is_proxy: bool = False  # it declares for itself what the client behind it perhaps cannot do
     has_tasks: bool = False  # of the protocol: it can look in for what takes long
 
     @property
@@ -67,23 +72,30 @@ def declared_by(
     if is_modern and _BRIDGED.search(given):
         modes -= {"url"}  # it refuses url requests there, and the call fails
     known = listed(name, release)
+    capabilities = _mapping(context.session.client_capabilities)
     return Declared(
         name=name,
         release=release,
         modes=modes if known is None else modes & known.draws,
         is_modern=is_modern,
         is_reached=is_modern or context.session.can_send_request,
+        is_proxy=given == _PROXY_NAME and capabilities.keys() >= _PROXY_DECLARES,
         has_tasks=has_tasks(context.session.client_capabilities, context.protocol_version),
     )
 
 
 def has_tasks(capabilities: object, protocol_version: str) -> bool:
     """Whether a client declares tasks, in the way of its revision; the others have none."""
-    of_all: Any = capabilities
-    if isinstance(capabilities, ClientCapabilities):
-        of_all = capabilities.model_dump(mode="json", by_alias=True, exclude_none=True)
-    declared = cast("Mapping[str, Any]", of_all if isinstance(of_all, Mapping) else {})
+    declared = _mapping(capabilities)
     if protocol_version >= MODERN:
         extensions: Any = declared.get("extensions")
         return isinstance(extensions, Mapping) and TASKS in extensions
     return protocol_version == WITH_TASKS and isinstance(declared.get("tasks"), Mapping)
+
+
+def _mapping(capabilities: object) -> Mapping[str, Any]:
+    """Return what a client declared, by its names on the wire."""
+    declared: Any = capabilities
+    if isinstance(capabilities, ClientCapabilities):
+        declared = capabilities.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return cast("Mapping[str, Any]", declared if isinstance(declared, Mapping) else {})

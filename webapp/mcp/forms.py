@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from flows.elicitation.proof import InClient
-from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.states import DOES_NOT_FIT, Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import InvalidAnswer
 from flows.kinds.form import on_the_wire
 from flows.schema.schema import Fault, check, without_blanks
-from webapp.calls.clients import DOES_NOT_FIT
 from webapp.calls.presenter import Leg
 from webapp.elicitations.complete import complete_elicitation
 from webapp.kinds.page_kind import PageKind, arguments_in
@@ -88,15 +87,20 @@ async def answered(
     return ended
 
 
-async def acted_late(call: Leg, asked: Elicitation, action: str, content: object) -> None:
-    """What the client answered after the call had ended: the next same call finds it settled.
+async def acted_late(call: Leg, asked: Elicitation, action: str, content: object) -> bool:
+    """Act on a form's answer that came after its call had ended; False if it is not valid.
 
-    What does not fit is left to that call, which can say where and why.
+    The next same call finds the question settled. An answer that is not valid ends nothing.
     """
     if action == "accept":
-        await answered(call, asked, content, ends=False)
-    else:
-        await acted(call, asked, action, content)
+        return (await answered(call, asked, content, ends=False)).status.is_final
+    await acted(call, asked, action, content)
+    return True
+
+
+def is_valid(ended: Elicitation | None) -> bool:
+    """Return False if the question ended because the client's answer was not valid."""
+    return ended is None or ended.why != DOES_NOT_FIT
 
 
 async def agreed(call: Leg, asked: Elicitation) -> Elicitation:

@@ -29,6 +29,7 @@ from webapp.mcp.results import (
     given_again,
     in_revision,
     is_whole,
+    with_structure,
     without,
 )
 from webapp.mcp.tools import ServedTool
@@ -76,13 +77,7 @@ async def came_of(
                 raise cleared from (raised.__cause__ if cleared is raised else None)
             raise
     if call.is_interrupted:
-        await call.presenter.heed(call)
-        await call.finish()
-        if isinstance(call.answer, Exception):
-            raise call.answer
-        answer = in_revision(_as_result(call.answer), context.protocol_version)
-        until = call.repeats_until
-        return answer if until is None else given_again(answer, until=until)
+        return await _interrupted(call, tool, protocol_version=context.protocol_version)
     if error is None and _is_input_required(own):
         await call.go_on()
         state = call.presenter.carry(call, own.get("requestState"))
@@ -90,6 +85,21 @@ async def came_of(
     if error is None and own.get("isError") and escaped(verbs.last_error):
         error = verbs.last_error
     return await _finished(call, own, error, protocol_version=context.protocol_version)
+
+
+async def _interrupted(
+    call: Call, tool: ServedTool | None, *, protocol_version: str
+) -> HandlerResult:
+    """Return the presenter's answer, which is the result whatever the body did about it."""
+    await call.presenter.heed(call)
+    await call.finish()
+    if isinstance(call.answer, Exception):
+        raise call.answer
+    answer = in_revision(_as_result(call.answer), protocol_version)
+    if tool is not None and tool.has_output_schema and not call.is_repeated:
+        answer = with_structure(answer)
+    until = call.repeats_until
+    return answer if until is None else given_again(answer, until=until)
 
 
 async def _finished(

@@ -1,4 +1,12 @@
-"""Results that stand in for a tool's own, and the sentences in them."""
+"""Results that stand in for a tool's own, and the sentences in them.
+
+Waiting for a person is not an error: agent frameworks count errors, and end the run after a few.
+What could go wrong: a client checks each result against the tool's output schema, and a result that
+only carries a link does not match it. Therefore every listed output schema also allows such a
+result (`schema_with_pending`), and such a result has structured content that matches
+(`with_structure`). Both hold for every client, because any client can get a link, and because a
+gateway may list the tools for one client and call them for another.
+"""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -22,24 +30,39 @@ MODERN = "2026-07-28"
 REQUIRES_INPUT = "This tool requires user input to continue"
 RESULT_TOOL = "elicitation_result"
 ERROR_LETTERS_AT_MOST = 16 * 1024  # of each text
+PENDING = "elicitationPending"
+_PENDING_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {PENDING: {"type": "object"}},
+    "required": [PENDING],
+}
+_WRAPPED = "x-fastmcp-wrap-result"
+# Keywords of an output schema that a pending result does not contradict.
+_OF_DOCUMENT = frozenset({"$schema", "$id", "$defs", "definitions"})
+_OF_ROOT = _OF_DOCUMENT | {"type", "properties", "title", "description", "$comment"}
 _ARGUMENTS_AT_MOST = 49
 _VALUE_CHARACTERS = 400
 _HOW_TO_WAIT = f"{RESULT_TOOL} with elicitId and action wait, decline or cancel"
 
 
 def text_result(
-    text: str, *, protocol_version: str, is_error: bool, meta: Mapping[str, Any] | None = None
+    text: str,
+    *,
+    is_error: bool,
+    protocol_version: str = "",
+    meta: Mapping[str, Any] | None = None,
 ) -> Result:
-    """A CallToolResult as it stands on the wire."""
+    """Return a CallToolResult in its wire form.
+
+    A presenter needs no `protocol_version`: its result is converted where the request ends.
+    """
     result: Result = {"content": [{"type": "text", "text": text}], "isError": is_error}
     if meta:
         result["_meta"] = dict(meta)
     return in_revision(result, protocol_version)
 
 
-def link_result(
-    parts: Sequence[Prompt], *, protocol_version: str, is_error: bool, has_result_tool: bool = False
-) -> Result:
+def link_result(parts: Sequence[Prompt], *, has_result_tool: bool = False) -> Result:
     """What the model gets when the person has a link to open, or several."""
     opening = f"{REQUIRES_INPUT}: the person has to do something in a browser."
     if all(part.is_out for part in parts):
@@ -56,14 +79,13 @@ def link_result(
     by_tool = f", or {RESULT_TOOL} with its elicitId" if has_result_tool else ""
     facts = [_facts(part.shown, has_result_tool=has_result_tool) for part in parts]
     # One is what programs know; of several, the first.
-    meta: dict[str, Any] = {"elicitationPending": facts[0], **_meta_of(nobody)}
+    meta: dict[str, Any] = {PENDING: facts[0], **_meta_of(nobody)}
     if len(facts) > 1:
         meta["elicitationsPending"] = facts
     return text_result(
         f"{opening}\n{links}\n{_when(parts)}, call this tool again with the same "
         f"arguments{by_tool}: it goes on from there. You cannot answer for them.",
-        protocol_version=protocol_version,
-        is_error=is_error or nobody is not None,
+        is_error=False,
         meta=meta,
     )
 
@@ -98,8 +120,11 @@ def _link_text(shown: PresentedQuestion) -> str:
     )
 
 
-def form_result(part: Prompt, *, protocol_version: str, is_error: bool) -> Result:
-    """What the model gets when the client has no answer, and nothing else can bring one."""
+def form_result(part: Prompt) -> Result:
+    """Return what the model gets when only the client can ask the person, and has no answer yet.
+
+    The result is an error only if the client answers by itself: then no person is being asked.
+    """
     asked, nobody = part.shown.elicitation, _nobody_asked([part])
     opening = "Nobody has answered yet what this tool asks in the client."
     if nobody is not None:
@@ -112,8 +137,7 @@ def form_result(part: Prompt, *, protocol_version: str, is_error: bool) -> Resul
         f"{opening} What for: {asked.asked.message}\nCall this tool again with the same arguments "
         f"until {asked.expires_at:%H:%M} UTC: it is asked again. "
         "You cannot answer for the person.",
-        protocol_version=protocol_version,
-        is_error=is_error or nobody is not None,
+        is_error=nobody is not None,
         meta=_meta_of(nobody),
     )
 
@@ -227,12 +251,54 @@ def related_task(id: str) -> dict[str, Any]:
     return {"io.modelcontextprotocol/related-task": {"taskId": id}}
 
 
-def busy_text() -> str:
-    return (
+def busy_result() -> Result:
+    """Return what a call gets when a newer identical call waits for the same person."""
+    text = (
         "Another call is waiting for this: the same tool was called again with the same "
         "arguments, and that call goes on. Nothing is lost: where its result does not come, call "
         "again."
     )
+    return text_result(text, is_error=False)
+
+
+def with_structure(result: Result) -> Result:
+    """Add structured content to a result that says that a person is being asked.
+
+    The content matches the schema that `schema_with_pending` makes. Clients that show the model
+    the structured content instead of the text find the same instructions in it.
+    """
+    if not is_whole(result) or "structuredContent" in result:
+        return result
+    meta = cast("Mapping[str, Any]", result.get("_meta") or {})
+    known = cast("Mapping[str, Any]", meta.get(PENDING, {}))
+    pending = {**known, "instructions": result["content"][0]["text"]}
+    return {**result, "structuredContent": {PENDING: pending}}
+
+
+def schema_with_pending(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an output schema that allows what `schema` allows, and a pending result.
+
+    The properties stay at the root, where client libraries read them to build a result's type.
+    """
+    if schema.get("type") != "object":
+        own = {name: value for name, value in schema.items() if name not in _OF_DOCUMENT}
+        root = {name: schema[name] for name in _OF_DOCUMENT if name in schema}
+        return {**root, "anyOf": [own, _PENDING_SCHEMA]}
+    kept = {name for name in schema if name in _OF_ROOT or name.startswith("x-")}
+    left_out = {"unevaluatedProperties"}
+    if schema.get("properties"):  # these two know no properties but those beside them
+        left_out |= {"additionalProperties", "patternProperties"}
+    rest = {name: schema[name] for name in schema if name not in kept | left_out}
+    widened: dict[str, Any] = {name: schema[name] for name in schema if name in kept}
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping):
+        known = cast("Mapping[str, Any]", properties)
+        own = {name: value for name, value in known.items() if name != PENDING}
+        if schema.get(_WRAPPED) is True and "result" in own:
+            # FastMCP's client reads `result` alone, and a pending result has none.
+            own["result"] = {"anyOf": [own["result"], {"type": "null"}]}
+        widened["properties"] = own
+    return {**widened, "anyOf": [rest, _PENDING_SCHEMA]}
 
 
 def error_result(error: ElicitError, *, protocol_version: str) -> Result:

@@ -40,7 +40,7 @@ class ServedTool:
     version: str | None  # of the one that runs, where it is one of several
     function: Callable[..., Any] | None
     is_destructive: bool | None  # by its annotation `destructiveHint`; None: it has none
-    has_output_schema: bool  # clients refuse a text as its result unless it is an error
+    has_output_schema: bool  # clients refuse a result of text alone, unless it is an error
     functions: tuple[Callable[..., Any], ...] = ()  # that one, and those of tools made from it
     inside: tuple[Inside, ...] = ()
     schema: Mapping[str, Any] | None = None  # of its arguments

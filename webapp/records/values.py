@@ -314,10 +314,15 @@ class ClientDeed(Struct, frozen=True, kw_only=True):
     what: str
     at: datetime
     until: datetime
+    unanswered: tuple[str, ...] = ()  # the questions that stayed unanswered since it let one answer
 
 
 class ClientRecord(Struct, frozen=True, kw_only=True):
-    """What a person's client did with forms and with links; `release` is its own version."""
+    """What a person's client did with forms, confirmations and links.
+
+    A confirmation is a form without fields, which some clients draw and cannot send. `release` is
+    the client's own version.
+    """
 
     id: str
     owner: str
@@ -326,6 +331,7 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
     erase_at: datetime
     forms: ClientDeed | None = None
     links: ClientDeed | None = None
+    confirms: ClientDeed | None = None
     version: int = 0
     status: str = "kept"
     due_at: None = None

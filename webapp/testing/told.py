@@ -82,7 +82,7 @@ class Heard:
     def of(cls, result: types.CallToolResult) -> "Heard":
         parts = [part.text for part in result.content if isinstance(part, types.TextContent)]
         text = "\n".join(parts)
-        code = (result.meta or {}).get("errorId") if result.is_error else None
+        code = (result.meta or {}).get("errorId")
         return cls(
             text=text,
             is_error=bool(result.is_error),

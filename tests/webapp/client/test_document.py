@@ -14,7 +14,7 @@ import pytest
 from flows import Money, elicit
 from flows.elicitation.states import Elicitation
 from flows.providers import github
-from tests.support.runs_env import Programs, approve, connect, pay
+from tests.support.runs_env import Programs, approve, connect, fill, pay
 from tests.support.samples import samples
 from webapp.calls.shown_link import ShownLink
 from webapp.client import Elicit
@@ -149,9 +149,13 @@ async def test_a_graph_is_interrupted_with_the_link_and_resumed_with_the_answer(
     link = first.value.args[0]
     assert link["message"] == "Send the invoice?"
     await approve(await reader.shop.here.guest(), link["url"])
-    assert await node(state) == {"approved": True}
-    (asked,) = await reader.shop.here.service.elicitations.all(Elicitation)
-    assert asked.delivered_at is not None
+    with pytest.raises(GraphInterrupt) as second:
+        await node(state)
+    assert second.value.args[0]["message"] == "To which address?"
+    await fill(await reader.shop.here.guest(), second.value.args[0]["url"])
+    assert await node(state) == {"sent_to": "Lund"}
+    asked = await reader.shop.here.service.elicitations.all(Elicitation)
+    assert [one.delivered_at is not None for one in asked] == [True, True]
 
 
 async def test_a_task_that_is_no_coroutine_waits_by_asyncio_run(

@@ -455,3 +455,12 @@ async def test_an_id_that_somebody_made_up_leads_to_no_other_route(
     assert not way.sent
     await pay(await here.guest(), link.url)
     assert await block
+
+
+@pytest.mark.parametrize("way", ["await", "or_none", "outcome"])
+async def test_question_that_the_api_cannot_ask_raises_and_is_no_decline(shop: Programs, way: str):
+    # finding: XQ2
+    async with shop.elicit():
+        question = elicit.confirm("Refund it?", approver="finance")
+        with pytest.raises(InvalidQuestion, match="approver= works where tools are served"):
+            await (question if way == "await" else getattr(question, way)())

@@ -202,9 +202,9 @@ def see_it_wait(
 ) -> None:
     wire = StreamConnection()
     caller = Identified(owner=env.service.identity.local_owner, client=client)
-    has_result = clients.watch(caller, wire)
+    watched = clients.patience.watch(caller, wire)
     clock.tick(seconds=seconds)
-    has_result()
+    watched.has_result()
     wire.end(is_delivered=True)
 
 
@@ -220,17 +220,18 @@ async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
             ("who gave up", 61, True),
         ):
             wire = StreamConnection()
-            has_result = clients.watch(Identified(owner=owner, client="c"), wire)
+            watched = clients.patience.watch(Identified(owner=owner, client="c"), wire)
             clock.tick(seconds=seconds)
             if owner != "who gave up":  # its call is answered with an error, which arrives
-                has_result()
+                watched.has_result()
             wire.end(is_delivered=arrives)
         seen = {
-            who: clients.is_patient(Identified(owner=who, client="c"), name="c")
+            who: clients.patience.is_patient(Identified(owner=who, client="c"), name="c")
             for who in ("ann", "bob", "eve", "who gave up")
         }
         assert seen == {"ann": False, "bob": False, "eve": True, "who gave up": False}
-        assert not clients.is_patient(Identified(owner="eve", client="another"), name="another")
+        other = Identified(owner="eve", client="another")
+        assert not clients.patience.is_patient(other, name="another")
 
 
 async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library):
@@ -245,7 +246,7 @@ async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library):
         await soon(call)
         await eventually(lambda: not len(env.service.bodies))
         me = Identified(owner=asked.owner, client=asked.asked.client or "")
-        assert not env.service.clients.is_patient(me, name="c")
+        assert not env.service.clients.patience.is_patient(me, name="c")
 
 
 async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library):
@@ -266,7 +267,7 @@ async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library):
         await env.complete(link, {"name": "ann"})
         assert "ann" in text_of(await soon(last))
         me = Identified(owner=env.service.identity.local_owner, client="mcp")
-        assert not env.service.clients.is_patient(me, name="c")
+        assert not env.service.clients.patience.is_patient(me, name="c")
 
 
 @pytest.mark.parametrize("hours", [0, -2])
@@ -334,3 +335,45 @@ class Slow:
         await eventually(lambda: self.answered == times)
         for _ in range(200):
             await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("declares", [None, FORM], ids=["nothing", "forms"])
+async def test_client_that_gave_a_call_up_after_five_seconds_is_held_for_less(library, declares):
+    # finding: XC7
+    async with held(new_asking_server(library), declares=declares) as (env, clock, caller):
+        await caller.result("sign_in")  # the link
+        given_up = caller.call("sign_in")
+        await env.pending()
+        clock.tick(seconds=5)
+        given_up.cancel()  # its own limit
+        await eventually(lambda: not len(env.service.bodies))
+        again = caller.call("sign_in")
+        await env.pending()
+        clock.tick(seconds=4)
+        env.service.elicitations.waiters.wake_all()
+        assert link_in(await soon(again))
+
+
+async def test_client_that_has_waited_longer_since_is_held_as_before(library):
+    # finding: XC7
+    async with held(new_asking_server(library), declares=None) as (env, clock, _):
+        me = Identified(owner="ann", client="a client")
+        clients, limit = env.service.clients, timedelta(seconds=25)
+        first, wire = clients.patience.watch(me, None), StreamConnection()
+        clock.tick(seconds=5)
+        first.gave_up()
+        assert clients.patience.holds(me, limit) == timedelta(seconds=4)
+        longer = clients.patience.watch(me, wire)
+        clock.tick(seconds=10)
+        longer.has_result()
+        wire.end(is_delivered=True)
+        assert clients.patience.holds(me, limit) == limit
+
+
+async def test_line_that_breaks_at_once_says_nothing_of_a_clients_patience(library):
+    # finding: XC7
+    async with held(new_asking_server(library), declares=None) as (env, _, __):
+        me = Identified(owner="ann", client="a client")
+        env.service.clients.patience.watch(me, None).gave_up()
+        limit = timedelta(seconds=25)
+        assert env.service.clients.patience.holds(me, limit) == limit

@@ -231,3 +231,17 @@ async def test_what_is_done_once_for_somebody_without_a_name_is_not_kept(library
         for _ in range(2):
             assert await caller.text("order") == "{'seats': [1, 2]}"
     assert len(set(keys)) == 2
+
+
+async def test_form_for_the_code_that_is_accepted_without_one_leads_to_the_link(revision):
+    # finding: XC3
+    typed: asyncio.Queue[str] = asyncio.Queue()
+    typed.put_nowait("")
+    async with by_token(revision, typed=typed) as (env, caller):
+        told = await caller.result("visit")
+        assert link_in(told)
+        assert "eight letters" in text_of(told)
+        assert not told.is_error
+        assert len(caller.told) == 1, "it is not asked for the letters again"
+        (asked,) = await env.elicitations()
+        assert asked.status is Status.PENDING

@@ -26,7 +26,6 @@ from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.presenters.link import LinkInResult
 from webapp.mcp.presenters.retry import Retry
 from webapp.mcp.results import Result
-from webapp.mcp.tools import ServedTool
 from webapp.service import Service
 
 
@@ -35,7 +34,6 @@ def presenter_of(
     declared: Declared,
     chain: Chain,
     *,
-    tool: ServedTool | None,
     caller: Caller,
     service: Service,
     has_result_tool: bool,
@@ -47,26 +45,24 @@ def presenter_of(
 
     `task_id` is of the task whose result this leg is to bring, however long it takes.
     """
+    patience = service.clients.patience
     limits, user_codes, modes = service.limits, service.user_codes, declared.modes
     in_form = _in_form(service, caller)
     ticks = service.elicitations.ticks
-    held_until = Deadline(limits.call, ticks=ticks)
+    held_until = Deadline(patience.holds(caller, limits.call), ticks=ticks)
     shows = declared.shows(by_code=caller.by_code)
-    is_error = tool is not None and tool.has_output_schema
     client = _client(declared, caller=caller, service=service)
     in_result = LinkInResult(
         client=client,
-        protocol_version=context.protocol_version,
         modes=modes,
         # A retry follows a form: its links are new to the client, whatever the run says.
-        held=limits.link if chain.run_id is None else timedelta(),
+        held=patience.holds(caller, limits.link) if chain.run_id is None else timedelta(),
         held_until=held_until,
-        is_error=is_error,
         has_result_tool=has_result_tool,
         dismissed=dismissed,
     )
     if not declared.is_modern:
-        is_patient = task_id is not None or service.clients.is_patient(caller, name=declared.name)
+        is_patient = task_id is not None or patience.is_patient(caller, name=declared.name)
         links: Presenter = in_result
         if shows:
             links = Hold(
@@ -76,7 +72,6 @@ def presenter_of(
                 in_result=in_result,
                 asks=asks,
                 held_until=None if is_patient else held_until,
-                is_error=is_error,
                 task_id=task_id,
                 unread_until=held_until,
                 progress=limits.progress,
@@ -90,7 +85,6 @@ def presenter_of(
                 in_result=in_result,
                 asks=asks,
                 held_until=None if is_patient else held_until,
-                is_error=is_error,
                 task_id=task_id,
             )
             return ByKind(forms=forms, links=links, waits=in_result, in_form=in_form)
@@ -107,7 +101,6 @@ def presenter_of(
         held_until=held_until,
         limits=limits,
         user_codes=user_codes,
-        is_error=is_error,
         in_form=in_form,
     )
     links = retry if shows else in_result
@@ -191,6 +184,7 @@ def _client(declared: Declared, *, caller: Caller, service: Service) -> AskedCli
         name=declared.name,
         release=declared.release,
         has_page=partial(_has_page, service=service, caller=caller),
+        is_proxy=declared.is_proxy and declared.is_modern,
     )
 
 

@@ -28,6 +28,7 @@ from webapp.mcp.presenters.link import LinkInResult
 from webapp.mcp.presenters.on_stream import OnStream
 from webapp.mcp.user_code import LETTERS_SCHEMA, user_code_in
 
+UNFIT = "unfit"  # the client accepted the form for a user code without a code
 FORMS_AT_MOST = 60  # a client that fills them by itself must not do so for ever
 
 
@@ -45,7 +46,6 @@ class Hold(OnStream):
         in_result: LinkInResult,
         asks: ClientAsks,
         held_until: Deadline | None,
-        is_error: bool,
         task_id: str | None,
         unread_until: Deadline,
         progress: timedelta,
@@ -59,7 +59,6 @@ class Hold(OnStream):
             in_result=in_result,
             asks=asks,
             held_until=held_until,
-            is_error=is_error,
             task_id=task_id,
         )
         self._user_codes = user_codes
@@ -99,7 +98,7 @@ class Hold(OnStream):
         is_answered = is_unread = False
         while call.is_waiting_for(current):
             until = self._at_most(call.now + self._progress, now=call.now)
-            if silence is not None and self._client.is_out(current):
+            if silence is not None and self._client.is_out(current.id):
                 until = min(until, silence.at(call.now))
             if is_unread:
                 until = min(until, self._unread_until.at(call.now))
@@ -114,12 +113,12 @@ class Hold(OnStream):
                 answer = asking.result()
                 if answer is None:
                     await self._link_instead(call, shown)
-                await self._must_be_somebodys(call, shown, answer)
+                await self._must_be_usable(call, shown, answer)
                 if answer.action == "cancel":
                     return None
                 is_unread = silence is not None and self._client.is_too_soon(answer.after)
                 current = await self._acted(call, current, answer)
-            elif silence is not None and silence.is_over and self._client.is_out(current):
+            elif silence is not None and silence.is_over and self._client.is_out(current.id):
                 await self._client.drew_nothing(current, self.mode, Deed.SILENT)
                 await self._still_waiting(call, shown, asking)
             elif (
@@ -132,6 +131,16 @@ class Hold(OnStream):
                 await self._report(call.next_step(), current)
         return current
 
+    async def _must_be_usable(
+        self, call: Leg, shown: PresentedQuestion, answer: ClientAnswer
+    ) -> None:
+        """Note the answer; end the call with the link if no person gave it, or not a valid one."""
+        await self._must_be_somebodys(call, shown, answer)
+        is_valid = answer.action != UNFIT
+        await self._note(shown.elicitation, answer, is_valid=is_valid)
+        if not is_valid:
+            await self._link_instead(call, shown, is_out=True)
+
     async def _acted(self, call: Leg, current: Elicitation, answer: ClientAnswer) -> Elicitation:
         if answer.action == "decline":
             return await call.elicitations.end(current, Status.DECLINED)
@@ -139,8 +148,9 @@ class Hold(OnStream):
             return await agreed(call, current)
         return current
 
-    async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> None:
+    async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> bool:
         await self._acted(call, asked, answer)
+        return answer.action != UNFIT
 
     async def _ask(self, call: Leg, shown: PresentedQuestion) -> ClientAnswer:
         """What the client answered; an accept comes after the letters, where there are any."""
@@ -163,6 +173,8 @@ class Hold(OnStream):
             if answer.action != "accept":
                 return answer
             typed = user_code_in(answer.content)
+            if not typed:
+                return replace(answer, action=UNFIT)
             wrong = await self._user_codes.wrong(asked, typed)
             if wrong is None:
                 return answer

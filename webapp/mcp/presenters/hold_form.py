@@ -10,7 +10,15 @@ from webapp.calls.presenter import Leg, PresentedQuestion
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.quotas import NO_FORM
 from webapp.mcp.asks import ClientAnswer
-from webapp.mcp.forms import acted, acted_late, fits, may_be_asked, message_of, schema_of
+from webapp.mcp.forms import (
+    acted,
+    acted_late,
+    fits,
+    is_valid,
+    may_be_asked,
+    message_of,
+    schema_of,
+)
 from webapp.mcp.presenters.on_stream import OnStream
 
 
@@ -44,17 +52,18 @@ class HoldForm(OnStream):
                 await self._unless_draining(call, shown, is_out=True)
                 if silence is not None and silence.is_over:
                     await self._client.drew_nothing(asked, self.mode, Deed.SILENT)
+                elif silence is None and self._is_held_enough:
+                    await self._client.left_unanswered(asked, self.mode)
                 await self._still_waiting(call, shown, asking)
             answer = asking.result()
             if answer is not None:
                 await self._must_be_somebodys(call, shown, answer)
                 ended = await acted(call, current, answer.action, answer.content)
-                if ended is not None:
-                    await self._client.filled_in(ended, after=answer.after)
+                await self._note(asked, answer, is_valid=is_valid(ended))
                 return ended
         if call.kinds.policies.is_for_client_only(current.kind):
             return await call.elicitations.end(current, Status.FAILED, why=NO_FORM)
         return await self._link_instead(call, shown)
 
-    async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> None:
-        await acted_late(call, asked, answer.action, answer.content)
+    async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> bool:
+        return await acted_late(call, asked, answer.action, answer.content)

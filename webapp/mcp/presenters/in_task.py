@@ -14,7 +14,7 @@ from webapp.calls.clients import FORM, LINK, AskedClient, Deed, Mode
 from webapp.calls.presenter import Leg, PresentedQuestion, Presenter, Prompt
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.page_kind import arguments_in
-from webapp.mcp.forms import HasKinds, acted, agreed, fits, message_of, schema_of
+from webapp.mcp.forms import HasKinds, acted, agreed, fits, is_valid, message_of, schema_of
 from webapp.mcp.presenters.on_stream import ACTIONS
 from webapp.mcp.results import Result
 
@@ -101,14 +101,17 @@ class InTask:
         if self.client.is_nobodys(asked, mode, action, content, after=after):
             await self.client.drew_nothing(asked, mode, Deed.AT_ONCE)
             return True
-        await self.client.answered(asked, mode, after=after)
+        settled: Elicitation | None = None
+        if mode == FORM:
+            settled = await acted(call, asked, action, content)
+        await self.client.answered(
+            asked, mode, after=after, content=content, is_valid=is_valid(settled)
+        )
         if action == "cancel":
             return False
         if mode == FORM:
-            settled = await acted(call, asked, action, content)
-            if settled is not None:
-                await self.client.filled_in(settled, after=after)
-        elif action == "decline":
+            return True
+        if action == "decline":
             await call.elicitations.end(asked, Status.DECLINED)
         elif not asked.asked.waits:
             await agreed(call, asked)
@@ -120,4 +123,4 @@ class InTask:
 
     async def _goes_by_link(self, asked: Elicitation) -> bool:
         is_for_page = self.client.has_page(asked.kind)
-        return is_for_page and await self.client.draws_nothing(self.mode_of(asked))
+        return is_for_page and await self.client.draws_nothing(asked, self.mode_of(asked))

@@ -14,7 +14,7 @@ from webapp.calls.clients import AskedClient
 from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
-from webapp.mcp.results import Result, busy_text, form_result, link_result, text_result
+from webapp.mcp.results import Result, busy_result, form_result, link_result
 from webapp.payments.verification import ON_ITS_WAY
 
 
@@ -24,21 +24,17 @@ class LinkInResult:
     def __init__(
         self,
         *,
-        protocol_version: str,
         modes: frozenset[str],
         client: AskedClient,
         held: timedelta,
         held_until: Deadline,
-        is_error: bool,
         has_result_tool: bool,
         dismissed: str | None,
     ) -> None:
-        self._protocol_version = protocol_version
         self._modes = modes
         self._client = client
         self._held = held
         self._held_until = held_until
-        self._is_error = is_error
         self._has_result_tool = has_result_tool
         self._dismissed = dismissed
 
@@ -58,7 +54,7 @@ class LinkInResult:
         return min(now + self._held, self._held_until.at(now))
 
     def busy(self) -> Result:
-        return text_result(busy_text(), protocol_version=self._protocol_version, is_error=True)
+        return busy_result()
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         if shown.elicitation.id == self._dismissed:
@@ -74,14 +70,7 @@ class LinkInResult:
             await call.links.prove()
             parts = await shown.group.park(part, way=RESULT, is_urgent=not shown.is_again)
             call.interrupt(
-                pending_result(
-                    call,
-                    parts,
-                    self._client,
-                    version=self._protocol_version,
-                    is_error=self._is_error,
-                    has_result_tool=self._has_result_tool,
-                )
+                pending_result(call, parts, self._client, has_result_tool=self._has_result_tool)
             )
         return current
 
@@ -91,8 +80,6 @@ def pending_result(
     parts: Sequence[Prompt],
     client: AskedClient,
     *,
-    version: str,
-    is_error: bool,
     has_result_tool: bool = False,
 ) -> Result:
     """What a call is answered that waits for a person: the links, where pages can be answered."""
@@ -103,10 +90,5 @@ def pending_result(
     for part in with_page if not call.is_over else ():  # else the leg has another result
         client.linked(part.shown.elicitation)
     if with_page:
-        return link_result(
-            with_page,
-            protocol_version=version,
-            is_error=is_error,
-            has_result_tool=has_result_tool,
-        )
-    return form_result(parts[0], protocol_version=version, is_error=is_error)
+        return link_result(with_page, has_result_tool=has_result_tool)
+    return form_result(parts[0])

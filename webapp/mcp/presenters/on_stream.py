@@ -35,7 +35,7 @@ from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.mcp.asks import Asking, ClientAnswer, ClientAsks
 from webapp.mcp.presenters.link import LinkInResult, pending_result
-from webapp.mcp.results import Result, busy_text, related_task, text_result
+from webapp.mcp.results import Result, busy_result, related_task
 
 ACTIONS = ("accept", "decline", "cancel")
 _log = logging.getLogger(__name__)
@@ -70,7 +70,6 @@ class OnStream:
         in_result: LinkInResult,
         asks: ClientAsks,
         held_until: Deadline | None,
-        is_error: bool,
         task_id: str | None,
     ) -> None:
         """`held_until` is None for a client that waits as long as it takes."""
@@ -80,7 +79,6 @@ class OnStream:
         self._in_result = in_result
         self._asks = asks
         self._held_until = held_until
-        self._is_error = is_error
         self._task_id = task_id
 
     def can(self, mode: str) -> bool:
@@ -93,8 +91,7 @@ class OnStream:
         return self._at_most(now + timeout, now=now)
 
     def busy(self) -> Result:
-        version = self._context.protocol_version
-        return text_result(busy_text(), protocol_version=version, is_error=True)
+        return busy_result()
 
     def carry(self, call: Leg, state: object) -> object:
         return state
@@ -124,15 +121,18 @@ class OnStream:
             return False
         if not self._client.has_page(asked.kind) or self._asks.has_accepted(asked.id):
             return False
-        if self._asks.has_left(asked.id) and await self._client.has_answered(self.mode):
+        if self._asks.has_left(asked.id) and await self._client.has_answered(asked, self.mode):
             return False
-        return await self._client.needs_link(asked, self.mode, was_out=False)
+        # The client was asked it on this very connection, and another call still waits for that.
+        if self._asks.is_open(asked.id):
+            return True
+        return await self._client.needs_link(asked, self.mode)
 
     async def _by_link(
         self, call: Leg, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
         """Give the link at once, or wait for who has it."""
-        shown = replace(shown, is_again=self._client.has_link(shown.elicitation))
+        shown = replace(shown, is_again=self._client.has_link(shown.elicitation.id))
         return await self._in_result.wait(call, shown, waiter)
 
     async def _silence(self, call: Leg, asked: Elicitation) -> Deadline | None:
@@ -142,7 +142,9 @@ class OnStream:
         """
         if self._task_id is not None:
             return None
-        if not self._client.has_page(asked.kind) or await self._client.has_answered(self.mode):
+        if not self._client.has_page(asked.kind) or await self._client.has_answered(
+            asked, self.mode
+        ):
             return None
         return Deadline(self._client.silence, ticks=call.elicitations.ticks)
 
@@ -165,7 +167,7 @@ class OnStream:
 
         id = asked.id
         asking = self._asks.begin(id, lambda: _answer_to(request))
-        self._client.sent(asked)
+        self._client.sent(asked, now=call.now)
         asking.add_done_callback(wake)
         try:
             yield asking
@@ -203,12 +205,18 @@ class OnStream:
     async def _came_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer | None) -> None:
         if answer is None or self._is_nobodys(asked, answer):
             return
-        await self._client.answered(asked, self.mode, after=answer.after)
-        await self._settle_late(call, asked, answer)
+        is_valid = await self._settle_late(call, asked, answer)
+        await self._note(asked, answer, is_valid=is_valid)
 
-    async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> None:
-        """What an answer does that came when its call had ended."""
+    async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> bool:
+        """Act on an answer that came when its call had ended; False if it is not valid."""
         raise NotImplementedError
+
+    async def _note(self, asked: Elicitation, answer: ClientAnswer, *, is_valid: bool) -> None:
+        """Note what the client did, when its answer has been acted on."""
+        await self._client.answered(
+            asked, self.mode, after=answer.after, content=answer.content, is_valid=is_valid
+        )
 
     def _is_nobodys(self, asked: Elicitation, answer: ClientAnswer) -> bool:
         return self._client.is_nobodys(
@@ -218,10 +226,9 @@ class OnStream:
     async def _must_be_somebodys(
         self, call: Leg, shown: PresentedQuestion, answer: ClientAnswer
     ) -> None:
-        """Note what the client did; end the call where no person can have done it."""
+        """End the call if no person can have given this answer."""
         asked = shown.elicitation
         if not self._is_nobodys(asked, answer):
-            await self._client.answered(asked, self.mode, after=answer.after)
             return
         await self._client.drew_nothing(asked, self.mode, Deed.AT_ONCE)
         part = Prompt(shown=shown, is_out=True, is_nobodys=True)
@@ -249,8 +256,7 @@ class OnStream:
         call.interrupt(self._still(call, parts))
 
     def _still(self, call: Leg, parts: Sequence[Prompt]) -> Result:
-        version = self._context.protocol_version
-        return pending_result(call, parts, self._client, version=version, is_error=self._is_error)
+        return pending_result(call, parts, self._client)
 
     async def _unless_draining(
         self, call: Leg, shown: PresentedQuestion, *, is_out: bool = False
@@ -269,8 +275,7 @@ class OnStream:
         part = Prompt(shown=shown, is_out=is_out)
         await call.links.prove()
         parts = await shown.group.park(part, way=RESULT, is_urgent=False)
-        version = self._context.protocol_version
-        call.interrupt(pending_result(call, parts, self._client, version=version, is_error=True))
+        call.interrupt(pending_result(call, parts, self._client))
 
 
 class _AnsweredByAnything:

@@ -6,9 +6,14 @@ is an ordinary result. Our part of requestState is a sealed token; whatever else
 tool's own.
 
 What could go wrong: a client that shows nothing, and answers by itself or makes no next leg. So the
-token says when each question was first put out, which no client can change, and a question that an
-earlier call put out in vain goes to the person as a link. One that agrees to a link at once may
-have opened a browser, or nothing: its leg ends with the link in the result.
+token says when each question was first put out, which no client can change, and a question that was
+put out in vain for long goes to the person as a link. One that agrees to a link at once may have
+opened a browser, or nothing: its leg ends with the link in the result.
+
+An engine that replays (LangGraph and others) makes the call again from its first leg before it
+brings the person's answer. So the same first leg gets the same question again, under the same key,
+and of several questions the same rounds in the same order, also those that are settled by now. What
+it answers to a settled one changes nothing.
 """
 
 import json
@@ -32,7 +37,15 @@ from webapp.elicitations.waiters import Waiter
 from webapp.identity.user_codes import UserCodes
 from webapp.kinds.page_kind import arguments_in
 from webapp.limits import CallLimits
-from webapp.mcp.forms import acted, acted_late, agreed, fits, message_of, schema_of
+from webapp.mcp.forms import (
+    acted,
+    acted_late,
+    agreed,
+    fits,
+    is_valid,
+    message_of,
+    schema_of,
+)
 from webapp.mcp.presenters.chain import (
     BY_FORM,
     BY_LINK,
@@ -40,11 +53,14 @@ from webapp.mcp.presenters.chain import (
     MARK,
     Chain,
     Out,
+    as_round,
+    in_hex,
+    settled_round,
     with_kept,
     write_shown,
 )
 from webapp.mcp.presenters.link import LinkInResult, pending_result
-from webapp.mcp.results import MODERN, Result, busy_text, text_result
+from webapp.mcp.results import Result, busy_result
 from webapp.mcp.user_code import LETTERS_SCHEMA, user_code_in
 
 _LETTERS = "-code"
@@ -68,7 +84,6 @@ class Retry:
         held_until: Deadline,
         limits: CallLimits,
         user_codes: UserCodes,
-        is_error: bool,
         in_form: Callable[[str], bool],
     ) -> None:
         self._chain = chain
@@ -80,10 +95,11 @@ class Retry:
         self._held_until = held_until
         self._limits = limits
         self._user_codes = user_codes
-        self._is_error = is_error
         self._in_form = in_form
         self._dismissed = set(chain.dismissed)
         self._answered = set[int]()  # in this leg
+        self._began_again_at = chain.began_again_at
+        self._replayed = chain.replayed
 
     def can(self, mode: str) -> bool:
         return mode in self._modes
@@ -99,13 +115,13 @@ class Retry:
         return min(wanted, self._held_until.at(now))
 
     def busy(self) -> Result:
-        return text_result(busy_text(), protocol_version=MODERN, is_error=True)
+        return busy_result()
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         out, current = self._out(call).get(shown.index), shown.elicitation
-        if out is None or not shown.is_again:
+        if out is None or not shown.is_again or self._client.is_unfit(current.id):
             if await self._goes_by_link(call, shown):
-                is_again = self._client.has_link(current)
+                is_again = self._client.has_link(current.id)
                 return await self._in_result.wait(call, replace(shown, is_again=is_again), waiter)
             await self._suspend(call, shown, is_shown=False)
         if shown.name in self._chain.dismissed:
@@ -116,7 +132,9 @@ class Retry:
         is_unread = False
         if action is not None:
             after = await self._must_be_somebodys(call, shown, out, action=action)
-            is_unread = self._client.is_too_soon(after)
+            await self._client.answered(current, LINK, after=after)
+            # LangChain's adapter fails on a round in which it is asked nothing.
+            is_unread = self._client.is_too_soon(after) or self._is_replayed
         if action == "decline":
             return await call.elicitations.end(current, Status.DECLINED)
         if action == "cancel":
@@ -157,20 +175,31 @@ class Retry:
         settled = await acted(call, shown.elicitation, action, content)
         if settled is None:
             self._dismissed.add(shown.name)
-        else:
-            await self._client.filled_in(settled, after=after)
+        await self._client.answered(
+            shown.elicitation, FORM, after=after, content=content, is_valid=is_valid(settled)
+        )
         return settled
+
+    @property
+    def _is_replayed(self) -> bool:
+        return bool(self._replayed) or self._began_again_at is not None
 
     async def _goes_by_link(self, call: Leg, shown: PresentedQuestion) -> bool:
         """Whether the client is not to be sent this one: its person gets the link.
 
-        One that an earlier call put out has had no next leg.
+        That is also so if an earlier leg put the same question out, the client never replied, and
+        the question has expired: an engine that replays has an answer to that one only.
         """
         asked = shown.elicitation
-        was_out = shown.is_again and not call.run.is_continued
+        if not self._client.has_page(asked.kind):
+            return False
+        if shown.replaces is not None and not call.run.is_continued:
+            former = await call.elicitations.get(shown.replaces)
+            has_expired = former is not None and former.status is Status.EXPIRED
+            if has_expired and not self._client.has_heard_of(shown.replaces):
+                return True
         mode: Mode = FORM if self._asks_in_client(asked) else LINK
-        is_for_page = self._client.has_page(asked.kind)
-        return is_for_page and await self._client.needs_link(asked, mode, was_out=was_out)
+        return await self._client.needs_link(asked, mode)
 
     async def _must_be_somebodys(
         self,
@@ -181,9 +210,9 @@ class Retry:
         action: str,
         content: object = None,
     ) -> float:
-        """Note what the client did, and after how many seconds.
+        """Return after how many seconds the client did it.
 
-        It ends the call where no person can have done it.
+        The call ends if no person can have done it.
         """
         asked, mode = shown.elicitation, _mode(out)
         after = _seconds_since(out, asked, now=call.now)
@@ -192,7 +221,6 @@ class Retry:
             part = Prompt(shown=shown, is_out=True, is_nobodys=True)
             await self._end_with(call, part, way=NOBODY)
         self._answered.add(shown.index)
-        await self._client.answered(asked, mode, after=after)
         return after
 
     async def _end_with(self, call: Leg, part: Prompt, *, way: str) -> NoReturn:
@@ -214,6 +242,9 @@ class Retry:
         words: str | None = CHAT_WORDS
         if answered == "accept":
             typed = user_code_in(cast("Mapping[str, Any]", response).get("content"))
+            if not typed and self._client.has_page(asked.kind):
+                await self._client.answered(asked, LINK, after=0, is_valid=False)
+                await self._end_with(call, Prompt(shown=shown, is_out=True), way=RESULT)
             words = await self._user_codes.wrong(asked, typed)
         if words is not None:
             await self._suspend(call, shown, is_shown=True, user_code=words)
@@ -229,7 +260,10 @@ class Retry:
             action = None if name in self._chain.dismissed else _action(response)
             if out is not None and action is not None:
                 asked = await call.elicitations.get(asking.elicitation_id)
-                if asked is not None and not asked.status.is_final:
+                if asked is not None and asked.status.is_final:
+                    if not self._replayed:  # an engine replies to it again at each replay
+                        self._client.has_replied(asked)
+                elif asked is not None:
                     content = cast("Mapping[str, Any]", response).get("content")
                     await self._heed(call, asked, out, action, content)
 
@@ -239,9 +273,12 @@ class Retry:
         mode, after = _mode(out), _seconds_since(out, asked, now=call.now)
         if self._client.is_nobodys(asked, mode, action, content, after=after):
             return
-        await self._client.answered(asked, mode, after=after)
+        fits_form = True
         if mode == FORM or action == "decline":
-            await acted_late(call, asked, action, content)
+            fits_form = await acted_late(call, asked, action, content)
+        await self._client.answered(
+            asked, mode, after=after, content=content, is_valid=fits_form or mode != FORM
+        )
 
     def carry(self, call: Leg, state: object) -> object:
         """A tool's own requestState together with our token."""
@@ -277,14 +314,20 @@ class Retry:
         if self._chain.rounds >= self._limits.rounds or call.is_draining:
             # A client retries at once, and nobody would be there.
             call.interrupt(self._last(call, parts))
+        now = call.now  # one for all: the token says when for each moment, not for each question
+        again = await settled_round(call, parts, done=self._replayed, client=self._client)
+        parts = tuple(again) or parts
         before = self._out(call)
         out = {**before, **{n: before[n]._replace(at=None) for n in self._answered if n in before}}
-        now = call.now  # one for all: the token says when for each moment, not for each question
         for part in parts:
             if not part.is_out:
                 out[part.shown.index] = self._put_out(part.shown, before, now=now)
-                if not call.is_over:  # else another group's part of a gather goes out
-                    self._client.sent(part.shown.elicitation)
+                if not (call.is_over or again):  # else another group's part of a gather goes out
+                    self._client.sent(part.shown.elicitation, is_again=part.shown.is_again, now=now)
+        if again or self._replayed:
+            self._replayed = (*self._replayed, as_round(part.index for part in parts))
+        elif not call.run.is_continued and any(part.shown.is_again for part in parts):
+            self._began_again_at = now
         result: Result = {
             "resultType": "input_required",
             "requestState": self._state(call, shown=out, foreign=self._chain.foreign),
@@ -298,7 +341,7 @@ class Retry:
 
     def _last(self, call: Leg, parts: Sequence[Prompt]) -> Result:
         """What the model gets when the client affords no more rounds."""
-        return pending_result(call, parts, self._client, version=MODERN, is_error=self._is_error)
+        return pending_result(call, parts, self._client)
 
     def _requests(self, call: Leg, part: Prompt) -> dict[str, Any]:
         """What the client is asked for one question, by the keys of its answers."""
@@ -327,7 +370,9 @@ class Retry:
         """It goes out now; it may have been out before, and then the person has had that time."""
         known = before.get(shown.index) if shown.is_again else None
         mode = BY_FORM if self._asks_in_client(shown.elicitation) else BY_LINK
-        return Out(mode, now if known is None else known.at or now)
+        if known is not None and known.at is not None:
+            return Out(mode, known.at)
+        return Out(mode, self._client.put_at(shown.elicitation, is_again=shown.is_again, now=now))
 
     def _state(self, call: Leg, *, shown: Mapping[int, Out], foreign: str | None) -> str:
         run = call.run.value
@@ -337,6 +382,8 @@ class Retry:
             sorted(self._dismissed),
             got[:_ACCOUNTS_AT_MOST],
             [run.key] if got else [],
+            [in_hex(self._began_again_at)],
+            self._replayed,
         ]
         rest = ";".join([str(self._chain.rounds + 1), *map(",".join, lists)])
         token = self._links.run(

@@ -1,0 +1,112 @@
+"""Each framework, with its defaults: the person is asked once, and no run ends by an error."""
+
+import json
+import os
+import sys
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from tests.frameworks.packages import packages_of
+from tests.support.cli import HOUSE
+from tests.support.mcp_server import LIBRARIES, ServerEnv, new_server, server_env
+from tests.support.processes import ended, start
+from webapp.limits import CallLimits
+
+# What the person sees a question in: a form of the client's, or the link in the chat.
+ASKING = (
+    "langchain",
+    "langchain_mcp_adapters_asking",
+    "pydantic_ai_asking",
+    "pydantic_ai_asking_legacy",
+)
+SILENT = (
+    *("langchain_mcp_adapters", "pydantic_ai", "pydantic_ai_legacy"),
+    *("openai_agents", "openai_agents_patient"),
+)
+RETURNS = {
+    "name": "Ann wants tea (1)",
+    "book": "booked tea: True (1)",
+    "erase": "erased tea (1)",
+    "three": "Ann True Ann (1)",
+}
+A_SECOND = timedelta(seconds=1)
+
+
+def shop(library: str) -> Any:
+    server, done = new_server(library), Counter[str]()
+
+    def times(tool: str) -> str:
+        done[tool] += 1
+        return f"({done[tool]})"
+
+    @server.tool()
+    async def name(what: str) -> str:
+        return f"{await elicit.form(f'Who wants {what}?')} wants {what} {times('name')}"
+
+    @server.tool()
+    async def book(what: str) -> list[str]:
+        return [f"booked {what}: {await elicit.confirm(f'Book {what}?')} {times('book')}"]
+
+    @server.tool()
+    @elicit.gate
+    async def erase(what: str) -> str:
+        return f"erased {what} {times('erase')}"
+
+    @server.tool()
+    async def three(what: str) -> str:
+        who, is_sure = await elicit.together(
+            elicit.form(f"Who wants {what}?"), elicit.confirm("Sure?", key="sure")
+        )
+        return f"{who} {is_sure} {await elicit.form('Where?', key='where')} {times('three')}"
+
+    return server
+
+
+async def run_of(framework: str, env: ServerEnv, tool: str, *, early: int) -> Any:
+    process = await start(
+        *(sys.executable, "-m", "tests.frameworks.agents"),
+        *(framework, env.mcp_url, tool, str(early)),
+        name=framework,
+        cwd=HOUSE,
+        env={**os.environ, "PYTHONPATH": packages_of(framework)},
+    )
+    run = await ended(process)
+    assert run.status == 0, run.err
+    return json.loads(run.out)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("framework", ASKING)
+async def test_person_is_asked_in_the_client_once_and_the_answer_is_used(framework, library):
+    # finding: XC1
+    async with server_env(shop(library)) as env:
+        for tool, returns in RETURNS.items():
+            run = await run_of(framework, env, tool, early=0)
+            assert run["error"] is None
+            assert run["asked"] == (3 if tool == "three" else 1), run
+            assert [returns in heard for heard in run["heard"]] == [True], run
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("framework", SILENT)
+async def test_model_is_told_the_link_and_no_run_ends_however_soon_it_calls_again(
+    framework, library
+):
+    # finding: XC2
+    # finding: XC7
+    limits = CallLimits() if framework == "openai_agents" else CallLimits(link=A_SECOND)
+    async with server_env(shop(library), limits=limits) as env:
+        for tool in ("name", "book"):
+            run = await run_of(framework, env, tool, early=3)
+            assert run["error"] is None
+            *waiting, returned = run["heard"]
+            assert RETURNS[tool] in returned
+            links = ["/e/" in heard and "show" in heard.lower() for heard in waiting]
+            # openai-agents waits for 5 seconds only, which this server has to see once.
+            lost = 1 if framework == "openai_agents" and tool == "name" else 0
+            assert links.count(False) == lost, run
+            assert len(waiting) >= 3
