@@ -110,7 +110,7 @@ class Call:
         self._is_unasked = False
         self._is_error = False
         self.is_polled = False  # no request waits for its result
-        self._marked: list[Payment] = []  # by this leg, as used by a result that goes out
+        self.marked: list[Payment] = []  # by this leg, as used by a result that goes out
 
     @property
     def now(self) -> datetime:
@@ -336,12 +336,12 @@ class Call:
 
     async def lost(self) -> None:
         """No byte of the result went out: what it used is as if it had not been made."""
-        ledger, marked = self.kinds.payments.ledger, self._marked
-        for one in marked:
+        ledger = self.kinds.payments.ledger
+        for one in self.marked:
             if (made_at := one.made_at) is not None:
                 change = partial(unmade, made_at=made_at)
                 await ledger.change(one.owner, one.id, change)
-        self._marked = []
+        self.marked = []
 
     async def renew(self) -> None:
         """Lengthen the leases while the body runs, and until its result is known to be out."""
@@ -354,10 +354,10 @@ class Call:
 
     async def _made(self) -> list[Payment]:
         """The payments that the result uses, before it goes out."""
-        self._marked = await made(
+        self.marked = await made(
             self.elicitations, self.kinds, self.run.value, unused=self._unused, now=self.now
         )
-        return self._marked
+        return self.marked
 
     def _finished(self, run: Run, result: str) -> Run:
         unused = self.taken.unused_of(run)

@@ -62,9 +62,10 @@ async def made(
     Whether it arrives may never be noted. What may have been delivered is left to the operator.
     """
     marked: list[Payment] = []
-    for id in [asking.elicitation_id for asking in run.asked]:
-        used = None if id in unused else await elicitations.get(id)
-        if used is not None and traits_of(used.kind).gives == "receipt":
+    for asking in run.asked:
+        id, is_payment = asking.elicitation_id, traits_of(asking.place.kind).gives == "receipt"
+        used = await elicitations.get(id) if is_payment and id not in unused else None
+        if used is not None:
             marked += await kinds.payments.made(used, now=now)
     return marked
 

@@ -86,7 +86,7 @@ class RunningTools:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(lambda _: self._note(call, call.lost))
+            task.add_done_callback(lambda _: self._lose(call))
             if not task.done():
                 if not is_cut_told and call.used.must_finish:
                     self._orphan(task, call)
@@ -187,7 +187,7 @@ class RunningTools:
                 self._note(call, call.delivered, then=lambda: self._land(call, over))
             else:
                 self._land(call, over)
-                self._note(call, call.lost)
+                self._lose(call)
                 if later is not None:
                     later(lambda other: self.deliver(call, other))
 
@@ -237,8 +237,9 @@ class RunningTools:
             _, stubborn = await asyncio.wait(tuple(self._calls), timeout=ENDING_SECONDS)
             for task in stubborn:
                 _log.error("call.would_not_end", extra={"leg": self._calls[task].leg})
-        if self._begun:
-            await asyncio.wait(self._begun, timeout=ENDING_SECONDS)
+        for left in (self._begun, self._notes):
+            if left:
+                await asyncio.wait(tuple(left), timeout=ENDING_SECONDS)
 
     def _answered(self, call: Call) -> None:
         self._unanswered.discard(call)
@@ -285,6 +286,11 @@ class RunningTools:
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)
         task.add_done_callback(lambda _: then())
+
+    def _lose(self, call: Call) -> None:
+        """Nobody gets the result of the call."""
+        if call.marked:
+            self._note(call, call.lost)
 
     async def _noted(self, call: Call, note: Callable[[], Awaitable[None]]) -> None:
         """Write what became of a call until that is durable: again with each renewal of leases.

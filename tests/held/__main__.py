@@ -1,0 +1,6 @@
+"""`python -m tests.held`: writes the table into docs/payment-outcomes.md."""
+
+from tests.held.table import FILE, with_table
+
+if __name__ == "__main__":
+    FILE.write_text(with_table(FILE.read_text("utf-8")), "utf-8")

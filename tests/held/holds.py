@@ -1,0 +1,343 @@
+"""The ways to hold a payment, each over the door that it comes by: MCP, a block, the HTTP API."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from flows import Money, elicit
+from flows.elicitation.tool_call import ToolCall
+from flows.errors import ElicitError
+from flows.payments.receipt import Payment
+from flows.question import asking
+from tests.support.api_program import Program, program_at
+from tests.support.asking_env import AskingEnv, asking_env
+from tests.support.living import living
+from tests.support.mcp_sandbox import Guest
+from tests.support.mcp_server import (
+    LEGACY,
+    MODERN,
+    TLS,
+    Person,
+    ServerEnv,
+    _Posts,
+    cut,
+    eventually,
+    new_server,
+    soon,
+    text_of,
+)
+from tests.support.service_env import Holding
+from tests.support.settings import AT_ONCE
+from tests.support.shop_env import FrailStore
+from tests.support.task_client import DECLARED, Refused, TaskClient, always
+from webapp.calls.call import Call
+from webapp.calls.verbs import Verbs
+from webapp.client import Elicit, ServerRefused
+from webapp.identity.api_keys import KeyScope
+
+NINE, WHAT = Money("9.00", "EUR"), "Premium report"
+STEP = {"user": "ann", "run": "order 8", "name": "book", "by": "a-process"}
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """One application with its tools, its users and programs, and the sandbox beside it."""
+
+    here: AskingEnv
+    env: ServerEnv
+    store: FrailStore
+    till: Program
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
+    made: list[str] = field(default_factory=list[str])
+
+    async def work(self, receipt: str) -> str:
+        """Whatever is paid for: it begins, and comes to its end when it may."""
+        self.begun.set()
+        await self.goes_on.wait()
+        self.made.append(receipt)
+        return "made"
+
+    async def payment(self) -> Payment:
+        (payment,) = await self.here.service.kinds.payments.ledger.all()
+        return payment
+
+    async def calm(self) -> None:
+        """Nothing of a call is at work, and what came of it is stored."""
+        bodies = self.here.service.bodies
+        await eventually(lambda: not len(bodies) and not bodies.is_noting)
+
+
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """A payment in hand. `finish` has the holder come to its end and says how that went."""
+
+    world: World
+    person: Person
+    finish: Callable[[], Awaitable[str]]
+    cancel: Callable[[], Awaitable[str]]
+    renew: Callable[[], Awaitable[object]]
+
+
+Holds = Callable[[World], AbstractAsyncContextManager[Held]]
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    server, worlds, store = new_server("mcp"), list[World](), FrailStore()
+
+    @server.tool(structured_output=False)
+    async def report() -> str:
+        receipt = await elicit.payment(NINE, WHAT)
+        return await worlds[0].work(receipt.id)
+
+    @server.tool(structured_output=False)
+    async def ship() -> str:
+        receipt = await elicit.payment(NINE, WHAT)
+        return str(await elicit.once("ship", lambda _: worlds[0].work(receipt.id)))
+
+    async with AsyncExitStack() as stack:
+        opened = asking_env(server=server, store=store, policies=always(AT_ONCE))
+        here = await stack.enter_async_context(living(opened))
+        posts = _Posts(here.asgi)
+        env = ServerEnv(url=here.url, service=here.service, settings=here.settings, posts=posts)
+        till = await stack.enter_async_context(program_at(here, also=(KeyScope.REFUND,)))
+        worlds.append(World(here=here, env=env, store=store, till=till))
+        here.clock.tick(minutes=1)  # no lease is left alone any more because it has just begun
+        try:
+            yield worlds[0]
+        finally:
+            worlds[0].goes_on.set()
+            store.troubles.clear()
+            await env.aclose()
+
+
+def _call(revision: str, tool: str) -> Holds:
+    @asynccontextmanager
+    async def held(world: World) -> AsyncGenerator[Held]:
+        async with world.env.caller(revision) as caller:
+            call = caller.call(tool)
+            person = await world.here.browser(None)
+            await Guest(person).pay(await caller.link())
+            await soon(world.begun.wait())
+
+            async def finish() -> str:
+                world.goes_on.set()
+                text = text_of(await soon(call))
+                await world.calm()
+                return "delivered" if text == "made" else text
+
+            async def cancel() -> str:
+                await cut(call)
+                if revision == LEGACY and tool == "report":
+                    await world.calm()  # it is stopped where it waits
+                world.goes_on.set()
+                await world.calm()
+                return "cancelled"
+
+            renew = world.here.service.bodies.renew
+            yield Held(world=world, person=person, finish=finish, cancel=cancel, renew=renew)
+
+    return held
+
+
+def _task(revision: str) -> Holds:
+    @asynccontextmanager
+    async def held(world: World) -> AsyncGenerator[Held]:
+        async with httpx.AsyncClient(timeout=300, verify=TLS) as http:
+            client = TaskClient(http, world.env.mcp_url, revision, declares=DECLARED, name="mcp")
+            await client.connect()
+            task = await client.task("report")
+            state = await client.until(task, "input_required")
+            link = next(word for word in state["statusMessage"].split() if "/e/" in word)
+            person = await world.here.browser(None)
+            await Guest(person).pay(link)
+            while not world.begun.is_set():
+                await client.get(task)
+
+            async def finish() -> str:
+                world.goes_on.set()
+                try:
+                    text = await client.text(task)
+                except Refused:
+                    return "no such task"
+                finally:
+                    await world.calm()
+                return "delivered" if text == "made" else text
+
+            async def cancel() -> str:
+                await client.cancel(task)
+                world.goes_on.set()
+                await world.calm()
+                return "cancelled"
+
+            renew = world.here.service.bodies.renew
+            yield Held(world=world, person=person, finish=finish, cancel=cancel, renew=renew)
+
+    return held
+
+
+@asynccontextmanager
+async def _block(world: World) -> AsyncGenerator[Held]:
+    async def work() -> str:
+        return await world.work((await elicit.payment(NINE, WHAT)).id)
+
+    block, person = world.here.begin(work), await world.here.browser()
+    await Guest(person).pay((await block.link()).url)
+    await soon(world.begun.wait())
+
+    async def finish() -> str:
+        world.goes_on.set()
+        await block
+        await world.calm()
+        return "delivered"
+
+    async def cancel() -> str:
+        await block.cancel()
+        return "cancelled"
+
+    renew = world.here.service.bodies.renew
+    yield Held(world=world, person=person, finish=finish, cancel=cancel, renew=renew)
+
+
+@asynccontextmanager
+async def _program(world: World) -> AsyncGenerator[Held]:
+    """By the official client, whose work lasts, and renews its claim."""
+    links: asyncio.Queue[str] = asyncio.Queue()
+    key = str(world.till.key)
+    way = httpx.AsyncHTTPTransport(verify=TLS)
+
+    async def program() -> str:
+        about: dict[str, Any] = {"user": "ann", "run": "order 8", "transport": way}
+        show = lambda link: links.put_nowait(link.url)  # noqa: E731
+        async with Elicit(world.here.url, api_key=key, show=show, **about):
+            receipt = await elicit.payment(NINE, WHAT)
+            return str(await elicit.once("book", lambda _: world.work(receipt.id)))
+
+    task, person = asyncio.create_task(program()), await world.here.browser()
+    await Guest(person).pay(await soon(links.get()))
+    await soon(world.begun.wait())
+
+    async def finish() -> str:
+        world.goes_on.set()
+        try:
+            return "delivered" if await soon(task) == "made" else "?"
+        except ServerRefused:
+            return "raises"
+
+    async def renew() -> None:
+        payment = (await world.payment()).id
+        # The client's own claim, sent when its time has come by this clock.
+        await world.till.at("runs/once", method="POST", json={**STEP, "payment": payment})
+
+    async def cancel() -> str:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return "cancelled"
+
+    yield Held(world=world, person=person, finish=finish, cancel=cancel, renew=renew)
+    await cancel()
+
+
+@asynccontextmanager
+async def _question(world: World) -> AsyncGenerator[Held]:
+    asked = await world.till.paid(world.here)
+    assert asked["payment"]["status"] == "open"
+
+    async def finish() -> str:
+        taken = await world.till.post(asked["id"], "taken")
+        return "delivered" if taken.status_code == 200 else f"{taken.status_code}"
+
+    async def cancel() -> str:
+        return f"{(await world.till.post(asked['id'], 'cancel')).status_code}"
+
+    person = await world.here.browser()
+    yield Held(world=world, person=person, finish=finish, cancel=cancel, renew=_nobody)
+
+
+async def _left(world: World, *, is_made: bool) -> tuple[Call, Person]:
+    """A call whose process died with the payment in hand, and perhaps with a result."""
+    service, presenter = world.here.service, Holding()
+    call = service.call(
+        service.identity.caller_of_user("ann"),
+        ToolCall(server="shop", tool="report", client="c", arguments="{}"),
+        presenter=presenter,
+    )
+
+    async def body() -> None:
+        call.begin()
+        with asking(Verbs(call)):
+            await elicit.payment(NINE, WHAT)
+        if is_made:
+            await call.finish(lambda: '"made"')
+
+    running, person = asyncio.create_task(body()), await world.here.browser()
+    await eventually(lambda: presenter.shown)
+    assert presenter.shown is not None
+    link = service.links.of(presenter.shown.elicitation, now=world.here.clock())
+    await Guest(person).pay(link)
+    await soon(running)
+    world.here.clock.tick(seconds=31)
+    return call, person
+
+
+def _dead(*, is_made: bool) -> Holds:
+    @asynccontextmanager
+    async def held(world: World) -> AsyncGenerator[Held]:
+        call, person = await _left(world, is_made=is_made)
+
+        async def finish() -> str:
+            """The same call, made again."""
+            presenter = Holding()
+            again = world.here.service.call(call.caller, call.tool, presenter=presenter)
+            task = asyncio.create_task(_run(again))
+            await eventually(lambda: task.done() or presenter.shown)
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                return "asked again"
+            return task.result()
+
+        yield Held(world=world, person=person, finish=finish, cancel=_nobody, renew=_nobody)
+
+    return held
+
+
+async def _run(call: Call) -> str:
+    call.begin()
+    try:
+        with asking(Verbs(call)):
+            await elicit.payment(NINE, WHAT)
+    except ElicitError:
+        await call.finish()
+        return "told so"
+    except BaseException:
+        if not call.is_interrupted:
+            raise
+        await call.finish()
+    else:
+        await call.finish(lambda: '"made"')
+    await call.delivered()
+    return "delivered"
+
+
+async def _nobody() -> str:
+    return "nobody"
+
+
+HOLDS: Mapping[str, Holds] = {
+    "a tool call, 2025-11-25": _call(LEGACY, "report"),
+    "a tool call, 2026-07-28": _call(MODERN, "report"),
+    "a tool inside `once`": _call(LEGACY, "ship"),
+    "a task, 2025-11-25": _task(LEGACY),
+    "a task, 2026-07-28": _task(MODERN),
+    "a block `asking`": _block,
+    "a program's run, inside `once`": _program,
+    "an answer over the API, told and not `taken`": _question,
+    "the lease of a process that died": _dead(is_made=False),
+    "a result that may have arrived": _dead(is_made=True),
+}
