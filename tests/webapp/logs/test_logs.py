@@ -3,12 +3,13 @@
 import json
 import logging
 import re
-import time
+from collections.abc import Callable
 from typing import cast
 
 import pytest
 
 from flows.question import Asker, asking
+from tests.support.work import is_at_most
 from webapp.logs.events import LETTERS_AT_MOST, Events, JsonEvents, mask_secrets
 from webapp.logs.lines import WINDOW_SECONDS, Counted, Lines, LogSettings
 
@@ -96,17 +97,13 @@ def test_a_text_of_a_callers_is_cut_to_a_stated_length() -> None:
 @pytest.mark.parametrize("style", [Events, JsonEvents])
 def test_a_record_is_written_in_the_time_of_its_length(style: type[Events | JsonEvents]) -> None:
     # finding: S30
-    def taken(letters: int) -> float:
-        times = list[float]()
-        for _ in range(5):
-            record = failed(RuntimeError("(" * letters + "é\n" * letters))
-            began = time.thread_time()  # whatever else the machine does
-            style().format(record)
-            times.append(time.thread_time() - began)
-        return min(times)
+    # finding: XH10
+    def written(letters: int) -> Callable[[], object]:
+        record = failed(RuntimeError("(" * letters + "é\n" * letters))
+        return lambda: style().format(record)
 
     # Sixteen times as long: a square would take 256 times as much.
-    assert taken(640_000) < 80 * max(taken(40_000), 1e-4)
+    assert is_at_most(written(640_000), times=80, baseline=written(40_000))
 
 
 def test_on_request_a_line_is_json_with_the_traceback_in_it() -> None:
