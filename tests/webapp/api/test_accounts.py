@@ -213,3 +213,16 @@ async def test_refused_client_tells_the_program_that_the_operator_has_to_act(
     assert [one["status"] for one in await listed(teller)] == ["connected"]
     refused = await teller.ask(ACCOUNT, user="bob")
     assert (refused.status_code, "operator" in refused.json()["detail"]) == (502, True)
+
+
+async def test_number_of_a_problem_is_in_the_log(
+    here: AskingEnv, shop: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: XV4
+    asked = await shop.asked(ACCOUNT)
+    await here.service.elicitations.store.aclose()
+    told = await shop.call("GET", f"/{asked['id']}")
+    problem = told.json()
+    assert (told.status_code, problem["code"]) == (503, "STORE_UNAVAILABLE")
+    shown = [getattr(record, "error_id", None) for record in caplog.records]
+    assert problem["error_id"] in shown
