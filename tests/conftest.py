@@ -13,8 +13,11 @@ import shutil
 import subprocess
 import sys
 import zlib
+from inspect import signature
 from pathlib import Path
 
+import httpx
+import httpx2
 import pytest
 from hypothesis import settings
 
@@ -24,6 +27,12 @@ settings.register_profile("house", deadline=None, database=None, print_blob=True
 settings.load_profile("house")
 
 pytest_plugins = ("tests.support.leaks",)
+
+# A client that says nothing of timeouts gives up after five seconds, in which a busy machine may
+# serve no page. Both libraries have one object for the default, which all their clients share.
+for _client in (httpx.AsyncClient, httpx2.AsyncClient):
+    _default = signature(_client).parameters["timeout"].default
+    _default.connect = _default.read = _default.write = _default.pool = 300.0
 
 # What starts processes of ours, a browser or a client of another language: `make test-slow`.
 SLOW_FOLDERS = (

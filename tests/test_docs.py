@@ -27,6 +27,16 @@ def test_the_first_screen_has_the_tool_and_two_commands():
         ["elicit", "serve"],
         ["elicit", "demo"],
     ]
+    # finding: XA17
+    for command in ("make run", "make test"):
+        assert f"`{command}`" in first_screen
+
+
+def test_no_block_of_commands_adds_one_server_to_a_client_twice():
+    # finding: XA16
+    for name, text in PAGES.items():
+        for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+            assert len(re.findall(r"^claude mcp add\b", block, re.MULTILINE)) <= 1, name
 
 
 def test_the_readme_is_a_guide_and_not_a_reference():

@@ -41,8 +41,8 @@ ROOMS = (
     *(
         f"webapp.{room}"
         for room in (
-            *("limits", "printing", "importing", "telemetry", "stores", "deadline", "http"),
-            *("records", "elicitations", "events", "oauth", "payments", "logs", "identity"),
+            *("limits", "printing", "importing", "telemetry", "logs", "stores", "deadline", "http"),
+            *("records", "elicitations", "events", "oauth", "payments", "identity"),
             *("sandbox", "settings", "kinds", "completion", "calls", "client", "service"),
             *("collector", "coroutines", "sweeper"),
             *("connecting", "command"),

@@ -2,14 +2,28 @@
 
 import re
 from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
 
 HANG_SECONDS = 300
 LIMIT = re.compile(
     r"asyncio\.timeout\((?P<literal>[\d_.]+)\)"
-    r"|^(?P<name>PATIENCE_SECONDS|DEADLINE_SECONDS) = (?P<constant>[\d_.]+)"
-    r"|(?:httpx2?\.AsyncClient|verify=).*\btimeout=(?P<client>\d[\d_.]*)",
+    r"|^\w*(?:PATIENCE|DEADLINE|LIMIT)_SECONDS = (?P<constant>[\d_.]+)"
+    r"|\btimeout=(?P<argument>\d[\d_.]*)"
+    r"|\bwait_for\(.*, (?:timeout=)?(?P<waited>\d[\d_.]*)\)",
     re.MULTILINE,
 )
+# What is measured, and not waited for.
+CLOCKS = re.compile(r"\b(?:perf_counter|process_time|thread_time|timeit)\b")
+MEASURING = {
+    "tests/support/work.py",  # compares with a baseline of the same moment
+    "tests/attacks/bounds.py",  # prints a table, and judges nothing
+    "tests/test_limits.py",
+}
+HOUSE = Path(__file__).parent.parent
 
 
 def test_no_limit_of_a_test_is_one_that_a_slow_machine_could_reach() -> None:
@@ -18,6 +32,23 @@ def test_no_limit_of_a_test_is_one_that_a_slow_machine_could_reach() -> None:
         f"{path.name}: {found[0]}"
         for path in Path(__file__).parent.rglob("*.py")
         for found in LIMIT.finditer(path.read_text("utf-8"))
-        if float(found["literal"] or found["constant"] or found["client"]) < HANG_SECONDS
+        if float(next(filter(None, found.groups()))) < HANG_SECONDS
     ]
     assert short == []
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+async def test_no_client_gives_up_sooner_by_itself(library: Any) -> None:
+    # finding: XH10
+    async with library.AsyncClient() as client:
+        assert client.timeout == library.Timeout(HANG_SECONDS)
+
+
+def test_no_test_judges_by_a_clock() -> None:
+    # finding: XH10
+    measuring = {
+        str(path.relative_to(HOUSE))
+        for path in (HOUSE / "tests").rglob("*.py")
+        if CLOCKS.search(path.read_text("utf-8"))
+    }
+    assert measuring == MEASURING

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.bounds import BOUNDS, Bound, milliseconds
+from tests.attacks.bounds import BOUNDS, Bound
+from tests.support.work import is_at_most, many_values
 
 HOUSE = Path(__file__).parent.parent
 PAGE = (HOUSE / "docs" / "threats.md").read_text("utf-8")
@@ -103,5 +104,7 @@ def test_every_row_says_something_new_in_words():
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.what)
 def test_what_a_stranger_sends_holds_nobody_up(bound: Bound):
     # finding: S29
-    assert milliseconds(bound) < 250
+    # finding: XH10
+    # Making 50,000 values took 14 ms where the page was measured, and 250 ms are what it allows.
+    assert is_at_most(bound.work, times=250 / 14, baseline=many_values)
     assert f"| {bound.what} | {bound.bytes:,} | {bound.measured} ms |" in PAGE

@@ -9,6 +9,7 @@ from flows.elicitation import states
 from flows.elicitation.run import Run, wipe
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
+from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.records.heads import BadHead
@@ -108,6 +109,8 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
             await service.hooks.reconcile(await rows.open(record, StoredWebhook))
         case "payment":
             await service.kinds.payments.refunds.fall_due(await rows.open(record, Payment))
+        case "account":
+            await service.kinds.accounts.keys.fall_due(await rows.open(record, Connection))
         case "loose end":
             loose = await rows.open(record, UnresolvedPayment)
             await service.kinds.payments.checkouts.ask_again(loose)

@@ -23,7 +23,6 @@ from flows.oauth.id_token import person_in, verified_claims
 from flows.oauth.provider import Client, Provider
 from flows.oauth.requests import ask, authorize_url, get, post, probe
 from flows.oauth.responses import (
-    ERROR_CODE,
     Person,
     TokenReply,
     TokenSet,
@@ -31,7 +30,7 @@ from flows.oauth.responses import (
     read_person,
     read_userinfo,
 )
-from flows.oauth.token_errors import meaning_of, tokens_in
+from flows.oauth.token_errors import refusal_in_callback, refused, tokens_in
 from flows.origin import origin_of
 
 VERIFIER_BYTES = 64
@@ -235,15 +234,12 @@ def code_in(
     code, error = came["code"], came["error"]
     if code is not None and error is not None:
         raise Mixed("both a code and an error")
-    descriptions = arrival.all("error_description")
-    meaning = meaning_of(descriptions[0], provider) if descriptions else None
-    if error is not None and meaning is not None:
-        raise Failed(meaning, elicitation_id=elicitation_id)
-    if error == "access_denied":
-        raise Denied(denied, elicitation_id=elicitation_id)
     if error is not None:
-        word = f" ({error})" if ERROR_CODE.fullmatch(error) else ""
-        raise Failed(f"{provider.label} refused{word}.", elicitation_id=elicitation_id)
+        description = next(iter(arrival.all("error_description")), None)
+        refusal = refusal_in_callback(error, description, provider)
+        if error == "access_denied" and refusal.sentence is None:
+            raise Denied(denied, elicitation_id=elicitation_id)
+        raise refused(refusal, provider, otherwise=f"{provider.label} refused")
     if not code:
         raise Mixed("neither a code nor an error")
     if len(code) > CODE_AT_MOST or not code.isascii() or not code.isprintable():

@@ -50,7 +50,8 @@ class Connection(Struct, frozen=True, kw_only=True):
     put_aside_at: datetime | None = None  # the person put another one in use by a press
     used: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # last, by tool
     claim: Claim | None = None
-    retry_at: datetime | None = None  # the provider was out of order: not before this
+    retry_at: datetime | None = None  # the last refresh failed: no other one before this
+    refused_at: datetime | None = None  # when the provider first refused to refresh, unproven yet
     lapsed_at: datetime | None = None  # it works no more until the person connects again
     ended_at: datetime | None = None  # disconnected: only its label is left of it here
     was_revoked: bool | None = None  # what the provider said then
@@ -69,8 +70,9 @@ class Connection(Struct, frozen=True, kw_only=True):
         return "connected" if self.lapsed_at is None else "lapsed"
 
     @property
-    def due_at(self) -> None:
-        return None
+    def due_at(self) -> datetime | None:
+        """When the sweeper asks a second time, after a refusal that proves nothing by itself."""
+        return self.retry_at if self.is_connected and self.refused_at is not None else None
 
     @property
     def erase_at(self) -> datetime | None:
@@ -173,7 +175,7 @@ def use(
 
 def lapse(connection: Connection, *, now: datetime) -> Connection:
     """It works no more; the person has to connect again."""
-    return replace(connection, lapsed_at=now, claim=None, retry_at=None)
+    return replace(connection, lapsed_at=now, claim=None, retry_at=None, refused_at=None)
 
 
 def disconnect(

@@ -76,7 +76,7 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
     reply = yield from ask(request, provider)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
-        raise Failed(refusal.meaning or f"{provider.label} gave no code{refusal.shown}.")
+        raise Failed(refusal.sentence or f"{provider.label} gave no code{refusal.shown}.")
     says = members_of(reply, provider)
     user_code = _text(says.get("user_code"), USER_CODE_AT_MOST)
     device_code = _text(says.get("device_code"), CODE_AT_MOST)
@@ -146,7 +146,7 @@ def _not_yet(
         raise Failed(f"The code for {provider.label} was not entered in time.")
     if refusal.is_passing:
         return _later(code.interval * 2)
-    raise Failed(refusal.meaning or f"{provider.label} did not give a key{refusal.shown}.")
+    raise Failed(refusal.sentence or f"{provider.label} did not give a key{refusal.shown}.")
 
 
 def _later(interval: timedelta) -> Pending:

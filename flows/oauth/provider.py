@@ -81,6 +81,26 @@ class Revocation:
     kind: Literal["form", "json", "delete", "bearer"] = "form"
 
 
+RefusalClass = Literal["ended", "client", "redirect", "passing", "unsure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRefusal:
+    """A refusal of the token endpoint that is not in the standard's words, and what it means.
+
+    It matches by all that it names: the HTTP `status`, the text or number `value` of the `member`
+    (`error.code` for one inside another), and a part of the provider's `description`. `means` is
+    `ended` (the refresh token has ended: the person has to connect again), `client` (client id or
+    secret is wrong, which only the operator can correct) or `passing` (nothing follows from it).
+    """
+
+    status: int | None = None
+    member: str = "error"
+    value: str | None = None
+    description: str | None = None
+    means: Literal["ended", "client", "passing"] = "ended"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
     """One place where people have accounts. Raises InvalidQuestion with a line for each fault.
@@ -95,7 +115,8 @@ class Provider:
     an authorize address says so that the person can choose another account, `lasting` what it says
     where `offline_access` is asked for; both take the place of what `extra` says, but for
     `prompt`, which is a list. `headers` go with every request of ours to the provider. `troubles`
-    are sentences for codes in its error descriptions.
+    are sentences for codes in its error descriptions, `refusals` tell what its token endpoint means
+    by a refusal in words of its own.
     """
 
     name: str
@@ -133,6 +154,7 @@ class Provider:
     account_hint: str | None = None
     person: PersonProbe | None = None
     troubles: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
+    refusals: tuple[KnownRefusal, ...] = ()
     sandbox: "Callable[[str], Provider] | None" = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -145,6 +167,7 @@ class Provider:
             *self._spelling_faults(),
             *self._parameter_faults(),
             *self._header_faults(),
+            *self._refusal_faults(),
         ]
         if faults:
             raise InvalidQuestion("\n".join(faults))
@@ -296,6 +319,15 @@ class Provider:
         ):
             return ["headers: a name is letters, digits and -, a value plain ASCII."]
         return []
+
+    def _refusal_faults(self) -> list[str]:
+        faults: list[str] = []
+        for known in self.refusals:
+            if known.means not in ("ended", "client", "passing"):
+                faults.append("refusals: means must be ended, client or passing.")
+            if (known.status, known.value, known.description) == (None, None, None):
+                faults.append("refusals: each needs a status, a value or a description.")
+        return faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 What could go wrong: the account is lost. A provider that rotates kills the old pair with the
 answer, so the answer is never asked for twice from here, and a reply that does not come is told
-apart from a no for good: only Gone means that the person has to connect again. Or it becomes
-somebody else's: an id_token that names another person ends it (OpenID Connect Core 1.0, 12.2).
+apart from a refusal. Only RefreshTokenGone means that the person has to connect again; by what else
+a provider says, nothing is ended here (see `token_errors`). Or the account becomes somebody else's:
+an id_token that names another person ends it (OpenID Connect Core 1.0, 12.2).
 """
 
 import dataclasses
@@ -13,30 +14,23 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from flows.elicitation.flow import Talk
-from flows.errors import ElicitError, Failed
+from flows.errors import ElicitError
 from flows.oauth.connection import Connection
 from flows.oauth.discovery import discover
 from flows.oauth.id_token import unsigned_claims
 from flows.oauth.provider import Client, Provider
 from flows.oauth.requests import ask, post
 from flows.oauth.responses import TokenSet, members_of, read_token_reply
-from flows.oauth.token_errors import Refusal, refusal_in
+from flows.oauth.token_errors import (
+    ENDED,
+    Refusal,
+    TokenRefused,
+    missing_token_in,
+    refusal_in,
+    refused,
+)
 
 MARGIN_AT_MOST = timedelta(seconds=60)
-# The standard's word for a refresh token that is over, OpenID Connect's for a person who is needed
-# again (3.1.2.6), GitHub's, and Slack's three.
-OVER = frozenset(
-    {
-        "invalid_grant",
-        "interaction_required",
-        "login_required",
-        "consent_required",
-        "bad_refresh_token",
-        "invalid_refresh_token",
-        "token_expired",
-        "token_revoked",
-    }
-)
 ANOTHER_PERSON = "another_person"
 
 
@@ -71,10 +65,12 @@ def needs_refresh(connection: Connection, *, now: datetime) -> bool:
 
 
 def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Renewed]:
-    """Ask once for a new key.
+    """Ask once for a new access token. If it raises Failed, the old pair is still valid.
 
-    Raises Gone when the person has to connect again, and Failed when this time brought nothing:
-    then the old pair is kept.
+    Raises:
+        RefreshTokenGone: The person has to connect again.
+        TokenRefused: The provider refused, and that alone does not prove that the account ended.
+        Failed: The provider, or the network, is out of order.
     """
     provider = client.provider
     if connection.refresh_token is None:
@@ -83,7 +79,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     values = {"grant_type": "refresh_token", "refresh_token": connection.refresh_token}
     request = post(client, place=place, values=values, client_auth=client_auth, body=provider.body)
     reply = yield from ask(request, provider)
-    refusal = refusal_in(reply, provider)
+    refusal = refusal_in(reply, provider) or missing_token_in(reply, provider)
     if refusal is not None:
         raise _no(refusal, provider)
     says = members_of(reply, provider)
@@ -142,12 +138,15 @@ def _is_anothers(token: str, connection: Connection, provider: Provider) -> bool
     )
 
 
-def _no(refusal: Refusal, provider: Provider) -> RefreshTokenGone | Failed:
-    if refusal.error in OVER and not refusal.is_passing:
-        more = f" {refusal.meaning}" if refusal.meaning else ""
-        return RefreshTokenGone(
-            f"{provider.label} does not renew this connection any more ({refusal.error}), so it "
-            f"has to be connected again.{more}",
-            reason=refusal.error,
-        )
-    return Failed(refusal.meaning or f"{provider.label} did not renew the key{refusal.shown}.")
+def _no(refusal: Refusal, provider: Provider) -> RefreshTokenGone | TokenRefused:
+    if refusal.means == "redirect":  # a refresh names no redirect address
+        is_ended = refusal.error in ENDED
+        refusal = dataclasses.replace(refusal, means="ended" if is_ended else "unsure")
+    if refusal.means != "ended":
+        return refused(refusal, provider, otherwise=f"{provider.label} did not renew the key")
+    more = f" {refusal.sentence}" if refusal.sentence else ""
+    return RefreshTokenGone(
+        f"{provider.label} does not renew this connection any more{refusal.shown}, so it has to be "
+        f"connected again.{more}",
+        reason=refusal.error or f"HTTP {refusal.status}",
+    )

@@ -99,10 +99,10 @@ def read_person(reply: httpx.Response, provider: Provider, probe: PersonProbe) -
     if reply.status_code != 200 or says is None:
         _nobody(provider, f" (HTTP {reply.status_code})")
     person = person_of(
-        id=_member(says, probe.id),
-        labels=(_member(says, probe.label),),
-        name=_member(says, probe.name),
-        picture=_member(says, probe.picture),
+        id=member_of(says, probe.id),
+        labels=(member_of(says, probe.label),),
+        name=member_of(says, probe.name),
+        picture=member_of(says, probe.picture),
     )
     return person or _nobody(provider)
 
@@ -160,6 +160,16 @@ def object_in(reply: httpx.Response) -> dict[str, Any] | None:
     return cast("dict[str, Any]", says) if isinstance(says, dict) else None
 
 
+def member_of(says: Mapping[str, Any], path: str | None) -> Any:
+    """Return the member at a path such as `user.email`; None if the object has none there."""
+    if path is None:
+        return None
+    *outer, last = path.split(".")
+    for key in outer:
+        says = _inside(says, key)
+    return says.get(last)
+
+
 def _form(reply: httpx.Response) -> dict[str, Any] | None:
     kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
@@ -209,15 +219,6 @@ def _scopes(said: Any, provider: Provider) -> tuple[str, ...] | None:
 def _inside(says: Mapping[str, Any], key: str) -> dict[str, Any]:
     inner = says.get(key)
     return cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
-
-
-def _member(says: Mapping[str, Any], path: str | None) -> Any:
-    if path is None:
-        return None
-    *outer, last = path.split(".")
-    for key in outer:
-        says = _inside(says, key)
-    return says.get(last)
 
 
 def _words(text: Any) -> str | None:

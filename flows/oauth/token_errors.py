@@ -1,56 +1,156 @@
-"""What a provider says when it refuses, in whichever of its ways it says so.
+"""Refusals of a token endpoint: read in whichever form a provider sends them, and sorted by class.
 
-What could go wrong: a no that is read as a yes, or as a no for good when it is one for now. Some
-refuse with HTTP 200, some inside an object, and only the word tells an end from a hitch.
+What could go wrong: a good account is thrown away because a provider or the network is out of
+order, or an ended account is kept for ever because the provider says so in words that are not the
+standard's. So the class of a refusal decides (`RefusalClass`), and words only make it certain:
+
+- `ended`: the standard, or the provider's declaration, says that the refresh token has ended.
+- `client`: the provider does not accept our client id, our secret or the grant type. Only the
+  operator can correct that, and no account is at fault.
+- `redirect`: the provider does not accept our redirect address, which is the operator's fault too.
+- `passing`: the provider, or something on the way to it, is out of order. It says nothing.
+- `unsure`: any other refusal. An account ends by it only with a proof (webapp.oauth.access_tokens).
 """
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, cast
+from http import HTTPStatus
+from typing import Any, Final, cast
 
 import httpx
 
 from flows.errors import Failed
-from flows.oauth.provider import Provider
-from flows.oauth.responses import ERROR_CODE, TokenReply, members_of, read_token_reply
+from flows.oauth.provider import KnownRefusal, Provider, RefusalClass
+from flows.oauth.responses import (
+    ERROR_CODE,
+    TokenReply,
+    member_of,
+    members_of,
+    object_in,
+    read_token_reply,
+)
+
+DESCRIPTION_AT_MOST: Final = 300  # characters of what the provider says, for the log
+# RFC 6749, 5.2, and OpenID Connect Core 1.0, 3.1.2.6: the person is needed again.
+ENDED: Final = frozenset(
+    {"invalid_grant", "interaction_required", "login_required", "consent_required"}
+)
+_CLIENT: Final = frozenset({"invalid_client", "unsupported_grant_type"})  # RFC 6749, 5.2
+_CLIENT_IN_CALLBACK: Final = frozenset({"unauthorized_client", "unsupported_response_type"})
+_PASSING: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
+# Answers of proxies and of servers that are busy; a provider in order has other ones.
+_PASSING_STATUS: Final = frozenset(
+    {
+        HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
+        HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.MISDIRECTED_REQUEST,
+        HTTPStatus.TOO_EARLY,
+        HTTPStatus.TOO_MANY_REQUESTS,
+    }
+)
+_DESCRIPTIONS: Final = ("error_description", "message", "error_message", "errmsg", "detail")
+_OF_A_TOKEN: Final = re.compile(r"token", re.IGNORECASE)
+_OF_A_GRANT_TYPE: Final = re.compile(r"grant[ _]?type", re.IGNORECASE)
+_OF_REDIRECT: Final = re.compile(r"redirect[ _]ur[il]", re.IGNORECASE)
+# A sentence that lists every reason there may be says nothing about the redirect address.
+_OF_OTHER_REASONS: Final = re.compile(r"expired|revoked|already", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A no: the provider's word for it, if it is one that can be shown, and what it means."""
+    """A refusal: its class, and the provider's error code, if the code can be shown.
+
+    `sentence` is what the declaration has for people. `description` is the provider's own text, for
+    logs only. `is_readable`: the body was empty or in the provider's format, and no page of a proxy
+    or firewall.
+    """
 
     status: int
+    means: RefusalClass
     error: str | None = None
-    meaning: str | None = None
+    sentence: str | None = None
+    description: str | None = None
+    is_readable: bool = True
 
     @property
     def is_passing(self) -> bool:
-        """Whether it says nothing about the question, and may be gone the next time."""
-        return self.status >= 500 or self.status == 429
+        return self.means == "passing"
 
     @property
     def shown(self) -> str:
-        return f" ({self.error})" if self.error else f" (HTTP {self.status})"
+        if self.error:
+            return f" ({self.error})"
+        return f" (HTTP {self.status})" if self.status >= HTTPStatus.BAD_REQUEST else ""
+
+
+class TokenRefused(Failed):
+    """The token endpoint refused; `refusal` says how."""
+
+    def __init__(self, message: str, *, refusal: Refusal) -> None:
+        self.refusal = refusal
+        super().__init__(message)
 
 
 def refusal_in(reply: httpx.Response, provider: Provider) -> Refusal | None:
-    """The no in a reply; None if there is none in it."""
+    """Return the refusal in a reply, or None if the reply is none."""
     says = members_of(reply, provider)
-    error: Any = says.get("error")
-    if isinstance(error, dict):  # Dropbox
-        error = cast("dict[str, Any]", error).get(".tag")
-    is_one = isinstance(error, str) and error != ""
-    if not is_one and reply.status_code < 400 and says.get("ok") is not False:
-        return None
-    return Refusal(
-        status=reply.status_code,
-        error=error if is_one and ERROR_CODE.fullmatch(error) else None,
-        meaning=meaning_of(says.get("error_description"), provider),
-    )
+    has_error = says.get("error") not in (None, "", False) or says.get("ok") is False
+    is_one = has_error or reply.status_code >= HTTPStatus.BAD_REQUEST
+    return _refusal(reply, provider, says) if is_one else None
 
 
-def meaning_of(description: Any, provider: Provider) -> str | None:
-    """The sentence that the declaration has for a code in the description."""
+def missing_token_in(reply: httpx.Response, provider: Provider) -> Refusal | None:
+    """Return the refusal of a successful reply that has no token in it; None for any other reply.
+
+    Some providers answer 200 and tell of an error in members of their own.
+    """
+    says = members_of(reply, provider)
+    inside = member_of(says, ".".join(provider.token_path)) if provider.token_path else None
+    has_token = "access_token" in says or (isinstance(inside, dict) and "access_token" in inside)
+    is_one = says and not has_token and reply.is_success
+    return _refusal(reply, provider, says) if is_one else None
+
+
+def refusal_in_callback(error: str, description: str | None, provider: Provider) -> Refusal:
+    """Return the refusal that a browser brought back from the authorization endpoint.
+
+    Its person can have made it up.
+    """
+    refusal = _read({"error": error, "error_description": description}, provider, status=200)
+    if refusal.means == "unsure" and error in _CLIENT_IN_CALLBACK:
+        return replace(refusal, means="client")
+    return refusal
+
+
+def refused(refusal: Refusal, provider: Provider, *, otherwise: str) -> TokenRefused:
+    """Return the error for a refusal; `otherwise` is what could not be had, for the plain case."""
+    label = provider.label
+    match refusal.means:
+        case "client":
+            says = (
+                f"{label} refuses this server's client id or secret{refusal.shown}. Only the "
+                "server's operator can correct that: trying again, or connecting again, does not "
+                "help until then."
+            )
+        case "redirect":
+            says = (
+                f"{label} does not accept this server's redirect address{refusal.shown}. Only the "
+                "server's operator can correct that: trying again does not help until then."
+            )
+        case _:
+            says = f"{otherwise}{refusal.shown}."
+    return TokenRefused(refusal.sentence or says, refusal=refusal)
+
+
+def is_operators_fault(error: Exception) -> bool:
+    """Return True if only the operator can correct what the provider refused."""
+    return isinstance(error, TokenRefused) and error.refusal.means in ("client", "redirect")
+
+
+def sentence_for(description: Any, provider: Provider) -> str | None:
+    """Return the sentence that the declaration has for a code in the description."""
     if not isinstance(description, str):
         return None
     found = (words for code, words in provider.troubles.items() if code in description)
@@ -58,8 +158,81 @@ def meaning_of(description: Any, provider: Provider) -> str | None:
 
 
 def tokens_in(reply: httpx.Response, provider: Provider, *, now: datetime) -> TokenReply:
-    """Raises Failed unless the reply holds a key that can be used."""
+    """Read the tokens of a reply.
+
+    Raises:
+        TokenRefused: The provider refused.
+        Failed: The reply holds no token that can be used.
+    """
     refusal = refusal_in(reply, provider)
-    if refusal is not None and refusal.meaning is not None:
-        raise Failed(refusal.meaning)
+    if refusal is not None:
+        raise refused(refusal, provider, otherwise=f"{provider.label} did not give a key")
     return read_token_reply(reply, provider, now=now)
+
+
+def _refusal(reply: httpx.Response, provider: Provider, says: Mapping[str, Any]) -> Refusal:
+    is_busy = (
+        reply.is_server_error
+        or reply.status_code in _PASSING_STATUS
+        or "retry-after" in reply.headers
+    )
+    is_readable = bool(says) or not reply.content or object_in(reply) is not None
+    found = _read(says, provider, status=reply.status_code)
+    return replace(found, means="passing" if is_busy else found.means, is_readable=is_readable)
+
+
+def _read(says: Mapping[str, Any], provider: Provider, *, status: int) -> Refusal:
+    error: Any = says.get("error")
+    if isinstance(error, dict):  # Dropbox
+        error = cast("dict[str, Any]", error).get(".tag")
+    code = error if isinstance(error, str) and ERROR_CODE.fullmatch(error) else None
+    description = _description_in(says)
+    means = _class_of(code, description or "")
+    for known in reversed(provider.refusals):  # the first that matches counts
+        if _is_known(known, status, says, description=description or ""):
+            means = known.means
+    return Refusal(
+        status=status,
+        means=means,
+        error=code,
+        sentence=sentence_for(says.get("error_description"), provider),
+        description=description,
+    )
+
+
+def _class_of(code: str | None, description: str) -> RefusalClass:
+    """Return the class of a refusal by the standard's words."""
+    if code in _PASSING:
+        return "passing"
+    is_of_token = _OF_A_TOKEN.search(description) and not _OF_A_GRANT_TYPE.search(description)
+    if code in _CLIENT or (code == "unauthorized_client" and description and not is_of_token):
+        return "client"
+    is_of_redirect = _OF_REDIRECT.search(description) and not _OF_OTHER_REASONS.search(description)
+    if code == "redirect_uri_mismatch" or is_of_redirect:
+        return "redirect"
+    return "ended" if code in ENDED else "unsure"
+
+
+def _is_known(
+    known: KnownRefusal, status: int, says: Mapping[str, Any], *, description: str
+) -> bool:
+    value = member_of(says, known.member)
+    return (
+        known.status in (None, status)
+        and (known.value is None or _as_text(value) == known.value)
+        and (known.description or "").casefold() in description.casefold()
+    )
+
+
+def _as_text(value: object) -> str | None:
+    is_one = isinstance(value, str | int) and not isinstance(value, bool)
+    return str(value) if is_one else None
+
+
+def _description_in(says: Mapping[str, Any]) -> str | None:
+    """Return the provider's own text about an error, cut."""
+    error = says.get("error")
+    inside = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
+    texts = (each.get(name) for each in (says, inside) for name in _DESCRIPTIONS)
+    found = next((text for text in texts if isinstance(text, str) and text), None)
+    return None if found is None else found[:DESCRIPTION_AT_MOST]

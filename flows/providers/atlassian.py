@@ -5,7 +5,7 @@ to its API: `/ex/jira/{id}/rest/api/3/...`. Experimental: made by Atlassian's do
 unchecked. A key is never given back by us: Atlassian has no way for that.
 """
 
-from flows.oauth.provider import PersonProbe, Provider
+from flows.oauth.provider import KnownRefusal, PersonProbe, Provider
 
 _LOGIN, _API = "https://auth.atlassian.com", "https://api.atlassian.com"
 
@@ -24,6 +24,10 @@ atlassian = Provider(
     extra=(("audience", "api.atlassian.com"), ("prompt", "consent")),
     person=PersonProbe(
         url=f"{_API}/me", id="account_id", label="email", name="name", picture="picture"
+    ),
+    refusals=(
+        KnownRefusal(value="unauthorized_client", description="refresh_token is invalid"),
+        KnownRefusal(value="access_denied", means="client"),  # for a wrong client secret
     ),
     scope_words={
         "offline_access": "Go on while you are away",

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from flows.oauth.provider import PersonProbe, Provider, Revocation
+from flows.oauth.provider import KnownRefusal, PersonProbe, Provider, Revocation
 from flows.webhooks.signatures import Scheme
 
 GITHUB: Final = Scheme(
@@ -51,6 +51,10 @@ github = Provider(
     replies="form",  # JSON when asked for it; a proxy between may drop the asking
     account_hint="login",
     person=_PERSON,
+    refusals=(
+        KnownRefusal(value="bad_refresh_token"),
+        KnownRefusal(value="incorrect_client_credentials", means="client"),
+    ),
     covers={
         "repo": (
             "public_repo",

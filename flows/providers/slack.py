@@ -6,7 +6,7 @@ unchecked.
 
 from dataclasses import replace
 
-from flows.oauth.provider import PersonProbe, Provider, Revocation
+from flows.oauth.provider import KnownRefusal, PersonProbe, Provider, Revocation
 
 _API = "https://slack.com/api"
 
@@ -40,6 +40,16 @@ slack = Provider(
     reply_scope_separator=",",
     token_path=("authed_user",),
     person=_PERSON,
+    refusals=(
+        *(
+            KnownRefusal(value=word)
+            for word in ("invalid_refresh_token", "token_expired", "token_revoked")
+        ),
+        *(
+            KnownRefusal(value=word, means="client")
+            for word in ("bad_client_secret", "invalid_client_id")
+        ),
+    ),
     scope_words={
         "chat:write": "Send messages as you",
         "channels:read": "See the public channels",

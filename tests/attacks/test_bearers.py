@@ -277,7 +277,8 @@ async def test_a_flood_of_made_up_keys_does_not_reach_the_issuer():
     door = Door()
     for number in range(200):
         answer = await door.ask(bearer(token(header={"kid": f"made up {number}"})))
-        assert answer.status == 401
+        # finding: XO11
+        assert answer.status == (503 if number else 401)  # the first had the keys fetched
     assert door.there.fetches == 1
     assert (await door.ask(bearer())).seen.subject == "alice"
     door.clock.tick(seconds=30)

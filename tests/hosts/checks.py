@@ -4,9 +4,9 @@ import asyncio
 import json
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -226,12 +226,17 @@ async def drain(at: Served) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """A column of the table; what `ends` its host needs one of its own."""
+    """A column of the table. One that `ends` its host, or needs settings, has a host of its own."""
 
     name: str
     says: str
     check: Check
     ends: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def needs_own_host(self) -> bool:
+        return self.ends or bool(self.settings)
 
 
 PROMISES = (
@@ -244,7 +249,12 @@ PROMISES = (
     Promise(name="delivery", says="a result that reached nobody is given again", check=delivery),
     Promise(name="drain", says="told to end, held calls are answered", check=drain, ends=True),
     Promise(name="bounds", says="long paths and bodies are refused", check=bounds),
-    Promise(name="slow senders", says="half a request is cut off", check=limits),
+    Promise(
+        name="slow senders",
+        says="half a request is cut off",
+        check=limits,
+        settings={"ELICIT_READ_SECONDS": "5"},  # other promises are not to depend on it
+    ),
     Promise(name="logs", says="no link stands in the log of requests", check=logs),
 )
 

@@ -12,8 +12,6 @@ from tests.hosts.nginx import NGINX
 from tests.hosts.table import HOSTS, expected
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-# Half a request is cut off after a second, where that is ours to do.
-SETTINGS = {"ELICIT_READ_SECONDS": "1"}
 
 
 @pytest.fixture(scope="module", params=HOSTS, ids=lambda host: host.name)
@@ -26,12 +24,14 @@ def host(request: pytest.FixtureRequest) -> Host:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def at(host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    async with host.served(tmp_path_factory.mktemp("host"), extra=SETTINGS) as served:
+    async with host.served(tmp_path_factory.mktemp("host")) as served:
         yield served
 
 
 @pytest.mark.parametrize(
-    "promise", [each for each in PROMISES if not each.ends], ids=lambda promise: promise.name
+    "promise",
+    [each for each in PROMISES if not each.needs_own_host],
+    ids=lambda promise: promise.name,
 )
 async def test_a_host_keeps_the_promise_or_it_is_said_to_be_its_own(
     host: Host, at: Served, promise: Promise
@@ -40,10 +40,12 @@ async def test_a_host_keeps_the_promise_or_it_is_said_to_be_its_own(
 
 
 @pytest.mark.parametrize(
-    "promise", [each for each in PROMISES if each.ends], ids=lambda promise: promise.name
+    "promise",
+    [each for each in PROMISES if each.needs_own_host],
+    ids=lambda promise: promise.name,
 )
-async def test_a_host_that_ends_keeps_the_promise(
+async def test_a_host_of_its_own_keeps_the_promise(
     host: Host, promise: Promise, tmp_path: Path
 ) -> None:
-    async with host.served(tmp_path) as served:
+    async with host.served(tmp_path, extra=promise.settings) as served:
         assert await promise.check(served) == expected(host, promise.name)

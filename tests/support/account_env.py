@@ -81,6 +81,7 @@ async def serving_accounts(
     clock: Clock | None = None,
     providers: dict[str, Provider] | None = None,
     credentials: dict[str, tuple[str, str]] | None = None,
+    **more: Any,
 ) -> AsyncIterator[Service]:
     async with (
         httpx.AsyncClient(transport=network) as client,
@@ -93,6 +94,7 @@ async def serving_accounts(
             outbound=Outbound(client, allow_loopback=True, resolve=resolve),
             providers={"github": HUB} if providers is None else providers,
             credentials=CREDENTIALS if credentials is None else credentials,
+            **more,
         ) as service,
     ):
         yield service

@@ -16,7 +16,7 @@ from flows.oauth.connection import Connection
 from tests.support.clock import Clock
 from tests.support.mcp_sandbox import Guest
 from tests.support.mcp_server import TLS, Person, eventually, new_browser, service_in, soon
-from tests.support.oauth_env import ground
+from tests.support.oauth_env import Gate, ground
 from tests.support.serving import serving
 from webapp.app import open_app
 from webapp.calls.shown_link import ShownLink
@@ -70,6 +70,7 @@ class AskingEnv:
     service: Service
     settings: Settings
     sandbox: Sandbox
+    gate: Gate
     clock: Clock
     app: object
     asgi: ASGIApp
@@ -161,6 +162,7 @@ async def asking_env(
             service=service_in(app),
             settings=settings,
             sandbox=on.sandbox,
+            gate=on.gate,
             clock=clock,
             app=key,
             asgi=app,

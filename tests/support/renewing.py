@@ -31,6 +31,7 @@ class Renewing(Network):
         super().__init__()
         self.refreshes = 0
         self.probes = 0
+        self.api_status = 200  # what the API says to an access token that is good
         self.renews: Answer = self._renew
         self.revoked: list[str] = []
         self.revokes: Answer = self._revoke
@@ -50,7 +51,7 @@ class Renewing(Network):
         self.probes += 1
         if request.headers.get("Authorization", "")[7:] not in self.good.values():
             return httpx.Response(401)
-        return httpx.Response(200, json=self.person)
+        return httpx.Response(self.api_status, json=self.person)
 
     def pair(self, name: str, *, number: str) -> httpx.Response:
         self.good[name] = f"key-{number}-of-{name}"
@@ -95,11 +96,11 @@ async def the_one(service: Service) -> Connection:
 
 @asynccontextmanager
 async def connected(
-    *, tool: str = "t", hours: int = 0, **more: Any
+    *, tool: str = "t", hours: int = 0, minutes: int = 0, seconds: int = 0, **more: Any
 ) -> AsyncIterator[tuple[Service, Renewing, Clock]]:
-    """An account that was connected so many hours ago; its key lives for one."""
+    """An account that was connected so long ago; its key lives for an hour."""
     network, clock = Renewing(), Clock()
     async with serving_accounts(network, clock=clock, **more) as service:
         await connect(service, "repo", tool=tool)
-        clock.tick(hours=hours)
+        clock.tick(hours=hours, minutes=minutes, seconds=seconds)
         yield service, network, clock

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from flows.elicitation import run as runs
 from flows.elicitation import states
 from flows.elicitation.run import AskedStep, Run, Step
-from flows.elicitation.states import DOES_NOT_FIT, Asked, Elicitation, Status
+from flows.elicitation.states import DOES_NOT_FIT, INTERRUPTED, Asked, Elicitation, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.errors import CallOver, InvalidQuestion
 from flows.kinds.url import Visit
@@ -256,6 +256,10 @@ class Questions:
             self._run.is_continued
             or not current.status.is_final
             or self._is_kept(current, Status.DECLINED, Status.DENIED)
+            or (
+                current.why not in (INTERRUPTED, DOES_NOT_FIT)
+                and self._is_kept(current, Status.FAILED)
+            )
         )
 
     def _is_kept(self, held: Elicitation, *statuses: Status) -> bool:

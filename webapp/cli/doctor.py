@@ -153,8 +153,29 @@ async def _kept(
             says += ", ".join(sorted({f"{one.name} {one.release}" for one in clients})[:5])
             fix = "elicit clients list tells what they did; ELICIT_CLIENTS overrides it"
             found.append(note("clients", says, fix=fix))
+        found += await examine_registrations(service)
         found += await examine_events(service)
     return found
+
+
+async def examine_registrations(service: Service) -> Sequence[Finding]:
+    """Return what providers of accounts have refused of our client ids, secrets and addresses."""
+    found = list[Finding]()
+    for refused in await service.kinds.accounts.refused_registrations():
+        name, label = refused.provider.upper(), service.kinds.accounts.label_of(refused.provider)
+        error = f" ({refused.error})" if refused.error else ""
+        what = {"redirect": "redirect address", "refresh": "requests to refresh accounts"}
+        fix = f"correct ELICIT_{name}_CLIENT_ID and ELICIT_{name}_CLIENT_SECRET"
+        if refused.fault == "redirect":
+            fix = f"register {service.public_url}/callback/{refused.provider} at {label}"
+        elif refused.fault == "refresh":
+            fix = f"allow the grant type refresh_token for this client at {label}"
+        says = (
+            f"{label} refused this server's {what.get(refused.fault, 'client id or secret')}{error}"
+            f" {refused.count} times, last at {refused.last_at:%Y-%m-%d %H:%M} UTC"
+        )
+        found.append(wrong("accounts", says, fix=fix))
+    return found or [ok("accounts", "no provider has refused this server")]
 
 
 async def examine_events(service: Service) -> Sequence[Finding]:

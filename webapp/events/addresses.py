@@ -37,6 +37,7 @@ TYPES: Final[Mapping[tuple[str, str], str]] = {
         for word in ("paid", "refunded", "refunded in part", "disputed", "dispute won")
     },
     **{("account", word): f"account.{word}" for word in ("connected", "lapsed", "disconnected")},
+    **{("registration", word): f"registration.{word}" for word in ("refused", "accepted")},
 }
 
 

@@ -20,7 +20,7 @@ from webapp.events.addresses import TYPES, EventAddress, EventPlace
 from webapp.events.backlog import Backlog
 from webapp.records.entries import Move
 from webapp.records.ids import RANDOM_BYTES, owner_of
-from webapp.records.values import KINDS, OutgoingEvent, Value
+from webapp.records.values import KINDS, OutgoingEvent, RefusedRegistration, Value
 from webapp.telemetry.observer import Observer
 
 EVENTS_KEPT: Final = timedelta(days=30)
@@ -124,6 +124,10 @@ def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:
             yield "provider", value.provider
             yield "status", value.status
             yield from _named(server=value.server)
+        case RefusedRegistration():
+            yield "provider", value.provider
+            yield "status", value.status
+            yield from _named(fault=value.fault, error=value.error or "")
         case _:
             raise AssertionError(f"nothing is told of {type(value)}")
 

@@ -22,11 +22,11 @@ from webapp.events.backlog import BETWEEN_WORDS, KIND, WAITING_AT_MOST, Backlog
 from webapp.events.outbox import EVENTS_KEPT, ID_PREFIX, EventOutbox
 from webapp.events.sender import EventSender, state_id, state_of
 from webapp.http.client import Outbound
-from webapp.records.ids import OWNER_TAG_CHARACTERS, RANDOM_BYTES
+from webapp.records.ids import RANDOM_BYTES
 from webapp.records.owners import SERVICE
 from webapp.records.values import KINDS, EventAddressState, OutgoingEvent
 
-_WEBHOOK_ID: Final = re.compile(rf"{ID_PREFIX}[A-Za-z0-9_-]{{36}}")
+_WEBHOOK_ID: Final = re.compile(rf"{ID_PREFIX}[A-Za-z0-9_-]{{16}}(?P<owner>[A-Za-z0-9_-]{{20}}|~)")
 _READ_AT_ONCE: Final = 100
 _READ_AT_MOST: Final = 1000  # of one page, whatever fits
 _log = logging.getLogger(__name__)
@@ -137,9 +137,9 @@ class EventsOut:
 
     async def find(self, webhook_id: str) -> OutgoingEvent | None:
         """That of this id, which ends with its owner's tag."""
-        if not _WEBHOOK_ID.fullmatch(webhook_id):
+        if (found := _WEBHOOK_ID.fullmatch(webhook_id)) is None:
             return None
-        owner = webhook_id[-OWNER_TAG_CHARACTERS:]
+        owner = found["owner"]
         return await self._elicitations.holder(OutgoingEvent, owner=owner, key=webhook_id)
 
     async def replay(self, webhook_id: str) -> OutgoingEvent | None:

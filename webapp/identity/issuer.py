@@ -2,11 +2,14 @@
 
 What could go wrong: anybody may send tokens that name unknown keys, and each must not become a
 request to the issuer. So there is one fetch at a time and one in 30 seconds, whatever is sent. An
-issuer that is down is not the caller's fault: the keys from before go on, for a day.
+issuer that is down is not the caller's fault: the keys from before go on, for a day. Nor is a key
+that is newer than the last fetch: until another fetch has begun, nobody can say that there is no
+such key, and the caller is told to come again, not that the token is bad.
 """
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,6 +31,7 @@ Fetch: TypeAlias = Callable[[httpx.Request], Awaitable[httpx.Response]]
 FRESH = timedelta(hours=1)
 KEPT = timedelta(days=1)
 BETWEEN_FETCHES = timedelta(seconds=30)
+UNKNOWN_AT_MOST = 1000
 _log = logging.getLogger(__name__)
 
 
@@ -36,6 +40,7 @@ class _Known:
     metadata: Metadata
     keys: Sequence[Mapping[str, Any]]
     fetched_at: datetime
+    number: int  # of the fetch
 
 
 class Issuer:
@@ -52,6 +57,9 @@ class Issuer:
         self._known: _Known | None = None
         self._tried_at: datetime | None = None
         self._is_failing = False
+        self._begun = 0  # fetches
+        # By the hash of a key's name, how many fetches had begun when a token named it first.
+        self._unknown: OrderedDict[int, int] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
 
     async def metadata(self) -> Metadata:
@@ -59,15 +67,27 @@ class Issuer:
         return (await self._at_hand(lambda _: True)).metadata
 
     async def keys(self, key_id: str | None) -> Sequence[Mapping[str, Any]]:
-        """The keys of this name, or all for a token that names none; perhaps there is none.
+        """Return the keys of this name, or all for a token that names none; perhaps there is none.
 
-        Raises Failed where the issuer's keys cannot be had at all.
+        Raises:
+            Failed: The issuer's keys cannot be had, or this one may be newer than those at hand.
         """
 
         def has_it(known: _Known) -> bool:
             return key_id is None or any(key.get("kid") == key_id for key in known.keys)
 
+        begun = self._begun
         known = await self._at_hand(has_it)
+        if key_id is not None and not has_it(known):
+            begun = self._unknown.setdefault(hash(key_id), begun)
+            while len(self._unknown) > UNKNOWN_AT_MOST:
+                self._unknown.popitem(last=False)
+            if known.number <= begun:
+                seconds = f"{BETWEEN_FETCHES.total_seconds():.0f} seconds"
+                raise Failed(
+                    "The key of this access token is not known yet. The keys of "
+                    f"{self.provider.label} are fetched every {seconds} at most: try again then."
+                )
         return [key for key in known.keys if key_id in (None, key.get("kid"))]
 
     async def ask(self, request: httpx.Request) -> httpx.Response:
@@ -111,6 +131,7 @@ class Issuer:
             if self._tried_at is not None and self._since(self._tried_at) < BETWEEN_FETCHES:
                 return None
             self._tried_at = self._clock()
+            self._begun += 1
             self._task = asyncio.create_task(self._renew())
         return self._task
 
@@ -125,6 +146,9 @@ class Issuer:
             _log.exception("issuer.failed", extra={"issuer": self.url})
         else:
             self._is_failing = False
+            before = {key.get("kid") for key in self._known.keys} if self._known else set[Any]()
+            for name in before - {key.get("kid") for key in known.keys}:
+                self._unknown[hash(name)] = 0  # taken back: no fetch is needed to know so
             self._known = known
 
     async def _read(self) -> _Known:
@@ -134,7 +158,7 @@ class Issuer:
         keys = keys_of(await self._get(metadata.jwks))
         if not keys:
             raise Failed(f"{self.provider.label} publishes no keys.")
-        return _Known(metadata=metadata, keys=keys, fetched_at=self._clock())
+        return _Known(metadata=metadata, keys=keys, fetched_at=self._clock(), number=self._begun)
 
     async def _read_metadata(self) -> Metadata:
         """OpenID Connect's place for it, or that of RFC 8414, 3.1."""

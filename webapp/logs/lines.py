@@ -3,7 +3,9 @@
 What could go wrong: a text of a caller's that takes the loop minutes to print, as tracebacks in
 colour do; a disk that is full for ten seconds and writes three thousand lines. So the loop only
 hands a record over, every text is cut, and a trouble that repeats within a minute is counted: the
-first is written at once, the rest as one line with `repeated=`.
+first is written at once, the rest as one line with `repeated=`. What somebody looks for is not only
+counted: each number that a page showed, and the id of each question, is in the log within ten
+seconds, many in one line.
 """
 
 import copy
@@ -18,11 +20,14 @@ from queue import Empty, SimpleQueue
 from webapp.logs.events import Events, JsonEvents, extras_of, mark_work, root_cause
 
 WINDOW_SECONDS = 60.0
+SOUGHT_SECONDS = 10.0  # for which what is looked for waits for others to share a line with
+SOUGHT_LETTERS = 1500  # of one line: what is longer than LETTERS_AT_MOST is cut
 TROUBLES_AT_MOST = 1000
 WAITING_AT_MOST = 10_000
-ERROR_IDS_AT_MOST = 20
 LEVELS = ("debug", "info", "warning", "error")
 _CLOSING_SECONDS = 5.0
+# What is looked for, and what a line with several calls it.
+_SOUGHT = {"error_id": "error_ids", "id": "ids"}
 # What tells one occurrence from the next, and not one trouble from another.
 _OCCURRENCES = frozenset({"id", "error_id", "leg", "event", "call", "hidden", "trace_id"})
 # Of the web frameworks: a client that goes away while it sends is no trouble of ours.
@@ -123,7 +128,7 @@ class Counted:
         self._kept: dict[object, _Trouble] = {}
 
     def is_first(self, record: logging.LogRecord, now: float) -> bool:
-        """Whether it is to be written now; else it is counted."""
+        """Return True if the record is to be written now; else it is counted."""
         if record.levelno < logging.WARNING:
             return True
         known = self._kept.get(key := _key(record))
@@ -135,38 +140,47 @@ class Counted:
         return False
 
     def due(self, now: float) -> list[logging.LogRecord]:
-        """For each trouble whose minute is over and that came again: its last one, with counts."""
+        """Return the last record, with counts, of each trouble that came again and is due."""
         if not self._kept:
             return []
-        over = [key for key, each in self._kept.items() if now - each.since >= WINDOW_SECONDS]
-        troubles = [self._kept.pop(key) for key in over]
-        for key, each in zip(over, troubles, strict=True):
+        over = [(key, each) for key, each in self._kept.items() if each.is_due(now)]
+        for key, each in over:
+            del self._kept[key]
             if each.last is not None and now != float("inf"):
-                self._kept[key] = _Trouble(now)  # it goes on: the next line in a minute
-        return [told for each in troubles if (told := each.told()) is not None]
+                self._kept[key] = _Trouble(now)  # it goes on: the next line later
+        return [told for _, each in over if (told := each.told()) is not None]
 
 
 class _Trouble:
     def __init__(self, since: float) -> None:
-        self.since = since
+        self._since = since
         self.last: logging.LogRecord | None = None
         self._times = 0
-        self._error_ids: list[str] = []
+        self._sought: dict[str, dict[str, None]] = {name: {} for name in _SOUGHT}
+        self._letters = 0  # of all of them
 
     def count(self, record: logging.LogRecord) -> None:
         self._times += 1
         self.last = record
-        error_id = vars(record).get("error_id")
-        if error_id is not None and len(self._error_ids) < ERROR_IDS_AT_MOST:
-            self._error_ids.append(str(error_id))
+        for name, found in self._sought.items():
+            value = str(vars(record).get(name, ""))
+            if value and value not in found:
+                found[value] = None
+                self._letters += len(value) + 1
+
+    def is_due(self, now: float) -> bool:
+        """Return True if its minute is over, or somebody may look for what no line has yet."""
+        waits = SOUGHT_SECONDS if self._letters else WINDOW_SECONDS
+        return now - self._since >= waits or self._letters >= SOUGHT_LETTERS
 
     def told(self) -> logging.LogRecord | None:
         if self.last is None:
             return None
-        vars(self.last)["repeated"] = self._times
-        if self._error_ids:
-            # People are asked to report these numbers, so each is to be found.
-            vars(self.last)["error_ids"] = ",".join(self._error_ids)
+        facts = vars(self.last)
+        facts["repeated"] = self._times
+        for name, found in self._sought.items():
+            if found.keys() - {str(facts.get(name))}:
+                facts[_SOUGHT[name]] = ",".join(found)
         return self.last
 
 

@@ -5,12 +5,17 @@ a thief. So whoever goes to the provider claims the row first, and the new pair 
 anybody uses it. Not closable: a process that dies between the answer and the write has lost the
 pair; its claim runs out, the next one is told that the old pair is over, and the person connects
 again, once.
+
+Or a good account is ended because its provider is out of order, or an ended one is tried for ever.
+A refusal that the standard or the declaration calls an end is one. Any other refusal needs a proof:
+the provider's API refuses the access token too, or the provider refuses again, two minutes later.
 """
 
 import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
@@ -24,12 +29,14 @@ from flows.oauth.connection import Claim, Connection, disconnect, lapse
 from flows.oauth.discovery import discover
 from flows.oauth.provider import Client, Provider
 from flows.oauth.refresh import RefreshTokenGone, Renewed, needs_refresh, refresh, refreshed
-from flows.oauth.requests import ask, probe
+from flows.oauth.requests import ask, get, probe
 from flows.oauth.revocation import revoke
+from flows.oauth.token_errors import TokenRefused, is_operators_fault
 from webapp.deadline import Deadline
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.connections import Connections
+from webapp.oauth.token_failures import TokenFailures
 from webapp.records.values import Value
 from webapp.stores import Conflict
 
@@ -39,6 +46,7 @@ WAIT_AT_MOST = timedelta(seconds=90)
 LOOK_FIRST = timedelta(milliseconds=50)
 LOOK_AT_MOST = timedelta(seconds=1)
 BACK_OFF = timedelta(seconds=10)
+REFUSED_AGAIN_AFTER = timedelta(minutes=2)
 # A key that was renewed just now and is refused is refused for something else.
 FRESH = timedelta(seconds=30)
 _log = logging.getLogger(__name__)
@@ -60,11 +68,17 @@ class Disconnection:
 
 class AccessTokens:
     def __init__(
-        self, *, elicitations: Elicitations, outbound: Outbound, connections: Connections
+        self,
+        *,
+        elicitations: Elicitations,
+        outbound: Outbound,
+        connections: Connections,
+        failures: TokenFailures,
     ) -> None:
         self._elicitations = elicitations
         self._outbound = outbound
         self._connections = connections
+        self._failures = failures
         # Those of this process stand here, so that one of them looks at the store for all.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -107,6 +121,11 @@ class AccessTokens:
             return None
         return renewed.access_token if renewed.is_shared(tool, client) else None
 
+    async def fall_due(self, found: Connection) -> None:
+        """Ask the provider a second time after a refusal that proved nothing by itself."""
+        with suppress(Failed):  # which is logged where it happens; the row says when to come again
+            await self._renewed(found, refused=found.access_token)
+
     async def disconnect(self, owner: str, id: str, *, by: str | None = None) -> Disconnection:
         """Give its keys back and forget them; goes on to its end when cancelled.
 
@@ -131,6 +150,10 @@ class AccessTokens:
             client = self._connections.client(current)
             if client is None or _is_put_off(current, now=now):
                 return _as_it_is(current, refused=refused, now=now)
+            try:
+                await self._failures.check(client, owner=current.owner, refreshes=True)
+            except TokenRefused as error:
+                return _as_it_is(current, refused=refused, now=now, error=error)
             claimed = await self._claimed(current)
             # Whoever slept beyond its claim meanwhile is not alone at the provider any more.
             if claimed is not None and claimed.is_claimed(now=self._now):
@@ -174,34 +197,79 @@ class AccessTokens:
         """Ask the provider once, and write what it says before anybody uses it."""
         now = self._now
         if claimed.refresh_token is None:
-            await self._prove(client, claimed, now=now)
+            await self._prove(client, claimed)
             return None
         try:
             renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
         except RefreshTokenGone as gone:
-            _log.info("account.lapsed", extra={"provider": claimed.provider, "reason": gone.reason})
-            current = await self._put(claimed, lambda c: lapse(c, now=now))
+            current = await self._lapse(claimed, reason=gone.reason, proof="the provider's word")
         except Exception as error:  # noqa: BLE001 - the edge of a task
-            _tell(error, "account.not_renewed", claimed)
-            current = await self._put(claimed, self._later)
+            await self._note(client, claimed, error)
+            current = await self._after_failure(client, claimed, error)
             if current is None:
                 return None
-            why = str(error) if isinstance(error, Failed) else None
-            return _as_it_is(current, refused=refused, now=self._now, why=why)
+            return _as_it_is(current, refused=refused, now=self._now, error=error)
         else:
             current = await self._put(claimed, lambda c: _with(c, renewed, now=now))
+            await self._failures.clear(client, owner=claimed.owner, refreshes=True)
         # It may have been connected again, or disconnected, meanwhile.
         now = self._now
         return None if current is None or not current.is_usable(now=now) else current
 
-    async def _prove(self, client: Client, claimed: Connection, *, now: datetime) -> None:
-        """A key was refused that nothing can renew: ask whose it is, to know that it is over."""
+    async def _after_failure(
+        self, client: Client, claimed: Connection, error: Exception
+    ) -> Connection | None:
+        """Store what follows from a refresh that failed. Return the account as it stands then."""
+        refusal = error.refusal if isinstance(error, TokenRefused) else None
+        if refusal is not None and refusal.means == "client":  # which puts all accounts off
+            return await self._put(claimed, lambda c: replace(c, claim=None))
+        if refusal is None or refusal.means != "unsure":
+            return await self._put(claimed, self._later)
+        now, first = self._now, claimed.refused_at
+        if first is None or first > now:  # or it was noted before the clock was set back
+            first = now
+        if now - first >= REFUSED_AGAIN_AFTER:
+            return await self._lapse(claimed, reason=refusal.error, proof="refused twice")
+        # The page of a firewall proves nothing beside an access token that has expired anyway.
+        counts = refusal.is_readable or claimed.works(now=now)
+        if counts and await self._is_refused_by_api(client, claimed):
+            return await self._lapse(claimed, reason=refusal.error, proof="the provider's API")
+        again_at = first + REFUSED_AGAIN_AFTER
+        return await self._put(
+            claimed, lambda c: replace(c, claim=None, refused_at=first, retry_at=again_at)
+        )
+
+    async def _lapse(
+        self, claimed: Connection, *, reason: str | None, proof: str
+    ) -> Connection | None:
+        now = self._now
+        about = {"id": claimed.id, "provider": claimed.provider, "reason": reason, "proof": proof}
+        _log.info("account.lapsed", extra=about)
+        return await self._put(claimed, lambda c: lapse(c, now=now))
+
+    async def _prove(self, client: Client, claimed: Connection) -> None:
+        """Find out whether an access token that nothing can refresh has ended."""
+        if await self._is_refused_by_api(client, claimed):
+            await self._lapse(claimed, reason=None, proof="the provider's API")
+        else:
+            await self._put(claimed, self._later)
+
+    async def _is_refused_by_api(self, client: Client, claimed: Connection) -> bool:
         try:
-            is_over = await self._outbound.run(_is_refused(client, claimed), to=client)
+            return await self._outbound.run(_is_refused(client, claimed), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
             _tell(error, "account.not_proven", claimed)
-            is_over = False
-        await self._put(claimed, (lambda c: lapse(c, now=now)) if is_over else self._later)
+            return False
+
+    async def _note(self, client: Client, claimed: Connection, error: Exception) -> None:
+        await self._failures.note(
+            error,
+            step="refresh",
+            id=claimed.id,
+            owner=claimed.owner,
+            client=client,
+            hidden=(claimed.access_token, claimed.refresh_token),
+        )
 
     async def _put(
         self, claimed: Connection, change: Callable[[Connection], Connection]
@@ -218,7 +286,8 @@ class AccessTokens:
         return await self._connections.read(claimed.owner, claimed.id)
 
     def _later(self, connection: Connection) -> Connection:
-        return replace(connection, claim=None, retry_at=self._now + BACK_OFF)
+        pause = BACK_OFF if connection.refused_at is None else REFUSED_AGAIN_AFTER
+        return replace(connection, claim=None, retry_at=self._now + pause)
 
     async def _disconnect(self, owner: str, id: str, *, by: str | None) -> Disconnection:
         claimed: Connection | None = None
@@ -282,28 +351,44 @@ def _is_due(current: Connection, *, refused: str | None, now: datetime) -> bool:
 
 
 def _is_put_off(current: Connection, *, now: datetime) -> bool:
-    """It was out of order a moment ago; what lies further off is of a clock that was set back."""
-    return current.retry_at is not None and now < current.retry_at <= now + BACK_OFF
+    """Return True if the last refresh failed a moment ago.
+
+    A time further off was stored before the clock was set back.
+    """
+    return current.retry_at is not None and now < current.retry_at <= now + REFUSED_AGAIN_AFTER
 
 
 def _as_it_is(
-    current: Connection, *, refused: str | None, now: datetime, why: str | None = None
+    current: Connection, *, refused: str | None, now: datetime, error: Exception | None = None
 ) -> Connection | None:
-    """The account with its old key while that works; raises Failed where it does not."""
+    """Return the account with its old access token while that works; raise Failed after that.
+
+    `error` is why it could not be refreshed now.
+    """
     if not current.is_usable(now=now):
         return None
     if current.works(now=now) and current.access_token != refused:
         return current
-    raise _not_now(current, why=why)
+    raise _not_now(current, error=error)
 
 
-def _not_now(current: Connection, *, why: str | None = None) -> Failed:
+def _not_now(current: Connection, *, error: Exception | None = None) -> Failed:
+    if isinstance(error, TokenRefused) and is_operators_fault(error):
+        return error
+    why = f" {error}" if isinstance(error, Failed) else ""
+    if current.refused_at is not None:
+        minutes = f"{REFUSED_AGAIN_AFTER // timedelta(minutes=1)} minutes"
+        return Failed(
+            f"The provider refuses to renew the key to {current.label}.{why} If it refuses again "
+            f"in {minutes}, the account has to be connected again: call this again then, and the "
+            "person is asked to do so."
+        )
     says = f"The key to {current.label} could not be renewed just now; try again in a moment."
-    return Failed(f"{says} {why}" if why else says)
+    return Failed(f"{says}{why}")
 
 
 def _with(current: Connection, renewed: Renewed, *, now: datetime) -> Connection:
-    return replace(refreshed(current, renewed, now=now), claim=None, retry_at=None)
+    return replace(refreshed(current, renewed, now=now), claim=None, retry_at=None, refused_at=None)
 
 
 def _way(provider: Provider) -> Talk[str | None]:
@@ -315,11 +400,16 @@ def _way(provider: Provider) -> Talk[str | None]:
 
 
 def _is_refused(client: Client, connection: Connection) -> Talk[bool]:
-    person = client.provider.person
-    if person is None:
-        return False
-    token = connection.access_token
-    reply = yield from ask(probe(person, provider=client.provider, token=token), client.provider)
+    """Ask the provider whose the access token is; return True if the answer is 401."""
+    provider, token = client.provider, connection.access_token
+    if provider.person is not None:
+        request = probe(provider.person, provider=provider, token=token)
+    else:
+        userinfo = (yield from discover(provider)).userinfo if provider.discovers else None
+        if userinfo is None:
+            return False
+        request = get(userinfo, provider=provider, token=token)
+    reply = yield from ask(request, provider)
     return reply.status_code == 401
 
 

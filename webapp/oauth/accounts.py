@@ -27,7 +27,8 @@ from webapp.oauth.access_tokens import AccessTokens
 from webapp.oauth.clients import Clients, place_of
 from webapp.oauth.code_exchange import CodeExchange
 from webapp.oauth.connections import NOT_SHARED, Connections, begun_with
-from webapp.records.values import Value
+from webapp.oauth.token_failures import TokenFailures
+from webapp.records.values import RefusedRegistration, Value
 
 
 class Accounts:
@@ -51,8 +52,12 @@ class Accounts:
         self._elicitations = elicitations
         self._registrations = Clients(providers=providers, credentials=credentials)
         self.connections = Connections(elicitations=elicitations, registrations=self._registrations)
+        self.failures = TokenFailures(elicitations)
         self.keys = AccessTokens(
-            elicitations=elicitations, outbound=outbound, connections=self.connections
+            elicitations=elicitations,
+            outbound=outbound,
+            connections=self.connections,
+            failures=self.failures,
         )
         self.flow = OauthFlow(self._registrations.clients)
         self.grants = CodeExchange(
@@ -60,6 +65,7 @@ class Accounts:
             outbound=outbound,
             registrations=self._registrations,
             connections=self.connections,
+            failures=self.failures,
             flow=self.flow,
         )
 
@@ -110,7 +116,9 @@ class Accounts:
     async def asked(
         self, request: AccountRequest, asked: Asked, *, link: Link, by: AskedBy
     ) -> Asked:
+        """Raises TokenRefused while the provider refuses our registration: nobody is asked then."""
         client = self._registrations.of(request.provider)
+        await self.failures.check(client, owner=by.owner)
         key = self.connections.key(client, server=by.server)
         held = await self.connections.find(by.owner, key, account=request.account)
         terms = AccountTerms(
@@ -208,6 +216,15 @@ class Accounts:
                 and self.connections.is_enough(found, terms.scopes, client)
             ]
         )
+
+    async def refused_registrations(self) -> Sequence[RefusedRegistration]:
+        """Return what providers refuse of this server's registrations, for its operator."""
+        return await self.failures.standing(tuple(self._registrations.clients.values()))
+
+    def label_of(self, provider: str) -> str:
+        """Return what people call the provider of this name."""
+        declared = self._registrations.provider(provider)
+        return provider if declared is None else declared.label
 
     def label(self, elicitation: Elicitation) -> str:
         client = self.client_for(elicitation)

@@ -6,7 +6,7 @@ late for its question is kept for the next one.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -27,6 +27,7 @@ from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.clients import Clients
 from webapp.oauth.connections import Connections
+from webapp.oauth.token_failures import Step, TokenFailures
 from webapp.records.values import Value
 
 _log = logging.getLogger(__name__)
@@ -40,12 +41,14 @@ class CodeExchange:
         outbound: Outbound,
         registrations: Clients,
         connections: Connections,
+        failures: TokenFailures,
         flow: OauthFlow,
     ) -> None:
         self._elicitations = elicitations
         self._outbound = outbound
         self._registrations = registrations
         self._connections = connections
+        self._failures = failures
         self._flow = flow
 
     async def connect(self, elicitation: Elicitation, *, state: str, code: str) -> None:
@@ -68,20 +71,25 @@ class CodeExchange:
         )
         await self._exchange(exchanging, code, now=now)
 
+    async def callback_refused(self, elicitation: Elicitation, error: Denied | Failed) -> None:
+        """The browser came back with an error instead of a code."""
+        if isinstance(error, Failed):
+            await self._note(elicitation, error, step="callback")
+        await self.refuse(elicitation, error)
+
     async def _exchange(self, current: Elicitation, code: str, *, now: datetime) -> None:
         talk = self._flow.finish(current, code=code, now=now)
+        assert current.attempt is not None
+        kept = msgspec.convert(current.attempt.kept, StoredAttempt)
         try:
             client = self._registrations.get(self._terms(current).provider)
             grant = await self._outbound.run(talk, to=client)
-        except (Denied, Failed) as error:
+        except Exception as error:  # noqa: BLE001 - the edge of a task
+            await self._note(current, error, step="exchange", hidden=(code, kept.verifier))
+            if not isinstance(error, Denied | Failed):
+                error = Failed("The provider's answer could not be understood.")
             await self.refuse(current, error)
             return
-        except Exception:  # noqa: BLE001 - the edge of a task
-            _log.exception("exchange.failed", extra={"id": current.id})
-            await self.refuse(current, Failed("The provider's answer could not be understood."))
-            return
-        assert current.attempt is not None
-        kept = msgspec.convert(current.attempt.kept, StoredAttempt)
         await self.take(current, grant, token=kept.token, client_auth=kept.client_auth)
 
     async def take(
@@ -93,7 +101,11 @@ class CodeExchange:
         """
         terms = self._terms(current)
         connection = self._connection(current, grant, token=token, client_auth=client_auth)
+        client = self._registrations.clients[terms.provider]
+        await self._failures.clear(client, owner=current.owner)
         if not terms.wants(grant.person):
+            other = Failed("Another account than the one that was asked for was connected.")
+            await self._note(current, other, step="exchange")  # without anybody's name
             await self.refuse(current, Failed(why_not(terms, grant.person)))
             await self._revoke(connection)
             return False
@@ -117,6 +129,18 @@ class CodeExchange:
         _log.info("account.connected", extra={"id": current.id, "provider": connection.provider})
         await self._answer_alike(stored)
         return True
+
+    async def _note(
+        self, current: Elicitation, error: Exception, *, step: Step, hidden: Collection[str] = ()
+    ) -> None:
+        await self._failures.note(
+            error,
+            step=step,
+            id=current.id,
+            owner=current.owner,
+            client=self._registrations.get(self._terms(current).provider),
+            hidden=hidden,
+        )
 
     async def revoke_grant(self, current: Elicitation, grant: Grant, code: DeviceCode) -> None:
         """Keep nothing of what was granted, here or, where that is possible, at the provider."""

@@ -20,7 +20,8 @@ from webapp.records.owners import SERVICE
 
 REMEMBERED_AT_MOST = 10_000
 _CHARACTERS_AT_MOST: Final = 100  # of each word that somebody else chose
-_AUDITED: Final = frozenset({"elicitation", "payment", "account", "approval", "secret"})
+AUDITED: Final = frozenset({"elicitation", "payment", "account", "approval", "secret"})
+_OF_SERVICE: Final = "registration"  # which only events tell of
 _ASKED, _PAID = "asked", "paid"
 # An exchange is a part of what began when the link was opened, a use one of what was paid.
 _WORDS: Final[Mapping[str, str]] = {
@@ -94,7 +95,8 @@ class Words(Generic[AuditedT]):
         found = list[Move[AuditedT]]()
         for value in values:
             kind = self._kinds[cast("type[Struct]", type(value))]
-            if kind not in _AUDITED or value.owner == SERVICE:
+            is_audited = kind in AUDITED and value.owner != SERVICE
+            if not is_audited and kind != _OF_SERVICE:
                 continue
             word = word_of(kind, value)
             if word is None:
@@ -108,7 +110,7 @@ class Words(Generic[AuditedT]):
 
     def remember(self, value: AuditedT, *, version: int) -> None:
         kind = self._kinds[cast("type[Struct]", type(value))]
-        if kind not in _AUDITED:
+        if kind not in AUDITED and kind != _OF_SERVICE:
             return
         word = word_of(kind, value)
         if word is None:

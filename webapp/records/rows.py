@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import RECORD_KEPT, Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import Unreadable
-from webapp.records.entries import Entry, Move, Words
+from webapp.records.entries import AUDITED, Entry, Move, Words
 from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
 from webapp.records.owners import Owners
 from webapp.records.seal import Row
@@ -96,8 +96,9 @@ class Rows:
             )
             for value, its_bytes in zip(values, sealed, strict=True)
         )
-        if self.chain is not None and moved:
-            await self.chain.write(values[0].owner, records, *(each.entry for each in moved))
+        entries = [each.entry for each in moved if each.entry.kind in AUDITED]
+        if self.chain is not None and entries:
+            await self.chain.write(values[0].owner, records, *entries)
         else:
             await self._store.write(*records)
         written = [replace(value, version=value.version + 1) for value in values]

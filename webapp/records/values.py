@@ -308,6 +308,34 @@ class EventAddressState(Struct, frozen=True, kw_only=True):
         return "used" if self.ended_at is None else "ended"
 
 
+class RefusedRegistration(Struct, frozen=True, kw_only=True):
+    """A provider's refusal of this server's client id or secret, or of its redirect address.
+
+    `registration` stands for the provider, its place, and our client id and secret there. `fault`
+    is `client`, `refresh` (we may not use that grant type) or `redirect`. Until `until` nobody is
+    sent to the provider. `status` is `accepted` once the provider has accepted us again.
+    """
+
+    id: str
+    owner: str  # the service, or the one person for whom it stands
+    provider: str
+    registration: str
+    fault: str
+    last_at: datetime
+    until: datetime
+    erase_at: datetime
+    error: str | None = None
+    http_status: int = 400
+    count: int = 1
+    version: int = 0
+    status: str = "refused"
+    due_at: None = None
+
+    @property
+    def is_refused(self) -> bool:
+        return self.status == "refused"
+
+
 class ClientDeed(Struct, frozen=True, kw_only=True):
     """What a client did last with what it was sent in one mode, and how long that counts."""
 
@@ -382,6 +410,7 @@ Value: TypeAlias = (
     | ApiKey
     | OutgoingEvent
     | EventAddressState
+    | RefusedRegistration
 )
 ValueT = TypeVar("ValueT", bound=Value)
 
@@ -407,4 +436,5 @@ KINDS: Mapping[type[Struct], str] = {
     ApiKey: "api key",
     OutgoingEvent: "event",
     EventAddressState: "event address",
+    RefusedRegistration: "registration",
 }

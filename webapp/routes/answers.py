@@ -109,10 +109,12 @@ class Answers:
             return problem(error.status_code, detail=HTTPStatus(error.status_code).phrase)
         error_id = _logged(request, error)
         if isinstance(error, StoreUnavailable):
-            return problem(error.http_status, detail=str(error), code=error.name)
-        return problem(
-            HTTPStatus.INTERNAL_SERVER_ERROR, detail="Something broke here.", code=error_id
-        )
+            told = problem(error.http_status, detail=str(error), code=error.name)
+        else:
+            says = "Something broke here."
+            told = problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail=says, code=error_id)
+        told.content["error_id"] = error_id
+        return told
 
     def for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         """Where no route tells who asks: a page for a browser, problem details for the rest."""

@@ -19,7 +19,6 @@ from flows.elicitation import attempt as attempts
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Denied, Failed, InvalidToken, NotConfigured, NotPossible
 from flows.oauth.authorization_code import Mixed
-from flows.oauth.responses import ERROR_CODE
 from flows.payments.session import Mismatch, SessionStatus
 from webapp.identity.identity import Way
 from webapp.pages.builder import PageBuilder
@@ -68,9 +67,7 @@ async def provider_answers(
             trouble, status=HTTPStatus.SERVICE_UNAVAILABLE, for_user=elicitation.is_for_user
         )
     except (Denied, Failed) as error:
-        for code in filter(ERROR_CODE.fullmatch, arrival.all("error")):
-            _log.warning("provider.refused", extra={"id": elicitation.id, "error": code})
-        await accounts.grants.refuse(elicitation, error)
+        await accounts.grants.callback_refused(elicitation, error)
         return see_other(here)
     with suppress(NotPossible):  # pressed twice: the first is at it, and the page tells how far
         await accounts.grants.connect(elicitation, state=state, code=code)

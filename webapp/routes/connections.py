@@ -38,6 +38,7 @@ from webapp.routes import reconnect as reconnecting
 from webapp.routes.answers import see_other
 from webapp.routes.own_pages import about, known_viewer, own_page
 from webapp.routes.page_request import PageRequest
+from webapp.routes.redirect import trouble_of
 from webapp.service import Service
 
 HERE = "/connections"
@@ -65,26 +66,16 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
 @post(HERE + "/{id:str}/disconnect", status_code=HTTPStatus.OK)
 async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Give its keys back and forget it; pressed again, what was said then."""
-    found, server = await _pressed(page, id), page.answers.server
-    provider = _label(found, page.service)
+    found = await _pressed(page, id)
     try:
         done = await page.service.kinds.accounts.keys.disconnect(found.owner, found.id)
     except Failed as error:
-        error_id = secrets.token_hex(6)
-        _log.warning("account.not_disconnected", exc_info=error, extra={"error_id": error_id})
-        trouble = ProviderTrouble(
-            server=server,
-            provider=provider,
-            error_id=error_id,
-            again_action=f"{HERE}/{id}/disconnect",
-            csrf=page.csrf(found.id),
-        )
-        return page.answers.page(trouble, status=HTTPStatus.BAD_GATEWAY)
+        return _trouble(page, found, error, event="account.not_disconnected", again="disconnect")
     if found.picture is not None:
         page.service.pictures.forget(found.picture)
     view = Disconnected(
-        server=server,
-        provider=provider,
+        server=page.answers.server,
+        provider=_label(found, page.service),
         account=found.label,
         revoked=done.revoked,
         manage=done.manage,
@@ -122,7 +113,10 @@ async def reconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Re
     """Ask for it anew, with all that it may do; the link of the question goes on."""
     viewer = await known_viewer(page, of="connections")
     found = await _pressed(page, id, viewer=viewer)
-    elicitation = await reconnecting.reconnect(page.service, found, is_for_user=viewer.is_user)
+    try:
+        elicitation = await reconnecting.reconnect(page.service, found, is_for_user=viewer.is_user)
+    except Failed as error:
+        return _trouble(page, found, error, event="account.not_reconnected", again="reconnect")
     if elicitation is None:
         return _to(found)
     return see_other(page.service.links.of(elicitation, now=page.service.clock()))
@@ -139,6 +133,23 @@ async def _pressed(page: PageRequest, id: str, *, viewer: Viewer | None = None) 
         raise NotFoundException
     page.must_be_form_about(found.id)
     return found
+
+
+def _trouble(
+    page: PageRequest, found: Connection, error: Failed, *, event: str, again: str
+) -> Response[Any]:
+    """Return the page of a press that led nowhere, and log its number."""
+    error_id = secrets.token_hex(6)
+    _log.warning(event, exc_info=error, extra={"id": found.id, "error_id": error_id})
+    trouble = ProviderTrouble(
+        server=page.answers.server,
+        provider=_label(found, page.service),
+        error_id=error_id,
+        again_action=f"{HERE}/{_tail(found)}/{again}",
+        csrf=page.csrf(found.id),
+        trouble=trouble_of(error),
+    )
+    return page.answers.page(trouble, status=HTTPStatus.BAD_GATEWAY)
 
 
 def _to(connection: Connection) -> Response[Any]:

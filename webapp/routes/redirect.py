@@ -20,6 +20,7 @@ from flows.elicitation.flow import Flow, RedirectContext
 from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Attempt, Completion, Elicitation, Json, Status, Trouble
 from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
+from flows.oauth.token_errors import is_operators_fault
 from flows.payments.gateway import stands_in_the_way
 from flows.payments.session import StoredCheckout, kept_of
 from webapp.elicitations.complete import complete_elicitation
@@ -80,6 +81,8 @@ class _Press:
         trip = self._redirect(opened, number=opened.attempt.number)
         number, client = trip.number, self.service.kinds.client(opened)
         try:
+            if client is not None:
+                await self.service.kinds.accounts.failures.check(client, owner=opened.owner)
             departure = await self.service.outbound.run(self.flow.begin(opened, trip), to=client)
         except (Failed, NotConfigured) as error:
             trouble = trouble_of(error)
@@ -146,7 +149,7 @@ def _is_over(elicitation: Elicitation) -> NotPossible:
 
 def trouble_of(error: Failed | NotConfigured) -> Trouble:
     """What a press that led nowhere is to be remembered by."""
-    if isinstance(error, NotConfigured):
+    if isinstance(error, NotConfigured) or is_operators_fault(error):
         return "not set up"
     return "refused" if error.is_refusal else "silent"
 

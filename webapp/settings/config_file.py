@@ -15,7 +15,7 @@ from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from flows.errors import InvalidQuestion
-from flows.oauth.provider import OUR_PARAMETERS, PersonProbe, Provider, Revocation
+from flows.oauth.provider import OUR_PARAMETERS, KnownRefusal, PersonProbe, Provider, Revocation
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from webapp.identity.approvers import Approver
@@ -23,9 +23,16 @@ from webapp.settings.approvers import read_approvers
 from webapp.settings.payment_providers import read_merchant_accounts
 from webapp.settings.toml_tables import TABLE, TYPES, converted, keys_of, tables_in
 
-_PLACE = "a text, or a table of texts"
-_TYPES: Mapping[str, Any] = {**TYPES, _PLACE: str | dict[str, str]}
-_KEYS = keys_of(Provider, person=TABLE, revoke=_PLACE, discovers=None, sandbox=None)
+_PLACE, _REFUSALS = "a text, or a table of texts", "a list of tables"
+_TYPES: Mapping[str, Any] = {
+    **TYPES,
+    _PLACE: str | dict[str, str],
+    _REFUSALS: tuple[dict[str, Any], ...],
+}
+_KEYS = keys_of(
+    Provider, person=TABLE, revoke=_PLACE, refusals=_REFUSALS, discovers=None, sandbox=None
+)
+_REFUSAL_KEYS = keys_of(KnownRefusal)
 _PAIRS = ("extra", "headers", "lasting", "switch")  # kept in their order
 _PERSON_KEYS = frozenset(PersonProbe.__dataclass_fields__)
 _REVOCATION_KEYS = frozenset(Revocation.__dataclass_fields__)
@@ -134,6 +141,8 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
         faults += _person_faults(read["person"])
     if isinstance(read.get("revoke"), dict):
         faults += _revocation_faults(read["revoke"])
+    for each in read["refusals"] if isinstance(read.get("refusals"), tuple) else ():
+        faults += _refusal_faults(each)
     faults += _label_faults(read.get("label", _label_of(name)))
     faults += _query_faults(read.get("authorize"), scope_parameter=read.get("scope_parameter"))
     if not faults:
@@ -149,6 +158,7 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
     discovers = "issuer" in read and "authorize" not in read and "token" not in read
     person = read.pop("person", None)
     revoke = read.pop("revoke", None)
+    refusals = tuple(KnownRefusal(**each) for each in read.pop("refusals", ()))
     pairs = {key: tuple(read.pop(key, {}).items()) for key in _PAIRS}
     if discovers:
         read = {"always": ("openid",), "api": read["issuer"], **read}
@@ -158,6 +168,7 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
         "discovers": discovers,
         "person": PersonProbe(**person) if person is not None else None,
         "revoke": _revocation(revoke),
+        "refusals": refusals,
         **pairs,
         **read,
     }
@@ -233,6 +244,16 @@ def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
             yield f"revoke.{key}: unknown; the keys are {', '.join(sorted(_REVOCATION_KEYS))}."
         elif not isinstance(value, str):
             yield f"revoke: it is {_PLACE}."
+
+
+def _refusal_faults(refusal: Mapping[str, Any]) -> list[str]:
+    known = {key: value for key, value in refusal.items() if key in _REFUSAL_KEYS}
+    faults = [
+        f"{key}: unknown; the keys are {', '.join(sorted(_REFUSAL_KEYS))}."
+        for key in refusal.keys() - known.keys()
+    ]
+    converted(known, _REFUSAL_KEYS, faults)
+    return [f"refusals.{fault}" for fault in faults]
 
 
 def _secrets_in(table: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[str]:

@@ -92,6 +92,16 @@ PROVIDER_RESULTS = MetricFamily(
     labels=("provider", "operation", "result"),
     says="What they answered: `ok`, `4xx`, `5xx`, or `failed` for no answer that could be used.",
 )
+ACCOUNT_FAILURES = MetricFamily(
+    name="elicit_account_failures_total",
+    kind="counter",
+    labels=("provider", "step", "reason"),
+    says="Accounts that could not be connected or refreshed. `step` is `callback`, `exchange` or "
+    "`refresh`. `reason` is `ended` (a code or refresh token that is not valid any more), `client` "
+    "(the provider refuses our client id or secret) or `redirect` (our redirect address), both of "
+    "which only the operator can correct, `passing` (the provider is out of order), `unsure` "
+    "(refused in other words) or `other` (no answer, or one that cannot be used).",
+)
 WEBHOOKS = MetricFamily(
     name="elicit_webhooks_total",
     kind="counter",
@@ -120,7 +130,7 @@ SWEPT = MetricFamily(
 )
 COUNTED = (
     *(ASKED, OUTCOMES, WAKE, HELD, TAKEN_OVER, STORE, STORE_RESULTS, PROVIDER, PROVIDER_RESULTS),
-    *(WEBHOOKS, EVENTS, SWEEPER_LAG, SWEPT),
+    *(ACCOUNT_FAILURES, WEBHOOKS, EVENTS, SWEEPER_LAG, SWEPT),
 )
 
 # Of the store, which all processes share: told by the process that is asked, once.

@@ -59,6 +59,7 @@ class Metrics(Observer):
         self._store_results = _counter(families.STORE_RESULTS, registry)
         self._provider = _histogram(families.PROVIDER, registry)
         self._provider_results = _counter(families.PROVIDER_RESULTS, registry)
+        self._account_failures = _counter(families.ACCOUNT_FAILURES, registry)
         self._webhooks = _counter(families.WEBHOOKS, registry)
         self._events = _counter(families.EVENTS, registry)
         self._lag = _gauge(families.SWEEPER_LAG, registry)
@@ -96,6 +97,9 @@ class Metrics(Observer):
     ) -> None:
         self._provider.labels(provider, operation).observe(seconds)
         self._provider_results.labels(provider, operation, result).inc()
+
+    def account_failed(self, provider: str, *, step: str, reason: str) -> None:
+        self._account_failures.labels(provider, step, reason).inc()
 
     def webhook_came(self, provider: str, result: str) -> None:
         self._webhooks.labels(provider, result).inc()

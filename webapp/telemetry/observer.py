@@ -34,6 +34,9 @@ class Observer:
     ) -> None:
         """A request to a provider is over: `ok`, `4xx`, `5xx` or `failed`."""
 
+    def account_failed(self, provider: str, *, step: str, reason: str) -> None:
+        """A code exchange, a refresh or a way back failed; `reason` is the class of the refusal."""
+
     def webhook_came(self, provider: str, result: str) -> None:
         """A delivery was answered; what became of it, or why it was turned away."""
 

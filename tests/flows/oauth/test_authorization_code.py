@@ -141,7 +141,7 @@ class TestComingBack:
     @pytest.mark.parametrize(
         ("error", "said"),
         [
-            ("redirect_uri_mismatch", "GitHub refused (redirect_uri_mismatch)."),
+            ("server_error", "GitHub refused (server_error)."),
             ("invalid_scope", "GitHub refused (invalid_scope)."),
             ("<b>pay me</b>", "GitHub refused."),
             ("call 0800 123", "GitHub refused."),

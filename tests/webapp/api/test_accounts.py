@@ -3,7 +3,9 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
+from starlette.responses import Response
 
 from flows import elicit
 from flows.oauth.connection import Connection, lapse
@@ -12,6 +14,7 @@ from tests.support.api_program import ACCOUNT, Program, program_at
 from tests.support.asking_env import AskingEnv, asking_env
 from tests.support.chains import AUDITED, told_of
 from tests.support.living import living
+from tests.support.refusals import ENDED, OPERATORS
 from webapp.api.asking import owner_of_user
 from webapp.identity.api_keys import KeyScope
 from webapp.records.ids import tail_of
@@ -166,3 +169,60 @@ async def test_a_key_for_one_user_needs_no_user_and_reaches_no_other(
         assert (await anns.at(f"accounts/{ann}")).status_code == 200
         assert (await anns.at(f"accounts/{bob}")).status_code == 404
         assert (await anns.at(f"accounts/{bob}", params={"user": "bob"})).status_code == 403
+
+
+def refusing(here: AskingEnv, reply: httpx.Response, *, times: int = 9) -> None:
+    """Have the next requests to the token endpoint refused with this reply."""
+    again = Response(
+        reply.content, status_code=reply.status_code, headers=dict(reply.headers.items())
+    )
+    here.gate.answers.extend([again] * times)
+
+
+@pytest.mark.parametrize("verb", ["token", "proxy"])
+@pytest.mark.parametrize("vendor", ["Atlassian", "HubSpot", "Zoho", "a plain 401"])
+async def test_refused_refresh_tells_the_program_to_ask_again(
+    here: AskingEnv, teller: Program, vendor: str, verb: str
+) -> None:
+    # finding: XO1
+    id = await teller.connected(here)
+    here.clock.tick(hours=9)
+    refusing(here, ENDED[vendor])
+    before = here.gate.exchanges
+    for _ in range(5):
+        told = await teller.at(f"accounts/{id}/{verb}", params={**ANN, "url": "https://a.io/"})
+        assert (told.status_code, told.json()["code"]) == (409, "ACCOUNT_LAPSED")
+    assert here.gate.exchanges == before + 1
+    assert [one["status"] for one in await listed(teller)] == ["lapsed"]
+    here.gate.answers.clear()
+    assert await teller.connected(here) == id
+
+
+@pytest.mark.parametrize("verb", ["token", "proxy"])
+async def test_refused_client_tells_the_program_that_the_operator_has_to_act(
+    here: AskingEnv, teller: Program, verb: str
+) -> None:
+    # finding: XO1
+    id = await teller.connected(here)
+    here.clock.tick(hours=9)
+    refusing(here, OPERATORS["a wrong secret"])
+    for _ in range(5):
+        told = await teller.at(f"accounts/{id}/{verb}", params={**ANN, "url": "https://a.io/"})
+        assert (told.status_code, told.json()["code"]) == (502, "ELICITATION_FAILED")
+        assert "operator" in told.json()["detail"]
+    assert [one["status"] for one in await listed(teller)] == ["connected"]
+    refused = await teller.ask(ACCOUNT, user="bob")
+    assert (refused.status_code, "operator" in refused.json()["detail"]) == (502, True)
+
+
+async def test_number_of_a_problem_is_in_the_log(
+    here: AskingEnv, shop: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: XV4
+    asked = await shop.asked(ACCOUNT)
+    await here.service.elicitations.store.aclose()
+    told = await shop.call("GET", f"/{asked['id']}")
+    problem = told.json()
+    assert (told.status_code, problem["code"]) == (503, "STORE_UNAVAILABLE")
+    shown = [getattr(record, "error_id", None) for record in caplog.records]
+    assert problem["error_id"] in shown

@@ -54,6 +54,30 @@ async def test_one_tool_gets_all_three_by_every_way(server, revision, way):
         assert all(row.content is None for row in await at.env.elicitations())
 
 
+@pytest.mark.every_way
+@pytest.mark.parametrize("way", WAYS)
+async def test_model_hears_once_why_a_question_failed(server, revision, way):
+    # finding: XO4
+    @server.tool()
+    async def look() -> str:
+        return str((await connected()).label)
+
+    async with caller_at_sandbox(server, revision, declares=WAYS[way]) as (at, caller):
+        await at.plan(next="500")
+        if way == "url":
+            call = caller.call("look")
+            await at.guest.connect(await caller.link())
+            heard = text_of(await soon(call))
+        else:
+            await at.guest.connect(link_in(await soon(caller.call("look"))))
+            heard = text_of(await soon(caller.call("look")))
+        assert "GitHub did not give a key (HTTP 500)" in heard
+        assert "[ELICITATION_FAILED]" in heard
+        if way != "url":
+            await at.guest.connect(link_in(await soon(caller.call("look"))))
+            assert text_of(await soon(caller.call("look"))) == "octocat"
+
+
 async def test_the_key_to_an_account_goes_to_the_providers_hosts_only(server, revision):
     heard: list[dict[bytes, bytes]] = []
 

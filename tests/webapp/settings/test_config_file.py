@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.oauth.provider import PersonProbe, Revocation
+from flows.oauth.provider import KnownRefusal, PersonProbe, Revocation
 from flows.providers import PROVIDERS
 from webapp.settings.config_file import (
     _KEYS,
@@ -44,6 +44,7 @@ device = "https://acme.example/device"
 scope_parameter = "user_scope"
 unmentioned = ["offline_access"]
 troubles = { ACME_1_secret = "An administrator has to agree first." }
+refusals = [{ status = 400, member = "status", value = "BAD_REFRESH_TOKEN" }]
 
 [providers.acme.person]
 post = "{}"
@@ -99,6 +100,8 @@ def test_every_key_reaches_the_provider() -> None:
     assert acme.scope_parameter == "user_scope"
     assert acme.unmentioned == ("offline_access",)
     assert acme.troubles == {"ACME_1_secret": "An administrator has to agree first."}
+    # finding: XO1
+    assert acme.refusals == (KnownRefusal(status=400, member="status", value="BAD_REFRESH_TOKEN"),)
     assert acme.has_scopes
     assert acme.scope_words["secrets:read"] == "Read your secrets"
     assert acme.missing(("me",), granted=("all",)) == ()
@@ -209,6 +212,19 @@ def test_our_client_id_stands_in_the_environment_too() -> None:
         (
             SMALL + 'revoke = { url = "https://x.example", kind = "xml" }\n',
             "providers.acme.revoke: its kind must be",
+        ),
+        # finding: XO1
+        (SMALL + "refusals = 7\n", "providers.acme.refusals: it is a list of tables."),
+        (SMALL + "refusals = [7]\n", "providers.acme.refusals: it is a list of tables."),
+        (SMALL + "refusals = [{ x = 7 }]\n", "providers.acme.refusals.x: unknown; the keys are"),
+        (
+            SMALL + 'refusals = [{ status = "4" }]\n',
+            "providers.acme.refusals.status: it is a whole number.",
+        ),
+        (SMALL + 'refusals = [{ member = "e" }]\n', "providers.acme.refusals: each needs a"),
+        (
+            SMALL + 'refusals = [{ value = "e", means = "x" }]\n',
+            "providers.acme.refusals: means must",
         ),
         (SMALL + 'revoke = "http://x.example"\n', "providers.acme.revoke: The address must be"),
         (SMALL + 'device = "x"\n', "providers.acme.device: "),

@@ -247,7 +247,7 @@ async def test_nobody_collects_where_nobody_reads() -> None:
         store=MemoryStore(), ring=RING, public_url=URL, uid=1000, clock=Clock()
     ) as service:
         with suppress(StoreUnavailable):
-            await asyncio.wait_for(Collector(service).collect(), timeout=60)
+            await asyncio.wait_for(Collector(service).collect(), timeout=300)
 
 
 async def test_the_room_on_the_disk_of_a_file_is_told(tmp_path: Path) -> None:

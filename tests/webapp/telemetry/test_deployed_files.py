@@ -5,6 +5,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +25,10 @@ OTHER_LABELS = {"instance", "le", "alertname"}
 
 
 def promtool(*arguments: str) -> str:
+    if shutil.which("promtool") is None:
+        pytest.skip("needs promtool on this machine")
     done = subprocess.run(
-        ["promtool", *arguments], capture_output=True, text=True, timeout=120, check=False
+        ["promtool", *arguments], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -47,7 +47,7 @@ def run(program: str, **environment: str) -> str:
         cwd=HOUSE,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,62 @@
+"""Replies of token endpoints that refuse to renew an account, by the vendor that sends them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+
+def _json(status: int, /, **members: Any) -> httpx.Response:
+    return httpx.Response(status, json=members)
+
+
+# The refresh token has ended, and no standard word says so. Not all bodies are from the vendors'
+# own pages: X, Reddit, Zoho and Meta are as others describe them.
+ENDED: Mapping[str, httpx.Response] = {
+    "Atlassian": _json(
+        403, error="unauthorized_client", error_description="refresh_token is invalid"
+    ),
+    "HubSpot": _json(400, status="BAD_REFRESH_TOKEN", message="missing or unknown refresh token"),
+    "HubSpot, newer": _json(400, category="VALIDATION_ERROR", correlationId="a1", message="no"),
+    "X": _json(
+        400, error="invalid_request", error_description="Value passed for the token was invalid."
+    ),
+    "Reddit": _json(400, message="Bad Request", error=400),
+    "Zoho": _json(200, error="invalid_code"),
+    "Zoom": _json(400, reason="Invalid Token!", error="invalid_request"),
+    "Meta": _json(400, error={"message": "expired", "type": "OAuthException", "code": 190}),
+    "Strava": _json(400, message="Bad Request", errors=[{"field": "refresh_token"}]),
+    "ServiceNow": _json(401, error="access_denied"),
+    "WeChat": _json(200, errcode=40030, errmsg="invalid refresh_token"),
+    "not ok": _json(200, ok=False),
+    "a plain 401": httpx.Response(401),
+    "a plain 403": httpx.Response(403, text="Forbidden"),
+}
+# Only the operator can correct these.
+OPERATORS: Mapping[str, httpx.Response] = {
+    "a wrong secret": _json(401, error="invalid_client"),
+    "a wrong secret, 400": _json(400, error="invalid_client", error_description="Client auth"),
+    "a wrong secret, 200": _json(200, error="invalid_client"),
+    "no refresh here": _json(400, error="unsupported_grant_type"),
+    "not this grant": _json(
+        400,
+        error="unauthorized_client",
+        error_description="The client is not authorized to use the grant type refresh_token.",
+    ),
+}
+# The network or the provider is out of order.
+PASSING: Mapping[str, httpx.Response] = {
+    "500": httpx.Response(500),
+    "503 with the word": _json(503, error="invalid_grant"),
+    "502": httpx.Response(502, html="<h1>Bad Gateway</h1>"),
+    "429": _json(429, error="invalid_grant"),
+    "403 with Retry-After": httpx.Response(403, headers={"retry-after": "60"}),
+    "407": httpx.Response(407, html="<h1>Proxy Authentication Required</h1>"),
+    "408": httpx.Response(408),
+    "temporarily unavailable": _json(400, error="temporarily_unavailable"),
+    "server error": _json(400, error="server_error"),
+    "elsewhere": httpx.Response(302, headers={"location": "https://portal.example"}),
+    "a portal": httpx.Response(200, html="<html>error=invalid_grant</html>"),
+    "no text": httpx.Response(200, content=b"\xff"),
+    "a broken key": _json(200, access_token="two words"),
+}

@@ -1,0 +1,179 @@
+"""Failures at token endpoints: logged, counted, and stored where the operator is at fault.
+
+What could go wrong: nobody learns why accounts cannot be connected, or people are sent to a
+provider again and again for a mistake that only the operator can correct. So each failure is a line
+of the log. A refusal of our registration is stored as well, and nobody is asked for an account
+there for as long as it stands: ten minutes, or until the client id or secret is another one.
+
+Or one person stops all others. Nobody but the operator makes a token endpoint refuse our client id
+or secret, so that stands for everybody. A refused redirect address can be provoked with a code from
+elsewhere, and errors that come with a browser can be made up: those stand for that person alone.
+"""
+
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Final, Literal
+
+from msgspec.structs import replace
+
+from flows.errors import ElicitError
+from flows.oauth.provider import Client
+from flows.oauth.token_errors import Refusal, TokenRefused, refused
+from webapp.elicitations.service import Elicitations
+from webapp.http.client import OTHER
+from webapp.logs.masking import MASK, masked_in_short
+from webapp.oauth.clients import place_of
+from webapp.records.ids import owner_of
+from webapp.records.owners import SERVICE
+from webapp.records.values import RefusedRegistration
+
+STANDS: Final = timedelta(minutes=10)
+KEPT: Final = timedelta(days=30)
+DESCRIPTION_AT_MOST: Final = 200
+# A client that may not refresh may still exchange codes, so people can go on connecting accounts.
+_NO_REFRESH: Final = frozenset({"unsupported_grant_type", "unauthorized_client"})
+# In what a provider says: addresses of people, pairs of a query, and what may be a token.
+_NO_WORD: Final = re.compile(r"\S*(?:[@=&%]|\?\S)\S*|[\w.~+/-]{24,}")
+_log = logging.getLogger(__name__)
+Step = Literal["exchange", "refresh", "callback"]
+_EVENTS: Final[Mapping[Step, str]] = {
+    "exchange": "exchange.failed",
+    "refresh": "account.not_renewed",
+    "callback": "provider.refused",
+}
+
+
+class TokenFailures:
+    """One for a process."""
+
+    def __init__(self, elicitations: Elicitations) -> None:
+        self._elicitations = elicitations
+
+    async def note(
+        self,
+        error: Exception,
+        *,
+        step: Step,
+        id: str,
+        owner: str,
+        client: Client | None,
+        hidden: Collection[str | None] = (),
+    ) -> None:
+        """Log and count the failure of a question or account; `hidden` is kept out of the line."""
+        refusal = error.refusal if isinstance(error, TokenRefused) else None
+        about: dict[str, object] = {"id": id}
+        if client is not None:
+            about["provider"] = client.provider.name
+        if refusal is not None:
+            secret = None if client is None else client.client_secret
+            words = {word for word in (*hidden, secret) if word}
+            about |= _told(refusal, step=step, hidden=words)
+        elif isinstance(error, ElicitError):
+            about["why"] = getattr(error, "why", str(error))
+        is_known = isinstance(error, ElicitError)
+        _log.warning(_EVENTS[step], extra=about, exc_info=None if is_known else error)
+        is_operators = client is not None and client.is_operators
+        self._elicitations.observer.account_failed(
+            client.provider.name if client is not None and is_operators else OTHER,
+            step=step,
+            reason="other" if refusal is None else refusal.means,
+        )
+        if client is not None and refusal is not None and refusal.means in ("client", "redirect"):
+            await self._remember(client, refusal, step=step, owner=owner)
+
+    async def check(self, client: Client, *, owner: str, refreshes: bool = False) -> None:
+        """Raise TokenRefused if nobody is to go, or nothing to be refreshed, at this provider."""
+        now = self._elicitations.clock()
+        for id in self._ids(client, owner=owner, refreshes=refreshes):
+            found = await self._read(id)
+            # A row that stands for longer was stored before the clock was set back.
+            if found is not None and found.is_refused and now < found.until <= now + STANDS:
+                refusal = Refusal(
+                    status=found.http_status,
+                    error=found.error,
+                    means="redirect" if found.fault == "redirect" else "client",
+                )
+                raise refused(refusal, client.provider, otherwise="")
+
+    async def clear(self, client: Client, *, owner: str, refreshes: bool = False) -> None:
+        """The provider has accepted our registration: no earlier refusal stands any more."""
+        for id in self._ids(client, owner=owner, refreshes=refreshes):
+            await self._elicitations.write_afresh(partial(self._accepted, id))
+
+    async def standing(self, clients: Collection[Client]) -> Sequence[RefusedRegistration]:
+        """Return the refusals of these registrations since which nothing was accepted."""
+        known = {self._tag(client) for client in clients}
+        rows = await self._elicitations.all(
+            RefusedRegistration, status="refused", skips_unreadable=True
+        )
+        return [row for row in rows if row.registration in known]
+
+    async def _remember(self, client: Client, refusal: Refusal, *, step: Step, owner: str) -> None:
+        fault = "redirect" if refusal.means == "redirect" else "client"
+        if step == "refresh" and refusal.error in _NO_REFRESH:
+            fault = "refresh"
+        for_all, for_owner = self._ids(client, owner=owner, refreshes=fault == "refresh")
+        id = for_owner if fault != "client" or step == "callback" else for_all
+        now = self._elicitations.clock()
+        fresh = RefusedRegistration(
+            id=id,
+            owner=_owner_in(id),
+            provider=client.provider.name,
+            registration=self._tag(client),
+            fault=fault,
+            error=refusal.error,
+            http_status=refusal.status,
+            last_at=now,
+            until=now + STANDS,
+            erase_at=now + KEPT,
+        )
+
+        async def noted() -> Sequence[RefusedRegistration]:
+            before = await self._read(id)
+            if before is None:
+                return [fresh]
+            return [replace(fresh, count=before.count + 1, version=before.version)]
+
+        await self._elicitations.write_afresh(noted)
+        about = {"provider": client.provider.name, "fault": fault, "error": refusal.error}
+        _log.error("registration.refused", extra=about)
+
+    async def _accepted(self, id: str) -> Sequence[RefusedRegistration]:
+        found = await self._read(id)
+        return [replace(found, status="accepted")] if found is not None and found.is_refused else []
+
+    async def _read(self, id: str) -> RefusedRegistration | None:
+        return await self._elicitations.read(RefusedRegistration, owner=_owner_in(id), id=id)
+
+    def _tag(self, client: Client) -> str:
+        """Return what changes with the client id, the secret, and the place of the provider."""
+        names = (client.provider.name, place_of(client), client.client_id, client.client_secret)
+        return self._elicitations.owners.pepper.tag("registration", *names, size=18)
+
+    def _ids(self, client: Client, *, owner: str, refreshes: bool) -> tuple[str, str]:
+        """Return the ids of the rows that count: one for everybody, and one for this owner.
+
+        For a refresh both are for everybody: that of the client, and that of its right to refresh.
+        """
+        tag = self._tag(client)
+        return SERVICE + tag, (f"{SERVICE}{tag}.refresh" if refreshes else owner + tag)
+
+
+def _owner_in(id: str) -> str:
+    return SERVICE if id.startswith(SERVICE) else owner_of(id)
+
+
+def _told(refusal: Refusal, *, step: Step, hidden: Collection[str]) -> dict[str, object]:
+    """Return what the log says of a refusal. What a browser brought is no provider's sentence."""
+    told: dict[str, object] = {"means": refusal.means}
+    if refusal.error is not None:
+        told["error"] = refusal.error
+    if step != "callback":
+        told["http_status"] = refusal.status
+        if refusal.description is not None:
+            text = masked_in_short(refusal.description, hidden, letters=DESCRIPTION_AT_MOST)
+            told["description"] = _NO_WORD.sub(MASK, text)
+    return told
