@@ -18,6 +18,7 @@ from tests.support.chains import AUDITED
 from tests.support.clock import Clock
 from tests.support.issuer import Issuing, issuing, sign_in
 from tests.support.mcp_server import LEGACY, TLS, CutOffCaller, Person, new_server
+from webapp.settings.quotas import PolicySettings
 
 
 def shop_tools() -> Any:
@@ -78,14 +79,16 @@ class PeopleEnv:
 
 
 @asynccontextmanager
-async def people_env(server: Any = None, **identity: Any) -> AsyncIterator[PeopleEnv]:
+async def people_env(
+    server: Any = None, *, policies: PolicySettings = AUDITED, **identity: Any
+) -> AsyncIterator[PeopleEnv]:
     clock = Clock()
     async with (
         issuing(clock) as issuer,
         asking_env(
             server=server or shop_tools(),
             identity=issuer.who(**identity),
-            policies=AUDITED,
+            policies=policies,
             limits=AT_ONCE,
             clock=clock,
         ) as here,
