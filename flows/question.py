@@ -317,7 +317,13 @@ class Asker(Protocol):
         ...
 
     async def complete(
-        self, elicitation_id: str, content: Json, *, owner: str | None = None
+        self,
+        elicitation_id: str,
+        content: Json,
+        *,
+        owner: str | None = None,
+        program: str | None = None,
+        tool: str | None = None,
     ) -> Completion: ...
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion: ...
 

@@ -19,6 +19,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from flows import elicit
+from flows.elicitation.tool_call import client_of
 from tests.support.api_people import PeopleEnv, alone, people_env, shop_tools
 from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, SECRET, Program, program_at
 from tests.support.approving import FINANCE, GROUPS
@@ -26,7 +27,7 @@ from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
 from tests.support.service_env import question_in_store
 from tests.support.serving import transport_to
-from webapp.api.asking import application_of, client_of, owner_of_user
+from webapp.api.asking import application_of, owner_of_user
 from webapp.api.router import api
 from webapp.identity.api_keys import KeyScope, new_text
 from webapp.records.values import KINDS, ApiKey, Approval

@@ -10,11 +10,12 @@ from litestar import get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody
 
+from flows.elicitation.tool_call import client_of
 from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus
 from webapp.api.access import Requester, holds
-from webapp.api.asking import application_of, client_of, owner_for
+from webapp.api.asking import application_of, owner_for
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
 from webapp.api.representations import PaymentPage, ToldPayment, WantedRefund, Whose
 from webapp.api.states import told_payment
