@@ -6,13 +6,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urljoin
 
 import httpx
 
 from tests.support.cli import Ended, called, ended, environment_of, serving
 from tests.support.postgres_server import fresh_database
 from tests.support.processes import start
+from webapp.demo.walker import Page, walk
 
 STORES: Final = ("sqlite", "postgres")
 TOOLS: Final = """
@@ -39,6 +41,24 @@ class AskedPrograms:
         found = re.search(r"elicit_key_\w+", made.out)
         assert found, made.err
         return {"authorization": f"Bearer {found[0]}"}
+
+    async def ask(self, program: Mapping[str, str], **body: Any) -> dict[str, Any]:
+        about = {"user": "ann", **body}
+        answer = await self.http.post("/api/questions", json=about, headers=program)
+        told: dict[str, Any] = answer.json()
+        return told
+
+    async def do(self, program: Mapping[str, str], asked: Mapping[str, Any], *also: str) -> None:
+        """Do in a browser what the link of a question asks for; `also` are origins it leads to."""
+        async with httpx.AsyncClient(timeout=300) as browser:
+            page = await browser.get(asked["url"])
+            form = Page(page.text).forms[0]
+            await browser.post(urljoin(str(page.url), form.action), data=form.fields)
+            shown = re.search(r"[B-Z]{4}-[B-Z]{4}", (await browser.get(asked["url"])).text)
+            assert shown, page.text
+            path = f"/api/questions/{asked['id']}/user-code"
+            await self.http.post(path, json={"code": shown[0]}, headers=program)
+            await walk(browser, asked["url"], answers={}, also=also, say=lambda _: None)
 
     async def script(self, text: str, *arguments: str) -> Ended:
         """Run Python in a process of its own, with the settings of the server."""

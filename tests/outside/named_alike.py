@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from tests.outside.asked_programs import STORES, AskedPrograms, programs_on
+from tests.outside.asked_programs import STORES, programs_on
 
 FINDING = "XS1"
 _VENDOR = """
@@ -31,8 +31,8 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                 shop, other = await served.key("shop"), await served.key("other")
                 for number in range(times):
                     name = f"order-{number}"
-                    first = await _ask(served, other, name)
-                    ours = await _ask(served, shop, name)
+                    first = await served.ask(other, **_visit(name))
+                    ours = await served.ask(shop, **_visit(name))
                     yield f"{store}: the second program is not refused", "id" in ours
                     if "id" not in ours:
                         continue
@@ -47,14 +47,6 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                     await served.http.post(f"/api/questions/{first['id']}/cancel", headers=other)
 
 
-async def _ask(served: AskedPrograms, program: dict[str, str], name: str) -> dict[str, Any]:
-    body = {
-        "kind": "url",
-        "message": "Pay at the till.",
-        "url": "https://till.example/9",
-        "elicitation_id": name,
-        "user": "ann",
-    }
-    answer = await served.http.post("/api/questions", json=body, headers=program)
-    told: dict[str, Any] = answer.json()
-    return told
+def _visit(name: str) -> dict[str, Any]:
+    about = {"kind": "url", "message": "Pay at the till.", "url": "https://till.example/9"}
+    return {**about, "elicitation_id": name}
