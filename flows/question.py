@@ -37,7 +37,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 TIMEOUT_AT_MOST = timedelta(days=7)
-MESSAGE_AT_MOST = 2000  # of which the page shows 500
+MESSAGE_AT_MOST = 2000  # a page shows all of them
 _ELICITATION_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 
 

@@ -5,6 +5,7 @@ declared, makes the call the tool's Asker, and turns what the tool did into a re
 in the server or its tools is changed; a FastMCP server gets one for calls among its tools as well.
 """
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -216,7 +217,7 @@ class Middleware:
             meta=params.get("_meta"),
             context=context,
         )
-        arguments = arguments_text(params.get("arguments") or {})
+        arguments = _text_of(params)
         _must_fit(tool, params, arguments)
         presenter = presenter_of(
             context,
@@ -391,6 +392,15 @@ def _own(accounts: Mapping[str, str], caller: Caller) -> dict[str, str]:
     """A stranger's token says nothing about ours."""
     owner = caller.owner
     return {of: id for of, id in accounts.items() if owner is not None and id.startswith(owner)}
+
+
+def _text_of(params: Mapping[str, Any]) -> str:
+    """Return the arguments as canonical JSON. Raises InvalidArguments."""
+    try:
+        return arguments_text(params.get("arguments") or {})
+    except RecursionError:
+        name = json.dumps(str(params.get("name", ""))[:60])
+        raise InvalidArguments(f"{name} did not run: its arguments are nested too deep.") from None
 
 
 def _must_fit(tool: ServedTool | None, params: Mapping[str, Any], arguments: str) -> None:
