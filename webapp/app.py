@@ -45,6 +45,7 @@ from webapp.mcp.opened import OpenedSessions
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_be_servable
 from webapp.routes.answers import Answers
+from webapp.routes.credentials import credential_of
 from webapp.routes.metrics import PATH as METRICS_PATH
 from webapp.routes.metrics import with_metrics
 from webapp.routes.switch import Switch
@@ -174,7 +175,7 @@ async def open_app(
             app, service=service, answers=answers, tokens=tokens, root_path=settings.root_path
         )
         app = with_metrics(app, collector=collector, token=settings.telemetry.metrics)
-        yield _guarded(app, settings=settings, clock=clock)
+        yield _guarded(app, service, settings=settings)
 
 
 class NotRunning(RuntimeError):
@@ -386,10 +387,11 @@ def _hosted(
     )
 
 
-def _guarded(app: ASGIApp, *, settings: Settings, clock: Clock) -> ASGIApp:
+def _guarded(app: ASGIApp, service: Service, *, settings: Settings) -> ASGIApp:
     if not settings.is_local:  # there everybody has the same address
-        rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=clock)
-        app = Paced(app, rates=rates, free=MACHINE_PATHS)
+        rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=service.clock)
+        free, credential = (*MACHINE_PATHS, "/static"), partial(credential_of, service)
+        app = Paced(app, rates=rates, free=free, credential=credential)
     app = Guard(
         app,
         public_url=settings.url,

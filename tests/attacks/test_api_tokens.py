@@ -250,7 +250,7 @@ async def test_an_issuer_that_is_down_lets_nobody_in_and_takes_no_good_token_for
     assert (await shop.acting_for(env.token("gus")).ask(CONFIRM)).status_code == 201
 
 
-async def test_made_up_tokens_hold_back_their_program_alone_and_then_their_address(
+async def test_made_up_tokens_hold_back_their_program_and_no_token_that_works(
     env: PeopleEnv, shop: Program
 ) -> None:
     statuses = [
@@ -265,4 +265,23 @@ async def test_made_up_tokens_hold_back_their_program_alone_and_then_their_addre
         statuses = [(await person.call("GET")).status_code for _ in range(REFUSED_AT_ONCE + 1)]
     assert set(statuses[:-1]) == {401}
     assert statuses[-1] == 429
+    # finding: XS5
+    async with alone(env, env.token("hugo")) as hugo, program_at(env.here, program="new") as new:
+        assert (await hugo.call("GET")).status_code == 200
+        assert (await new.acting_for(env.token("hugo")).call("GET")).status_code == 200
     env.here.clock.tick(seconds=REFUSED_AT_ONCE)
+
+
+async def test_all_tokens_of_a_person_have_one_rate_and_one_room(env: PeopleEnv) -> None:
+    # finding: XS7
+    ivy, jack = "ivy", "jack"
+    tokens = [env.token(ivy, jti=str(number)) for number in range(5)]
+    statuses = []
+    for number in range(REQUESTS_AT_ONCE + 10):
+        async with alone(env, tokens[number % 5]) as person:
+            statuses.append((await person.call("GET")).status_code)
+    assert set(statuses[:90]) == {200}
+    assert set(statuses[REQUESTS_AT_ONCE:]) == {429}
+    async with alone(env, env.token(jack)) as person:
+        assert (await person.call("GET")).status_code == 200
+    env.here.clock.tick(seconds=REQUESTS_AT_ONCE)

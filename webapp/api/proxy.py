@@ -135,7 +135,7 @@ async def proxied(
         content=body or None,
         extensions={"timeout": httpx.Timeout(SECONDS_AT_MOST).as_dict()},
     )
-    with _paces(request).proxied.one(requester.program.id):
+    with _paces(request).proxied.one(requester.who):
         reply, tokens = await _answer(service, found, asked, auth=auth)
     if not HTTPStatus.OK <= reply.status_code < 600:
         raise ProviderFailed("The provider's answer has a status that is none.")
