@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from flows.errors import StoreUnavailable
 from flows.oauth.access_token import Resource
+from webapp.api.access import TokenUses
 from webapp.api.router import ApiRoutes
 from webapp.collector import Collector
 from webapp.connecting import names_in, outbound_of, service_of, telemetry_of, utc_now
@@ -172,7 +173,12 @@ async def open_app(
             )
             app = await stack.enter_async_context(workers)
         app = ApiRoutes(
-            app, service=service, answers=answers, tokens=tokens, root_path=settings.root_path
+            app,
+            service=service,
+            answers=answers,
+            tokens=tokens,
+            uses=_uses(settings),
+            root_path=settings.root_path,
         )
         app = with_metrics(app, collector=collector, token=settings.telemetry.metrics)
         yield _guarded(app, service, settings=settings)
@@ -409,6 +415,11 @@ def _vouching(server: Any, *, settings: Settings) -> str:
     return settings.identity.server_issuer or issuer_of(server)
 
 
+def _uses(settings: Settings) -> TokenUses:
+    who = settings.identity
+    return TokenUses.at(settings.url, act_scope=who.act_scope, own_scope=who.own_scope)
+
+
 def _verifier(
     served: HostedApplication, issuer: Issuer | None, *, settings: Settings, clock: Clock
 ) -> Verifier | None:
@@ -422,6 +433,7 @@ def _verifier(
         url=f"{settings.url}/mcp",
         issuer=issuer.url,
         audiences=who.audiences,
+        beside=(_uses(settings).act.resource, _uses(settings).own.resource),
         claim=who.claim,
         scopes=who.scopes,
         asked=who.advertised_scopes,

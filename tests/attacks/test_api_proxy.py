@@ -334,7 +334,7 @@ async def test_beside_a_persons_token_no_library_follows_a_redirect(
     # finding: XS2
     here = people.here
     async with program_at(here) as shop:
-        acting = shop.acting_for(people.token("alice"))
+        acting = shop.acting_for(people.acting("alice"))
         asked = await acting.asked(ACCOUNT)
         await Guest(await people.signed_in("alice", asked["url"])).connect(asked["url"])
         account = (await acting.read(asked["id"], wait=50))["account"]["id"]
@@ -348,7 +348,7 @@ async def test_beside_a_persons_token_no_library_follows_a_redirect(
             answer = await acting.at(f"accounts/{account}/proxy", params=where)
             assert (answer.status_code, answer.headers.get("location")) == (302, None)
             assert answer.headers.get("elicit-location") == meant
-        token = people.token("alice")
+        token = people.acting("alice")
         async with Elicit(
             here.url, api_key=shop.key, run="order 8", access_token=token, transport=near()
         ):
@@ -438,8 +438,12 @@ async def test_a_provider_that_does_not_answer_holds_up_one_program_and_not_the_
     await eventually(lambda: len(held) == PROXIED_AT_ONCE)
     refused = await called(here, shop, account)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    async with program_at(here) as calm:
-        answer = await called(here, calm, account, url=f"{here.sandbox.url}/github/api/user")
+    async with program_at(here) as second, program_at(here, program="calm") as calm:
+        assert (await called(here, second, account)).status_code == 429  # the same program's
+        asked = await calm.asked(ACCOUNT)
+        await (await here.guest()).allow(asked["url"])
+        shared = (await calm.read(asked["id"]))["account"]["id"]
+        answer = await called(here, calm, shared, url=f"{here.sandbox.url}/github/api/user")
         assert answer.json()["login"] == "octocat"
     may_answer.set()
     assert {answer.status_code for answer in await asyncio.gather(*waiting)} == {200}

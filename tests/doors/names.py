@@ -21,7 +21,7 @@ async def _by_a_program(world: World, door: Door, program: str, name: str) -> As
     """Have a program ask the same person under this name; it must not be refused."""
     if world.subject(door) != ALICE:
         return await world.ask(Door.API, visit(name), program=program)
-    acting = (await world.program_named(program)).acting_for(world.token(ALICE))
+    acting = (await world.program_named(program)).acting_for(world.token(ALICE, use="api"))
     told = await acting.asked(visit(name))
     found = [one for one in await world.open(door) if one.id == told["id"]]
     return world.known(found[0], door)

@@ -131,13 +131,13 @@ class World:
 
     async def person_alone(self, subject: str, **claims: Any) -> Program:
         """Return what somebody sends to the API with their own access token and without a key."""
-        token = self.token(subject, **claims)
+        token = self.token(subject, use="api/inbox", **claims)
         return await self.stack.enter_async_context(alone(self.env, token))
 
-    def token(self, subject: str, **claims: Any) -> str:
+    def token(self, subject: str, *, use: str = "mcp", **claims: Any) -> str:
         now = int(self.env.here.clock().timestamp())
         groups = GROUPS if subject == ERIN else {}
-        return self.env.token(subject, exp=now + DAY_SECONDS, **groups, **claims)
+        return self.env.token(subject, use=use, exp=now + DAY_SECONDS, **groups, **claims)
 
     async def asked_of_finance(self, arguments: Mapping[str, Any], message: str) -> Elicitation:
         """Have alice's tool ask finance to decide; return the question."""

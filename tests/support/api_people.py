@@ -43,10 +43,18 @@ class PeopleEnv:
     here: AskingEnv
     issuer: Issuing
 
-    def token(self, subject: str | None, **claims: Any) -> str:
-        """An access token of theirs, made for this server."""
-        about = {"audience": f"{self.here.url}/mcp", **claims}
+    def token(self, subject: str | None, *, use: str = "mcp", **claims: Any) -> str:
+        """An access token of theirs, made for calls of this server or for another use of it."""
+        about = {"audience": f"{self.here.url}/{use}", **claims}
         return self.issuer.token(subject, **about)
+
+    def acting(self, subject: str | None, **claims: Any) -> str:
+        """One with which a program acts for them."""
+        return self.token(subject, use="api", **claims)
+
+    def own(self, subject: str | None, **claims: Any) -> str:
+        """One with which they come to the API themselves."""
+        return self.token(subject, use="api/inbox", **claims)
 
     def owner(self, subject: str) -> str:
         owners = self.here.service.elicitations.owners

@@ -5,8 +5,9 @@ by their address before the store is asked for each, and each program and person
 own, however many keys and tokens they have. A key that works is never held back for what others do
 at its address. A key in the address would stand in logs, and in a cookie a page could use it:
 neither is looked at. Or a program that acts for a person who has not sent it: so their access token
-is checked as at `/mcp`, by the same verifier, with each request, and while an answer is still on
-its way.
+is checked by the verifier of `/mcp`, with each request, and while an answer is still on its way.
+Or a token that a person gave their assistant for its calls, and that decides in their place: for
+what is brought here tokens are made apart (`TokenUses`).
 """
 
 import logging
@@ -23,7 +24,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.openapi.spec import SecurityRequirement
 
 from flows.errors import ElicitError, Failed, NotAllowed, NotConfigured
-from flows.oauth.access_token import BadBearer
+from flows.oauth.access_token import BadBearer, TokenUse
 from webapp.deadline import Clock
 from webapp.http.address import headers_of
 from webapp.http.parts import AnyRequest, part
@@ -51,7 +52,7 @@ HELD_BACK: Final = "held_back"
 _BAD: Final = (401, "is too old, damaged, or not made for this server")
 _REFUSED: Final = {
     "invalid_request": (400, "comes in this one header, once, and never in an address"),
-    "insufficient_scope": (403, "lacks a scope that this server asks for"),
+    "insufficient_scope": (403, "that was made for something else does nothing here"),
 }
 _AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 _log = logging.getLogger(__name__)
@@ -63,12 +64,17 @@ class AccessTokenRefused(ElicitError):
     name = "ACCESS_TOKEN_REFUSED"
     http_status = 401
 
-    def __init__(self, header: str, refusal: BadBearer, *, resource: str) -> None:
+    def __init__(self, header: str, refusal: BadBearer, *, use: TokenUse) -> None:
         self.error = refusal.error or "invalid_token"
         self.status, said = _REFUSED.get(self.error, _BAD)
+        by_scope = f"the scope of {use.setting}, which the operator sets"
         super().__init__(
-            f"{header}: an access token {said}. Have the person's issuer make one for {resource}."
+            f"{header}: an access token {said}. Have the person's issuer make one for "
+            f"{use.resource} (RFC 8707), or with {use.scope or by_scope}."
         )
+        scope = use.scope if self.error == "insufficient_scope" else None
+        asks = "" if scope is None else f', scope="{scope}"'
+        self.challenge = f'Bearer error="{self.error}"{asks}'
 
 
 class IssuerUnavailable(ElicitError):
@@ -121,6 +127,29 @@ class TooManyOpen(TooOften):
         super().__init__(1)
         words = f"{OPEN_AT_ONCE} requests of this program or person are not answered yet"
         self.args = (f"{words}: close some that wait.",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenUses:
+    """For what people's own access tokens are brought here.
+
+    `act` is beside a program's key, which asks them; `own` in the place of a key: what they are
+    asked, what they allow, and what they decide for others.
+    """
+
+    act: TokenUse
+    own: TokenUse
+
+    @classmethod
+    def at(
+        cls, public_url: str, *, act_scope: str | None = None, own_scope: str | None = None
+    ) -> "TokenUses":
+        return cls(
+            act=TokenUse(resource=f"{public_url}/api", setting="ELICIT_API_SCOPE", scope=act_scope),
+            own=TokenUse(
+                resource=f"{public_url}/api/inbox", setting="ELICIT_INBOX_SCOPE", scope=own_scope
+            ),
+        )
 
 
 class Places:
@@ -235,6 +264,7 @@ async def must_still_count(request: AnyRequest) -> None:
 _service: Callable[[AnyRequest], Service] = part("service")
 _paces: Callable[[AnyRequest], Paces] = part("paces")
 _tokens: Callable[[AnyRequest], Verifier | None] = part("tokens")
+_uses: Callable[[AnyRequest], TokenUses] = part("uses")
 
 
 async def _found(request: AnyRequest, paces: Paces, *, or_person: bool) -> Requester:
@@ -297,17 +327,17 @@ async def _person_of(request: AnyRequest, key: ApiKey | None) -> Caller | None:
     Raises AccessTokenRefused, IssuerUnavailable, NotAllowed, NotConfigured.
     """
     service = _service(request)
+    use = _uses(request).own if key is None else _uses(request).act
     try:
         text = _token_in(request, key)
         if text is None:
             return None
         tokens = _must_be_set(_tokens(request))
-        token = await tokens.whose(text, sender=address_key(request.scope))
+        token = await tokens.whose(text, sender=address_key(request.scope), use=use)
     except BadBearer as refusal:
         log_refusal(refusal)
         header = _AUTHORIZATION if key is None else PERSON_HEADER
-        resource = f"{service.public_url}/mcp"
-        raise AccessTokenRefused(header, refusal, resource=resource) from None
+        raise AccessTokenRefused(header, refusal, use=use) from None
     except Failed as error:
         raise IssuerUnavailable(str(error)) from error
     subject = subject_of(token, service.identity, issuer=tokens.issuer)

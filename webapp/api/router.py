@@ -25,6 +25,7 @@ from webapp.api.access import (
     Holds,
     IssuerUnavailable,
     Paces,
+    TokenUses,
     requester,
     room_in,
 )
@@ -85,12 +86,17 @@ class ApiRoutes:
         service: Service,
         answers: Answers,
         tokens: Verifier | None,
+        uses: TokenUses,
         root_path: str,
     ) -> None:
-        """`tokens` says whose an access token is; without it no program acts for a person."""
+        """`tokens` says whose an access token is; without it no program acts for a person.
+
+        `uses` says what such a token has to be made for.
+        """
         self._app = app
         paces = Paces(clock=service.clock, observer=service.telemetry.observer)
-        self._parts = {"service": service, "answers": answers, "paces": paces, "tokens": tokens}
+        self._parts = {"service": service, "answers": answers, "paces": paces}
+        self._parts |= {"tokens": tokens, "uses": uses}
         self._tracer = service.telemetry.tracer
         self._root_path = root_path
 
@@ -171,12 +177,13 @@ def api() -> Litestar:
                         type="apiKey",
                         name=PERSON_HEADER,
                         security_scheme_in="header",
-                        description="The access token of a person that a program acts for.",
+                        description="The access token of a person that a program acts for, made "
+                        "for {ELICIT_URL}/api.",
                     ),
                     "alone": SecurityScheme(
                         type="http",
                         scheme="bearer",
-                        description="A person's own access token, to read what they are asked.",
+                        description="A person's own access token, made for {ELICIT_URL}/api/inbox.",
                     ),
                 }
             ),
@@ -210,7 +217,7 @@ def _problem(error: Exception) -> Response[Any] | None:
             told.headers["www-authenticate"] = "Bearer"
         case AccessTokenRefused():
             told = problem(error.status, detail=str(error), code=error.name)
-            told.headers["www-authenticate"] = f'Bearer error="{error.error}"'
+            told.headers["www-authenticate"] = error.challenge
         case IssuerUnavailable():
             told = problem(error.http_status, detail=str(error), code=error.name)
             told.headers["retry-after"] = str(RETRY_SECONDS)
