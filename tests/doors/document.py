@@ -33,7 +33,7 @@ def _section(rule: Rule) -> str:
         [
             f"## {rule.says}",
             "",
-            f"Promised in {rule.source}. Tried at: {', '.join(tried)}.",
+            f"Source: {rule.source}. Tried at: {', '.join(tried)}.",
             "",
             "| doors that cannot break it | why |",
             "|---|---|",

@@ -6,8 +6,9 @@ import pytest
 
 from flows.elicitation.states import Completion, Status
 from flows.errors import OwnerNeeded
-from tests.doors.rules import ASKING, ENTERING, PROVIDERS, STORES, Door, Rule, every
-from tests.doors.world import ALICE, Asked, World
+from tests.doors.rules import ANSWERING, ASKING, ENTERING, PROVIDERS, STORES, Door, Rule, every
+from tests.doors.world import ALICE, ANN, Asked, World
+from tests.support.mcp_sandbox import Guest
 
 CONTENT = {"paid by": "card"}
 
@@ -72,7 +73,63 @@ async def _is_not_completed_by_another_name(world: World, _: Door) -> None:
     assert done is Completion.ACCEPTED
 
 
+SECRET = {"kind": "secret", "message": "Your key, please.", "name": "weather"}
+
+
+async def _is_no_name_of_anothers(world: World, door: Door) -> None:
+    """Give what one party asked under a name; another one's of that name is not answered by it."""
+    secret = {**SECRET, "name": f"weather-{door.name}"}
+    ours = await world.ask(door, secret)
+    guest = Guest(await world.browser(ours.subject))
+    await guest.type(ours.link)
+    assert (await world.state(ours)).status is Status.ACCEPTED
+    if world.subject(door) == ALICE:
+        other = (await world.program_named("other")).acting_for(world.token(ALICE, use="api"))
+        told = await other.asked(secret)
+        assert told["status"] == "pending"
+        forgotten = await other.send("DELETE", f"/api/secrets/{secret['name']}")
+    else:
+        asked = await world.ask(Door.API, secret, program="other")
+        assert (await world.state(asked)).status is Status.PENDING
+        other = await world.program_named("other")
+        forgotten = await other.send("DELETE", f"/api/secrets/{secret['name']}?user={ANN}")
+    assert forgotten.status_code == 404
+
+
+async def _a_key_is_each_programs_own(world: World, door: Door) -> None:
+    await _is_no_name_of_anothers(world, door)
+    for named in ({"key": "wish"}, {"run": "order 8"}):
+        body = {"kind": "confirm", "message": "Sell the house?", **named}
+        ours, theirs = [await world.ask(door, body, program=name) for name in ("shop", "other")]
+        assert ours.id != theirs.id
+        ended = await (await world.program_named("other")).send(
+            "POST", "/api/runs/end", json={"user": ANN, "run": "order 8"}
+        )
+        assert ended.status_code == 200
+        assert (await world.state(ours)).status is Status.PENDING
+
+
 RULES = [
+    Rule(
+        id="names",
+        says="Every name that a program gives is its own: key, run, `once`, secret",
+        source="docs/threats.md, every route of the HTTP API",
+        cells={
+            **every(
+                (Door.TOOL_2025, Door.TOOL_2026, Door.TASK, Door.BLOCK, Door.CLIENT),
+                _is_no_name_of_anothers,
+            ),
+            Door.API: _a_key_is_each_programs_own,
+            Door.HOOK: "a hook gives no names",
+            **every(ANSWERING, "an answer goes by the id of the question, which nobody chooses"),
+            **every(ENTERING, "it names people and nothing of a program's"),
+            **every(PROVIDERS, "it goes by ids that nobody chooses"),
+            Door.OWN_PAGES: "they list what is the person's, whoever asked for it",
+            Door.EVENT: "an event says ids that nobody chooses",
+            Door.COMMAND: "a command goes by ids that nobody chooses",
+            **every(STORES, "a name is a part of a keyed hash: tests/webapp/records/test_seal.py"),
+        },
+    ),
     Rule(
         id="elicitation-id",
         says="An `elicitation_id` belongs to the program, tool or block that gave it",

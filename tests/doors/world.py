@@ -92,6 +92,10 @@ class World:
             raise Refused(said)
         return self.known(found[0], door)
 
+    def fresh(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the question in other words, so that no answer of an earlier probe is its own."""
+        return {**body, "message": f"{body['message']} ({next(self._numbers)})"}
+
     def known(self, asked: Elicitation, door: str) -> Asked:
         link = self.env.here.service.links.of(asked, now=self.env.here.clock())
         return Asked(id=asked.id, link=link, subject=self.subject(door))
@@ -225,6 +229,11 @@ class World:
 
 _AT_MCP: Final = ("MCP tool, 2025-11-25", "MCP tool, 2026-07-28", "task")
 _IN_BLOCK: Final = "`asking` block"
+
+
+def owner_tag(world: World, subject: str) -> str:
+    """Return the tag of somebody at the issuer."""
+    return world.env.owner(subject)
 
 
 def question_of(body: Mapping[str, Any]) -> Any:
