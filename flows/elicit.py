@@ -209,17 +209,27 @@ async def complete_elicitation(
     content: Mapping[str, Json] | None = None,
     *,
     owner: str | None = None,
+    program: str | None = None,
+    tool: str | None = None,
 ) -> Completion:
     """Unblock the tool that waits: the one door to it.
 
     By id it is for trusted code, in any process on the same store, and finishes the kind `url`;
-    by an `elicitation_id` of your own a form, too, and raises InvalidAnswer where the content does
-    not fit its schema. Where several people were asked under that id, it needs the `link.owner` of
-    the one who is meant, else it completes none and raises OwnerNeeded. From a public route pass
-    the request itself: it must carry the link's return token (the query parameter `elicitation`)
-    and come from the browser that pressed Continue.
+    by an `elicitation_id` of your own it finishes a form, too, and raises InvalidAnswer where the
+    content does not fit its schema. Such an id belongs to the tool, block or API program that gave
+    it. Without `program` the id is looked up among the tools and blocks of your server; with it,
+    among the questions of the API program of this name. Where several people have a question with
+    the id, pass the person's `link.owner` as `owner`; where several tools have, pass `tool` (for
+    a block, "the application"). Otherwise nothing is completed and OwnerNeeded is raised.
+
+    From a public route pass the request itself: it must carry the link's return token (the query
+    parameter `elicitation`) and come from the browser that pressed Continue.
     """
     with telling():
         if isinstance(elicitation, str):
-            return await current_asker().complete(elicitation, content or {}, owner=owner)
+            if program is not None and tool is not None:
+                raise InvalidQuestion("Pass program= or tool=, and leave the other out.")
+            return await current_asker().complete(
+                elicitation, content or {}, owner=owner, program=program, tool=tool
+            )
         return await current_asker().complete_return(elicitation, content or {})

@@ -24,7 +24,7 @@ ElicitError
 │   ├── Failed           the provider or this server could not finish it
 │   ├── InvalidAnswer    the client answered something else than was asked
 │   └── Superseded       a newer question took its place
-├── OwnerNeeded          several people were asked under one elicitation_id
+├── OwnerNeeded          several people or tools have one elicitation_id
 ├── NotPossible          this change does not follow from the elicitation's status
 ├── TooManyAttempts      a link was started more often than allowed
 ├── TooManyPending       more questions are open than allowed
@@ -333,17 +333,17 @@ class Superseded(NotAccepted):
 
 
 class OwnerNeeded(ElicitError):
-    """Several people were asked under one `elicitation_id`."""
+    """Several people, or several tools, have a question with this `elicitation_id`."""
 
     name = "ELICITATION_OWNER_NEEDED"
     http_status = 409
 
-    def __init__(self, elicitation_id: str) -> None:
-        self.elicitation_id = elicitation_id
+    def __init__(self, elicitation_id: str, *, tools: Sequence[str] = ()) -> None:
+        self.elicitation_id, self.tools = elicitation_id, tuple(tools)
+        who, what = ("tools", f"tool={' or '.join(tools)}") if tools else ("people", "owner=")
         super().__init__(
-            f"Several people were asked under the elicitation_id {elicitation_id!r}, so nothing "
-            "was completed: pass the link.owner of the one who is meant as owner=, or complete it "
-            "by its link.id."
+            f"Several {who} have a question with the elicitation_id {elicitation_id!r}, so nothing "
+            f"was completed: pass {what}, or complete it by its link.id."
         )
 
 

@@ -37,7 +37,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 TIMEOUT_AT_MOST = timedelta(days=7)
-MESSAGE_AT_MOST = 2000  # of which the page shows 500
+MESSAGE_AT_MOST = 2000  # a page shows all of them
 _ELICITATION_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 
 
@@ -317,7 +317,13 @@ class Asker(Protocol):
         ...
 
     async def complete(
-        self, elicitation_id: str, content: Json, *, owner: str | None = None
+        self,
+        elicitation_id: str,
+        content: Json,
+        *,
+        owner: str | None = None,
+        program: str | None = None,
+        tool: str | None = None,
     ) -> Completion: ...
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion: ...
 

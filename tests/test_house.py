@@ -33,8 +33,8 @@ ROOMS = (
     *(
         f"flows.{room}"
         for room in (
-            *("errors", "origin", "elicitation", "question", "oauth", "webhooks", "providers"),
-            *("payments", "requests", "schema", "kinds", "hooks", "elicit", "crypto"),
+            *("errors", "origin", "shown", "elicitation", "question", "oauth", "webhooks"),
+            *("providers", "payments", "requests", "schema", "kinds", "hooks", "elicit", "crypto"),
         )
     ),
     "flows",

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from flows.errors import StoreUnavailable
 from flows.oauth.access_token import Resource
+from webapp.api.access import TokenUses
 from webapp.api.router import ApiRoutes
 from webapp.collector import Collector
 from webapp.connecting import names_in, outbound_of, service_of, telemetry_of, utc_now
@@ -45,6 +46,7 @@ from webapp.mcp.opened import OpenedSessions
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_be_servable
 from webapp.routes.answers import Answers
+from webapp.routes.credentials import credential_of
 from webapp.routes.metrics import PATH as METRICS_PATH
 from webapp.routes.metrics import with_metrics
 from webapp.routes.switch import Switch
@@ -171,10 +173,15 @@ async def open_app(
             )
             app = await stack.enter_async_context(workers)
         app = ApiRoutes(
-            app, service=service, answers=answers, tokens=tokens, root_path=settings.root_path
+            app,
+            service=service,
+            answers=answers,
+            tokens=tokens,
+            uses=_uses(settings),
+            root_path=settings.root_path,
         )
         app = with_metrics(app, collector=collector, token=settings.telemetry.metrics)
-        yield _guarded(app, settings=settings, clock=clock)
+        yield _guarded(app, service, settings=settings)
 
 
 class NotRunning(RuntimeError):
@@ -386,10 +393,11 @@ def _hosted(
     )
 
 
-def _guarded(app: ASGIApp, *, settings: Settings, clock: Clock) -> ASGIApp:
+def _guarded(app: ASGIApp, service: Service, *, settings: Settings) -> ASGIApp:
     if not settings.is_local:  # there everybody has the same address
-        rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=clock)
-        app = Paced(app, rates=rates, free=MACHINE_PATHS)
+        rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=service.clock)
+        free, credential = (*MACHINE_PATHS, "/static"), partial(credential_of, service)
+        app = Paced(app, rates=rates, free=free, credential=credential)
     app = Guard(
         app,
         public_url=settings.url,
@@ -407,6 +415,11 @@ def _vouching(server: Any, *, settings: Settings) -> str:
     return settings.identity.server_issuer or issuer_of(server)
 
 
+def _uses(settings: Settings) -> TokenUses:
+    who = settings.identity
+    return TokenUses.at(settings.url, act_scope=who.act_scope, own_scope=who.own_scope)
+
+
 def _verifier(
     served: HostedApplication, issuer: Issuer | None, *, settings: Settings, clock: Clock
 ) -> Verifier | None:
@@ -420,6 +433,7 @@ def _verifier(
         url=f"{settings.url}/mcp",
         issuer=issuer.url,
         audiences=who.audiences,
+        beside=(_uses(settings).act.resource, _uses(settings).own.resource),
         claim=who.claim,
         scopes=who.scopes,
         asked=who.advertised_scopes,

@@ -12,7 +12,7 @@ from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, InvalidAnswer, InvalidToken, NoAsker, NotAllowed
 from flows.question import Outcome, Question, Resources, ReturningRequest
 from flows.schema.schema import Fault, Schema, check, without_blanks
-from webapp.elicitations.aliases import aliased
+from webapp.elicitations.aliases import AskingParty, aliased
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.links import Links
 from webapp.elicitations.service import Elicitations
@@ -37,7 +37,10 @@ class Completing:
         browser: Browser,
         identity: Identity,
         kinds: Kinds,
+        server: str | None = None,
     ) -> None:
+        """`server` is the one whose tools and blocks ask here; None: of any on this store."""
+        self._server = server
         self._elicitations = elicitations
         self._kinds = kinds
         self._identity = identity
@@ -93,13 +96,16 @@ class Completing:
         content: Json,
         *,
         owner: str | None = None,
+        program: str | None = None,
+        tool: str | None = None,
         by: str | None = None,
     ) -> Completion:
-        """`by` is told by the audit.
+        """Complete an elicitation by its id, or by the id that `program` or `tool` gave it.
 
-        Raises OwnerNeeded where an id of the author's is that of several people.
+        The audit names `by`. Raises OwnerNeeded where several people or tools have that id.
         """
-        return await self._complete(elicitation_id, content, owner=owner, by=by)
+        asker = AskingParty(server=self._server, program=program, tool=tool)
+        return await self._complete(elicitation_id, content, owner=owner, asker=asker, by=by)
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
         """Raises NotAllowed if this is not the browser that pressed Continue."""
@@ -139,22 +145,36 @@ class Completing:
         return attempt is not None and self._browser.is_same(attempt.browser, cookies)
 
     async def _complete(
-        self, id: str, content: Json, *, owner: str | None = None, by: str | None = None
+        self,
+        id: str,
+        content: Json,
+        *,
+        owner: str | None = None,
+        asker: AskingParty | None = None,
+        by: str | None = None,
     ) -> Completion:
         """Settle as accepted; `id` may be one of the author's own. Goes on when cancelled.
 
         Raises InvalidQuestion for content that is no JSON, or too large, and InvalidAnswer.
         """
         kept = states.checked_content(content)
-        return await self._elicitations.whole(self._settled(id, kept, owner=owner, by=by))
+        settled = self._settled(id, kept, owner=owner, asker=asker, by=by)
+        return await self._elicitations.whole(settled)
 
     async def _settled(
-        self, id: str, content: Json, *, owner: str | None, by: str | None
+        self,
+        id: str,
+        content: Json,
+        *,
+        owner: str | None,
+        asker: AskingParty | None,
+        by: str | None,
     ) -> Completion:
         elicitations, proof = self._elicitations, TrustedCode(by=by)
         current = await elicitations.as_remembered(id)
-        if current is None:
-            current, proof = await aliased(elicitations, id, owner=owner), NamedByAuthor(by=by)
+        if current is None and asker is not None:
+            current = await aliased(elicitations, id, owner=owner, by=asker)
+            proof = NamedByAuthor(by=by)
         if current is None or owner not in (None, current.owner):
             return Completion.UNKNOWN
         return await self._proved(current, content, proof)

@@ -30,8 +30,13 @@ utc_now: Clock = partial(datetime.now, UTC)
 
 
 @asynccontextmanager
-async def connect(settings: Settings, *, clock: Clock = utc_now) -> AsyncGenerator[Service]:
+async def connect(
+    settings: Settings, *, server: str | None = None, clock: Clock = utc_now
+) -> AsyncGenerator[Service]:
     """The service without a server: within it, trusted code completes elicitations of any process.
+
+    `server` is the name of the server whose tools and blocks are meant by an `elicitation_id`,
+    where several servers share the store.
 
     Raises StoreUnavailable, or Unreadable if the store was made under other secrets.
     """
@@ -39,8 +44,9 @@ async def connect(settings: Settings, *, clock: Clock = utc_now) -> AsyncGenerat
         store = await open_noted(settings, clock=clock)
         stack.push_async_callback(store.aclose)
         outbound = await outbound_of(stack, settings)
+        users = None if server is None else Users(application=server)
         service = await stack.enter_async_context(
-            service_of(settings, store=store, clock=clock, outbound=outbound)
+            service_of(settings, store=store, clock=clock, outbound=outbound, users=users)
         )
         with asking(service.completing):
             yield service

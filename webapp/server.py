@@ -17,7 +17,7 @@ from starlette.authentication import AuthenticationError
 from starlette.requests import HTTPConnection
 from starlette.routing import Match, Route
 
-from flows.oauth.access_token import BadBearer
+from flows.oauth.access_token import BadBearer, TokenUse
 from webapp.http.connection import ASGIApp, Receive, Scope, Send, watched
 from webapp.http.root_path import rooted
 from webapp.mcp.resuming import Streams
@@ -65,7 +65,7 @@ class OwnTokens:
     scopes: Sequence[str]
     issuer: str
 
-    async def whose(self, text: str, *, sender: str) -> AccessToken:
+    async def whose(self, text: str, *, sender: str, use: TokenUse | None = None) -> AccessToken:
         header = (b"authorization", f"Bearer {text}".encode("latin-1"))
         request = HTTPConnection({"type": "http", "path": MCP_PATH, "headers": [header]})
         try:
@@ -82,6 +82,9 @@ class OwnTokens:
                 expected=list(self.scopes),
                 came=list(token.scopes),
             )
+        made_for = [str(token.resource).removesuffix("/")]
+        if use is not None and use.resource not in made_for and use.scope not in token.scopes:
+            raise use.refused(came=made_for)
         return token
 
 

@@ -299,6 +299,7 @@ async def open_service(
         browser=browser,
         identity=identity,
         kinds=built,
+        server=None if users is None else users.application,
     )
     service = Service(
         elicitations=elicitations,

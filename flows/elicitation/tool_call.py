@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from flows.elicitation.calling_client import CallingClient
 
+_PROGRAM = " (API)"  # no program's name has parentheses
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
@@ -29,3 +31,13 @@ class ToolCall:
     def version_parts(self) -> tuple[str, ...]:
         """What the keys of its calls have besides: nothing where the tool has no version."""
         return () if self.version is None else ("version", self.version)
+
+
+def client_of(program: str) -> str:
+    """Return what an API program is called where a tool or an MCP client has its name."""
+    return program + _PROGRAM
+
+
+def program_of(tool: str) -> str | None:
+    """Return the API program that is called so in place of a tool; None for a tool or a block."""
+    return tool.removesuffix(_PROGRAM) if tool.endswith(_PROGRAM) else None

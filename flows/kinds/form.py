@@ -20,6 +20,7 @@ from flows.oauth.provider import NAME
 from flows.question import DEFAULT_TIMEOUT, Question, telling
 from flows.schema.schema import Field, Schema, schema_of
 from flows.schema.sensitive import asks_for_a_secret
+from flows.shown import must_be_flat, must_be_shown
 
 T = TypeVar("T")
 ARGUMENTS_BYTES_AT_MOST: Final = 16 * 1024
@@ -58,6 +59,10 @@ class Form:
     covers: str | None = None
     can_be_kept: bool = False
     approver: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.arguments:
+            must_be_shown(self.arguments)
 
     @property
     def kind(self) -> str:
@@ -263,6 +268,7 @@ def _characters(text: str) -> str:
 
 
 def _checked(arguments: Mapping[str, object]) -> Mapping[str, Json]:
+    must_be_flat(arguments)
     try:
         text = json.dumps(arguments, allow_nan=False, ensure_ascii=False)
         size = len(text.encode())

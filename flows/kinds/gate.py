@@ -27,12 +27,14 @@ from flows.kinds.tool_marks import (
 )
 from flows.question import DEFAULT_TIMEOUT, MESSAGE_AT_MOST, Question
 from flows.schema.schema import schema_of
+from flows.shown import TOOL_CHARACTERS_AT_MOST, must_be_tool_name
 
 ToolT = TypeVar("ToolT", bound=Callable[..., Any])
 APPROVED_FOR: Final = timedelta(minutes=15)  # the same tool with the same arguments
 REMEMBERED_FOR: Final = timedelta(hours=1)  # the tool with any, where a person chose that
 _MARK: Final = "__elicit_gate__"
-_TOOL_CHARACTERS = 200
+# The name of the tool stands behind the message, also where a client shows nothing else.
+MESSAGE_CHARACTERS_AT_MOST: Final = MESSAGE_AT_MOST - TOOL_CHARACTERS_AT_MOST - len(" ()")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +107,11 @@ def gate(
         timeout=timeout_for(approver, given=timeout),
         is_off=off,
     )
-    if message is not None and not message.strip():
-        raise InvalidQuestion("The gate's message is empty: leave it out or say what a yes does.")
+    if message is not None and not 0 < len(message.strip()) <= MESSAGE_CHARACTERS_AT_MOST:
+        raise InvalidQuestion(
+            f"The gate's message has 1 to {MESSAGE_CHARACTERS_AT_MOST} characters: leave it out or "
+            "say what a yes does."
+        )
     # A bad one fails here.
     _ = gate_question(mark, tool="t", arguments="{}", shown={}, can_be_kept=False)
 
@@ -139,14 +144,14 @@ def gate_question(
     """Ask for an approval of one call; `arguments` are its own, as canonical JSON.
 
     `shown` is what the body will receive, all of it. A yes covers both, and `can_be_kept`: it holds
-    for later calls too.
+    for later calls too. Raises InvalidQuestion for what a person cannot be shown whole.
     """
-    name = tool[:_TOOL_CHARACTERS]
+    must_be_tool_name(tool)
     message = gate.message
     if message is None:
-        message = f"Run {name}?"
-    elif name not in message and len(message) + len(name) + 3 <= MESSAGE_AT_MOST:
-        message = f"{message} ({name})"
+        message = f"Run {tool}?"
+    elif tool not in message:
+        message = f"{message} ({tool})"
     return Question(
         message=message,
         request=Form(

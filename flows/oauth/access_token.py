@@ -39,7 +39,8 @@ class Resource:
     """What tokens must be made for: this server, by its one issuer.
 
     `url` is the canonical address, as the metadata document says it. `audiences` are other names
-    for it, for issuers that know no addresses (RFC 8707) and write an id of theirs. `claim` names
+    for it, for issuers that know no addresses (RFC 8707) and write an id of theirs. `beside` are
+    addresses of this server for other uses than calls, each with tokens of its own. `claim` names
     what a person is known by, `scopes` what a call needs at least, `asked` what clients are told to
     ask the issuer for, besides; `wanted` are claims with a value, by which more is known of people.
     """
@@ -47,6 +48,7 @@ class Resource:
     url: str
     issuer: str
     audiences: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     claim: tuple[str, ...] = SUBJECT_CLAIM
     scopes: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
@@ -56,12 +58,35 @@ class Resource:
     def advertised(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.asked, *self.scopes)))
 
+    def takes(self, verified: "Verified") -> bool:
+        """Return True if the token was made for calls of this server, whatever else it is for."""
+        return not {_plain(self.url), *self.audiences}.isdisjoint(verified.made_for)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenUse:
+    """What a token is brought for beside calls: the address that it has to be made for.
+
+    A token that was made for calls is of use too if it has the `scope` that an operator names by
+    `setting`.
+    """
+
+    resource: str
+    setting: str
+    scope: str | None = None
+
+    def refused(self, *, came: object) -> "BadBearer":
+        """Return the error for a token that was made for something else."""
+        expected = [self.resource] if self.scope is None else [self.resource, self.scope]
+        return BadBearer("use", error="insufficient_scope", expected=expected, came=came)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     """Whose call it is; only `verify` makes one. Without a subject it is nobody's in particular.
 
-    `claims` are the wanted ones that it has, each as `claim_mark` has it.
+    `claims` are the wanted ones that it has, each as `claim_mark` has it. `made_for` are the names
+    of this server that its audience has.
     """
 
     issuer: str
@@ -71,6 +96,7 @@ class Verified:
     expires_at: datetime
     issued_at: datetime
     claims: tuple[str, ...] = ()
+    made_for: tuple[str, ...] = ()
 
 
 class BadBearer(ElicitError):
@@ -175,7 +201,8 @@ def introspected(says: Mapping[str, Any], *, resource: Resource, now: datetime) 
 def _whose(claims: Mapping[str, Any], *, resource: Resource, now: datetime) -> Verified:
     if claims.get("iss") != resource.issuer:
         raise BadBearer("issuer", expected=resource.issuer, came=claims.get("iss"))
-    if not _is_for(claims.get("aud"), resource):
+    made_for = _names_in(claims.get("aud"), resource)
+    if not made_for:
         expected = [resource.url, *resource.audiences]
         raise BadBearer("audience", expected=expected, came=claims.get("aud"))
     if not is_timely(claims, now=now):
@@ -191,6 +218,7 @@ def _whose(claims: Mapping[str, Any], *, resource: Resource, now: datetime) -> V
         expires_at=_expiry(claims["exp"], now=now),
         issued_at=_issue(claims["iat"], now=now),
         claims=claim_marks(claims, resource.wanted),
+        made_for=made_for,
     )
 
 
@@ -240,12 +268,17 @@ def _is_identifier(value: Any) -> bool:
     )
 
 
-def _is_for(audience: Any, resource: Resource) -> bool:
-    """Exactly our address, or that with one slash more or less at its end."""
-    plain = resource.url.removesuffix("/")
-    ours = {plain, f"{plain}/", *resource.audiences}
+def _names_in(audience: Any, resource: Resource) -> tuple[str, ...]:
+    """Exactly our addresses, or these with one slash more or less at their end."""
+    ours = {_plain(url) for url in (resource.url, *resource.beside)}
     several = audience if is_list(audience) else [audience]
-    return any(isinstance(each, str) and each in ours for each in several)
+    texts = [each for each in several if isinstance(each, str)]
+    named = [each for each in texts if each in resource.audiences]
+    return tuple(dict.fromkeys([*named, *(_plain(each) for each in texts if _plain(each) in ours)]))
+
+
+def _plain(url: str) -> str:
+    return url.removesuffix("/")
 
 
 def _client(claims: Mapping[str, Any]) -> str:

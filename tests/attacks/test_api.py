@@ -16,9 +16,12 @@ from tests.support.asking_env import COOKIE, AskingEnv, asking_env
 from tests.support.living import living
 from tests.support.mcp_server import TLS, eventually
 from tests.support.service_env import question_in_store
-from webapp.api.access import BETWEEN_REQUESTS, REFUSED_AT_ONCE, REQUESTS_AT_ONCE
-from webapp.api.router import OPEN_AT_ONCE
-from webapp.identity.api_keys import KeyScope, new_text
+from webapp.api.access import BETWEEN_REQUESTS, OPEN_AT_ONCE, REFUSED_AT_ONCE, REQUESTS_AT_ONCE
+from webapp.identity.api_keys import ApiKeys, KeyScope, new_text
+from webapp.logs.events import extras_of
+from webapp.logs.lines import Counted
+from webapp.records.owners import SERVICE
+from webapp.records.values import KINDS, ApiKey
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 
@@ -35,6 +38,22 @@ BODIES: dict[str, dict[str, Any]] = {
     "/user-code": {"code": "BCDF-GHJK"},
     "/answer": {"accepts": True},
 }
+
+
+class Counting:
+    """A store that counts how often an API key is read in it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.key_reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        self.key_reads += kind == KINDS[ApiKey]
+        found: Record | None = await self._store.read(owner, kind, id)
+        return found
 
 
 @pytest.fixture
@@ -131,23 +150,97 @@ async def test_a_revoked_or_expired_key_is_over_with_the_next_request(
     assert set((await at_every_route(shop, asked["id"])).values()) == {401}
 
 
-async def test_guesses_at_keys_are_slowed_down_before_the_store_is_asked(
+async def guessed(here: AskingEnv, times: int = REFUSED_AT_ONCE + 1) -> list[httpx.Response]:
+    """Send that many keys that were never made, all from the address of everybody here."""
+    async with httpx.AsyncClient(base_url=here.url) as client:
+        return [
+            await client.get(
+                "/api/questions?user=ann", headers={"authorization": f"Bearer {new_text()}"}
+            )
+            for _ in range(times)
+        ]
+
+
+async def test_guesses_at_keys_are_slowed_down_before_the_store_is_asked() -> None:
+    # finding: XS5
+    store = Counting(MemoryStore())
+    async with living(asking_env(store=store)) as here:
+        answers = await guessed(here)
+        assert {one.status_code for one in answers[:-1]} == {401}
+        assert answers[-1].status_code == 429
+        assert answers[-1].headers["retry-after"] == "1"
+        before = store.key_reads
+        assert {one.status_code for one in await guessed(here, 50)} == {429}
+        assert store.key_reads - before == 0
+
+
+async def test_a_key_that_works_is_not_held_back_for_what_others_do_at_its_address(
+    here: AskingEnv, shop: Program
+) -> None:
+    # finding: XS5
+    await guessed(here, REFUSED_AT_ONCE + 20)
+    for _ in range(60):
+        assert (await shop.call("GET", params={"user": "ann"})).status_code == 200
+        assert (await guessed(here, 1))[0].status_code == 429
+    async with program_at(here, program="new") as new:  # made in the middle of the flood
+        assert (await new.call("GET", params={"user": "ann"})).status_code == 200
+
+
+async def test_a_key_of_another_process_is_known_in_the_middle_of_a_flood(
     here: AskingEnv,
 ) -> None:
-    async with httpx.AsyncClient(base_url=here.url) as client:
-        statuses = []
-        for _ in range(REFUSED_AT_ONCE + 1):
-            about = {"authorization": f"Bearer {new_text()}"}
-            statuses.append(await client.get("/api/questions?user=ann", headers=about))
-    assert {one.status_code for one in statuses[:-1]} == {401}
-    assert statuses[-1].status_code == 429
-    assert statuses[-1].headers["retry-after"] == "1"
+    # finding: XS5
+    await guessed(here, REFUSED_AT_ONCE + 20)
+    elsewhere = ApiKeys(here.service.elicitations)
+    text, _ = await elsewhere.new(
+        program="late", scopes=[KeyScope.ASK], expires_at=here.clock() + timedelta(days=1)
+    )
+    here.clock.tick(seconds=1)
+    await guessed(here, REFUSED_AT_ONCE)
+    about = {"authorization": f"Bearer {text}"}
+    async with httpx.AsyncClient(base_url=here.url, headers=about) as client:
+        assert (await client.get("/api/questions?user=ann")).status_code == 200
+
+
+async def test_a_refusal_is_logged_with_the_address_and_the_id_of_a_known_key(
+    here: AskingEnv, shop: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: XS6
+    (key,) = await here.service.api_keys.all()
+    await here.service.api_keys.revoke(key.id)
+    with caplog.at_level("WARNING", logger="webapp.api.access"):
+        await shop.call("GET", params={"user": "ann"})
+        await guessed(here, REFUSED_AT_ONCE)
+    lines = [(one.getMessage(), extras_of(one)) for one in caplog.records]
+    known = {"address": "127.0.0.1", "why": "revoked", "key": key.id[len(SERVICE) :]}
+    guess = {"address": "127.0.0.1", "why": "unknown"}
+    assert lines == [
+        ("api.refused", known),
+        *[("api.refused", guess)] * (REFUSED_AT_ONCE - 1),
+        ("api.held_back", {"address": "127.0.0.1", "why": "held_back"}),
+    ]
+    counted, written = Counted(), 0  # as the log of a served process writes them
+    for record in caplog.records:
+        written += counted.is_first(record, 0.0)
+    assert written == 3
+    assert [vars(one)["repeated"] for one in counted.due(61.0)] == [REFUSED_AT_ONCE - 2]
+
+
+async def test_keys_of_one_program_have_one_rate(here: AskingEnv, shop: Program) -> None:
+    # finding: XS7
+    async with program_at(here) as second, program_at(here, program="calm") as calm:
+        for number in range(REQUESTS_AT_ONCE):
+            program = (shop, second)[number % 2]
+            assert (await program.call("GET", params={"user": "ann"})).status_code == 200
+        for program in (shop, second):
+            assert (await program.call("GET", params={"user": "ann"})).status_code == 429
+        assert (await calm.call("GET", params={"user": "ann"})).status_code == 200
 
 
 async def test_a_program_that_runs_wild_is_held_back_and_no_other(
     here: AskingEnv, shop: Program
 ) -> None:
-    async with program_at(here) as calm:
+    async with program_at(here, program="calm") as calm:
         for _ in range(REQUESTS_AT_ONCE):
             assert (await shop.call("GET", params={"user": "ann"})).status_code == 200
         wild = await shop.call("GET", params={"user": "ann"})
@@ -213,7 +306,8 @@ async def test_a_program_that_leaves_its_streams_open_leaves_room_for_the_others
     about = {"authorization": f"Bearer {shop.key}"}
     many = httpx.Limits(max_connections=OPEN_AT_ONCE)
     async with (
-        program_at(here) as calm,
+        program_at(here, program="calm") as calm,
+        program_at(here) as second,
         httpx.AsyncClient(base_url=here.url, headers=about, verify=TLS, limits=many) as client,
         AsyncExitStack() as streams,
     ):
@@ -228,6 +322,9 @@ async def test_a_program_that_leaves_its_streams_open_leaves_room_for_the_others
             other = {"authorization": spelling}
             refused = await shop.call("GET", f"/{asked['id']}", headers=other)
             assert refused.status_code == 429, spelling
+        # finding: XS7
+        refused = await second.call("GET", f"/{asked['id']}")  # another key of the same program
+        assert (refused.status_code, refused.json()["code"]) == (429, "TOO_MANY_OPEN")
         assert (await calm.call("GET", params={"user": "ann"})).status_code == 200
         await streams.aclose()
         await eventually(lambda: not here.service.elicitations.waiters.has(asked["id"]))

@@ -19,6 +19,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from flows import elicit
+from flows.elicitation.tool_call import client_of
 from tests.support.api_people import PeopleEnv, alone, people_env, shop_tools
 from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, SECRET, Program, program_at
 from tests.support.approving import FINANCE, GROUPS
@@ -26,7 +27,7 @@ from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
 from tests.support.service_env import question_in_store
 from tests.support.serving import transport_to
-from webapp.api.asking import application_of, client_of, owner_of_user
+from webapp.api.asking import application_of, owner_of_user
 from webapp.api.router import api
 from webapp.identity.api_keys import KeyScope, new_text
 from webapp.records.values import KINDS, ApiKey, Approval
@@ -206,17 +207,18 @@ async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Progra
     approving = {"name": "desk", "scope": KeyScope.APPROVE}
     desk = await program(**approving, owners=("ann",))
     bobs_key = await program(owners=("bob",), also=ALSO)
-    alices, bobs = (env.token(who, exp=now + day) for who in ("alice", "bob"))
-    early = env.token("alice", iat=now - 2 * day, exp=now - day)
-    elsewhere = env.token("alice", exp=now + day, audience="https://elsewhere.example/mcp")
+    alices, bobs = (env.acting(who, exp=now + day) for who in ("alice", "bob"))
+    early = {"iat": now - 2 * day, "exp": now - day}
+    elsewhere = env.token("alice", exp=now + day, audience="https://elsewhere.example/api")
+    calls = env.token("alice", exp=now + day)  # what she gave her assistant
     nobody = await person("")
     del nobody.client.headers["authorization"]
     return {
         SHOP: shop,
         DESK: desk,
         OF_ALICE: shop.acting_for(alices),
-        ALICE: await person(alices),
-        APPROVER: await person(env.token("erin", exp=now + day, **GROUPS)),
+        ALICE: await person(env.own("alice", exp=now + day)),
+        APPROVER: await person(env.own("erin", exp=now + day, **GROUPS)),
         OPERATOR: await program("operator", scope=KeyScope.OPERATE),
         "nobody": nobody,
         "a key that was never made": await person(new_text()),
@@ -228,11 +230,18 @@ async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Progra
         "its program for bob": shop.acting_for(bobs),
         "another program for alice": other.acting_for(alices),
         "a key that approves, for alice": desk.acting_for(alices),
-        "its program by an old token": shop.acting_for(early),
+        "its program by an old token": shop.acting_for(env.acting("alice", **early)),
         "its program by a token for elsewhere": shop.acting_for(elsewhere),
-        "its program by a token of nobody's": shop.acting_for(env.token(None, exp=now + day)),
-        "bob alone": await person(bobs),
-        "an old token alone": await person(early),
+        "its program by a token of nobody's": shop.acting_for(env.acting(None, exp=now + day)),
+        "its program by a token for calls": shop.acting_for(calls),
+        "its program by a token of hers alone": shop.acting_for(env.own("alice", exp=now + day)),
+        "bob alone": await person(env.own("bob", exp=now + day)),
+        "an old token alone": await person(env.own("alice", **early)),
+        "a token for calls alone": await person(calls),
+        "an approver's for calls alone": await person(
+            env.token("erin", use="mcp", exp=now + day, groups=GROUPS["groups"])
+        ),
+        "a token for programs alone": await person(alices),
     }
 
 

@@ -9,12 +9,16 @@ import httpx
 import pytest
 from pytest_httpx import HTTPXMock, IteratorStream
 
-from tests.support.api_program import Program, program_at
+from flows import elicit
+from tests.support.api_people import PeopleEnv, people_env
+from tests.support.api_program import ACCOUNT, Program, program_at
 from tests.support.asking_env import AskingEnv, asking_env
 from tests.support.living import living
-from tests.support.mcp_server import eventually
+from tests.support.mcp_sandbox import Guest
+from tests.support.mcp_server import TLS, eventually
 from webapp.api.access import PERSON_HEADER, PROXIED_AT_ONCE
 from webapp.api.proxy import ANSWER_BYTES_AT_MOST, REQUEST_BYTES_AT_MOST
+from webapp.client import Elicit
 
 PLAYED = "/github/api/played"  # at the provider's host, where a test answers in its place
 ADDRESSES = (
@@ -75,6 +79,12 @@ async def here() -> AsyncIterator[AskingEnv]:
 
 
 @pytest.fixture
+async def people() -> AsyncIterator[PeopleEnv]:
+    async with living(people_env()) as people:
+        yield people
+
+
+@pytest.fixture
 async def shop(here: AskingEnv) -> AsyncIterator[Program]:
     async with program_at(here) as program:
         yield program
@@ -83,6 +93,10 @@ async def shop(here: AskingEnv) -> AsyncIterator[Program]:
 @pytest.fixture
 async def account(here: AskingEnv, shop: Program) -> str:
     return await shop.connected(here)
+
+
+def near() -> httpx.AsyncHTTPTransport:
+    return httpx.AsyncHTTPTransport(verify=TLS)
 
 
 async def called(
@@ -158,37 +172,215 @@ async def test_a_second_length_or_encoding_smuggles_no_request(
     assert "transfer-encoding" not in request.headers
 
 
-async def test_what_a_provider_says_of_our_origin_is_left_out(
+# What a browser, a cache or a server in front of us would act on; no name of these may pass.
+HOSTILE = {
+    "set-cookie": "user=evil",
+    "clear-site-data": '"*"',
+    "content-security-policy": "default-src *",
+    "x-content-type-options": "off",
+    "cache-control": "public, max-age=31536000",
+    "access-control-allow-origin": "*",
+    "strict-transport-security": "max-age=0",
+    "refresh": "0; url=https://evil.example/",
+    "x-accel-redirect": "/internal/secrets",
+    "x-sendfile": "/etc/passwd",
+    "surrogate-control": "max-age=31536000",
+    "cdn-cache-control": "max-age=31536000",
+    "cloudflare-cdn-cache-control": "max-age=31536000",
+    "edge-control": "cache-maxage=1y",
+    "x-litespeed-cache-control": "public",
+    "x-litespeed-location": "/internal/secrets",
+    "x-frame-options": "ALLOWALL",
+    "permissions-policy": "camera=*",
+    "expires": "Thu, 01 Jan 2099 00:00:00 GMT",
+    "x-webkit-csp": "default-src *",
+    "speculation-rules": '"/api/approvals"',
+    "login-status": "logged-in",
+    "www-authenticate": 'Bearer resource_metadata="https://evil.example/"',
+    "sourcemap": "/api/accounts",
+    "x-nobody-knows-it": "yet",
+    "connection": "x-request-id",
+    "x-request-id": "of this connection alone",
+}
+USEFUL = {
+    "content-type": "text/html",
+    "content-language": "de",
+    "etag": '"7"',
+    "last-modified": "Thu, 01 Jan 2026 00:00:00 GMT",
+    "retry-after": "7",
+    "x-ratelimit-remaining": "9",
+    "ratelimit-policy": "10;w=60",
+    "x-oauth-scopes": "repo",
+    "x-total-count": "31",
+}
+
+
+async def test_headers_of_a_provider_pass_by_a_list_of_names(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
-    hostile = {
-        "set-cookie": "user=evil",
-        "clear-site-data": '"*"',
-        "content-security-policy": "default-src *",
-        "x-content-type-options": "off",
-        "cache-control": "public, max-age=31536000",
-        "access-control-allow-origin": "*",
-        "strict-transport-security": "max-age=0",
-        "refresh": "0; url=https://evil.example/",
-        "x-accel-redirect": "/internal/secrets",
-        "x-sendfile": "/etc/passwd",
-        "surrogate-control": "max-age=31536000",
-        "connection": "x-inside",
-        "x-inside": "1",
-        "content-type": "text/html",
-        "x-theirs": "k\xe9pt",
-    }
-    httpx_mock.add_response(
-        headers=[(name.encode(), value.encode("latin-1")) for name, value in hostile.items()],
-        content=b"<script>alert(1)</script>",
-    )
+    # finding: XS8
+    httpx_mock.add_response(headers={**HOSTILE, **USEFUL}, content=b"<script>alert(1)</script>")
     answer = await called(here, shop, account)
-    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["cache-control"] == "no-store"
-    assert (answer.headers["content-type"], answer.headers["x-theirs"]) == ("text/html", "képt")
-    kept = {"content-security-policy", "x-content-type-options", "cache-control"}
-    assert not (hostile.keys() - kept - {"content-type", "x-theirs"}) & set(answer.headers)
+    ours = {
+        "cache-control": "no-store",
+        "content-security-policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'",
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+    }
+    told = dict(answer.headers)
+    for name in ("date", "server", "content-length"):
+        told.pop(name, None)
+    assert told == {**USEFUL, **ours}
+
+
+RELATIVE = {
+    "/user/repos?page=2": "{provider}/user/repos?page=2",
+    "repos": "{provider}/github/api/repos",
+    "?page=2": "{provider}/github/api/played?page=2",
+    "../../../api/approvals": "{provider}/api/approvals",
+    "": "{provider}/github/api/played",
+    "https://codeload.example/a.zip?t=1": "https://codeload.example/a.zip?t=1",
+}
+OUR_NAMES = (
+    "{us}/api/approvals",
+    "//{host}/api/approvals",
+    "{us}",
+    "http://LOCALHOST:{port}/api/approvals",
+    "http://127.0.0.1:{port}/api/approvals",
+    "http://[::1]:{port}/api/approvals",
+    "http://127.0.0.2:{port}/api/approvals",
+    "https://127.0.0.1:{port}/api/approvals",
+    "http://[::ffff:127.0.0.1]:{port}/api/approvals",
+    "http://127.1:{port}/api/approvals",
+    "http://2130706433:{port}/api/approvals",
+    "http://0x7f000001:{port}/api/approvals",
+    "http://0.0.0.0:{port}/api/approvals",
+    "http://[::]:{port}/api/approvals",
+    "http://x.localhost:{port}/api/approvals",
+    "http://localhost.:{port}/api/approvals",
+    "http://u@{host}/api/approvals",
+    "\\\\{host}\\api\\approvals",
+    "http:\\\\{host}/api/approvals",
+    "javascript:alert(1)",
+    "data:text/html,x",
+    "http://①②⑦.⓪.⓪.①:{port}/api/approvals",
+)
+
+
+def where(here: AskingEnv, text: str) -> str:
+    host = here.url.removeprefix("http://")
+    named = {"us": here.url, "host": host, "port": host.partition(":")[2]}
+    return text.format(provider=here.sandbox.url, **named)
+
+
+async def location_of(
+    here: AskingEnv, program: Program, account: str, httpx_mock: HTTPXMock, said: list[str]
+) -> str | None:
+    pairs = [(b"location", each.encode()) for each in said]
+    httpx_mock.add_response(307, headers=pairs)
+    answer = await called(here, program, account, method="POST")
+    assert answer.status_code in (307, 502)  # what is no address at all is no answer
+    found: str | None = answer.headers.get("location")
+    return found
+
+
+async def test_a_relative_redirect_is_made_absolute_against_the_address_that_was_asked(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
+) -> None:
+    # finding: XS2
+    for said, meant in RELATIVE.items():
+        found = await location_of(here, shop, account, httpx_mock, [said])
+        assert found == where(here, meant), said
+
+
+async def test_an_address_of_ours_in_a_providers_answer_is_left_out(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
+) -> None:
+    # finding: XS2
+    for said in OUR_NAMES:
+        found = await location_of(here, shop, account, httpx_mock, [where(here, said)])
+        assert found is None, said
+    two = ["https://codeload.example/a.zip", f"{here.url}/api/approvals"]
+    for several in (two, two[::-1], [", ".join(two)]):
+        assert await location_of(here, shop, account, httpx_mock, several) is None
+
+
+async def test_links_of_a_provider_are_absolute_and_none_is_ours(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
+) -> None:
+    # finding: XS2
+    host = here.url.removeprefix("http://")
+    said = (
+        '</user?page=2>; rel="next"; title="a, <b>; c", '
+        f'<{here.url}/api/approvals>; rel="last", <//{host}/api>; rel="prev", '
+        '<https://docs.example/a,b>; rel="help"; anchor="/api/approvals"; results="true"'
+    )
+    httpx_mock.add_response(headers={"link": said, "content-location": "/user/7"})
+    answer = await called(here, shop, account)
+    provider = here.sandbox.url
+    assert answer.headers["content-location"] == f"{provider}/user/7"
+    assert answer.headers["link"] == (
+        f'<{provider}/user?page=2>; rel="next"; title="a, <b>; c", '
+        '<https://docs.example/a,b>; rel="help"'
+    )
+    for bad in ("</user", '</user>; rel="next', "<a>;;;rel, <", "x" * 9000):
+        httpx_mock.add_response(headers={"link": bad})
+        assert "link" not in (await called(here, shop, account)).headers, bad
+
+
+async def test_beside_a_persons_token_no_library_follows_a_redirect(
+    people: PeopleEnv, httpx_mock: HTTPXMock
+) -> None:
+    # finding: XS2
+    here = people.here
+    async with program_at(here) as shop:
+        acting = shop.acting_for(people.acting("alice"))
+        asked = await acting.asked(ACCOUNT)
+        await Guest(await people.signed_in("alice", asked["url"])).connect(asked["url"])
+        account = (await acting.read(asked["id"], wait=50))["account"]["id"]
+        for said, meant in (
+            ("https://evil.example/", "https://evil.example/"),
+            ("/user", f"{here.sandbox.url}/user"),
+            (f"{here.url}/api/approvals", None),
+        ):
+            httpx_mock.add_response(302, headers={"location": said})
+            where = {"url": f"{here.sandbox.url}{PLAYED}"}
+            answer = await acting.at(f"accounts/{account}/proxy", params=where)
+            assert (answer.status_code, answer.headers.get("location")) == (302, None)
+            assert answer.headers.get("elicit-location") == meant
+        token = people.acting("alice")
+        async with Elicit(
+            here.url, api_key=shop.key, run="order 8", access_token=token, transport=near()
+        ):
+            found = await elicit.oauth("github", scopes=["repo"])
+            async with found.client() as api:  # this client comes back to the proxy
+                httpx_mock.add_response(302, headers={"location": "/user"})
+                told = await api.get(f"{here.sandbox.url}{PLAYED}")
+        assert told.headers["location"] == f"{here.sandbox.url}/user"
+
+
+async def test_a_program_that_follows_redirects_by_default_reaches_no_route_of_ours(
+    here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
+) -> None:
+    # finding: XS2
+    payment = await shop.paid(here)
+    refund = f"/api/payments/{payment['payment']['id']}/refund?user=ann"
+    asked = await shop.asked({"kind": "confirm", "message": "Delete it?"})
+    for status, method, path in (
+        (307, "POST", refund),
+        (308, "DELETE", f"/api/accounts/{account}?user=ann"),
+        (307, "POST", f"/api/questions/{asked['id']}/cancel"),
+        (302, "GET", f"/api/accounts/{account}/token?user=ann"),
+    ):
+        for said in (path, here.url + path):
+            httpx_mock.add_response(status, headers={"location": said})
+            answer = await called(here, shop, account, method=method)
+            found = answer.headers.get("location", "https://nowhere.example/")
+            assert not found.startswith((here.url, "/"))
+    told = await shop.read(payment["id"])
+    assert told["payment"]["status"] == "open"
+    assert (await shop.read(asked["id"]))["status"] == "pending"
+    assert await here.connections()
 
 
 @pytest.mark.parametrize("status", [200, 401, 500])
@@ -246,8 +438,12 @@ async def test_a_provider_that_does_not_answer_holds_up_one_program_and_not_the_
     await eventually(lambda: len(held) == PROXIED_AT_ONCE)
     refused = await called(here, shop, account)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    async with program_at(here) as calm:
-        answer = await called(here, calm, account, url=f"{here.sandbox.url}/github/api/user")
+    async with program_at(here) as second, program_at(here, program="calm") as calm:
+        assert (await called(here, second, account)).status_code == 429  # the same program's
+        asked = await calm.asked(ACCOUNT)
+        await (await here.guest()).allow(asked["url"])
+        shared = (await calm.read(asked["id"]))["account"]["id"]
+        answer = await called(here, calm, shared, url=f"{here.sandbox.url}/github/api/user")
         assert answer.json()["login"] == "octocat"
     may_answer.set()
     assert {answer.status_code for answer in await asyncio.gather(*waiting)} == {200}

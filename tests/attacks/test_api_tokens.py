@@ -36,7 +36,7 @@ async def shop(env: PeopleEnv) -> AsyncIterator[Program]:
 
 def bad_tokens(env: PeopleEnv) -> dict[str, str]:
     now = int(env.here.clock().timestamp())
-    good = env.token("alice")
+    good = env.acting("alice")
     return {
         "expired": env.token("alice", iat=now - 900, exp=now - 300),
         "not yet": env.token("alice", iat=now + 900, exp=now + 1800),
@@ -75,10 +75,74 @@ async def test_a_token_that_mcp_would_refuse_is_refused_in_both_places_and_named
     assert not await env.here.service.elicitations.open_of(env.owner("alice"))
 
 
+USES = ("mcp", "api", "api/inbox")
+
+
+@pytest.mark.parametrize("use", USES)
+async def test_a_token_does_only_what_it_was_made_for(
+    env: PeopleEnv, shop: Program, use: str
+) -> None:
+    # finding: XS12
+    text, url = env.token("kim", use=use), env.here.url
+    beside = await shop.acting_for(text).call("POST", json=CONFIRM)
+    async with alone(env, text) as person:
+        instead = {
+            path: await person.send(method, path)
+            for method, path in (
+                ("GET", "/api/questions"),
+                ("GET", "/api/approvals"),
+                ("DELETE", "/api/approvals"),
+                ("GET", "/api/inbox"),
+            )
+        }
+    at_mcp = await shop.send("POST", "/mcp", headers={"authorization": f"Bearer {text}"})
+    assert (at_mcp.status_code == 401) is (use != "mcp")
+    assert (beside.status_code == 201) is (use == "api")
+    for path, answer in instead.items():
+        is_let_in = answer.status_code == 200 or "You decide nothing" in answer.text
+        assert is_let_in is (use == "api/inbox"), path
+    refused = [
+        (beside, "api") if use != "api" else None,
+        (instead["/api/inbox"], "api/inbox") if use != "api/inbox" else None,
+    ]
+    for answer, wanted in (each for each in refused if each is not None):
+        assert (answer.status_code, answer.json()["code"]) == (403, "ACCESS_TOKEN_REFUSED")
+        assert f"make one for {url}/{wanted} " in answer.json()["detail"]
+        assert answer.headers["www-authenticate"] == 'Bearer error="insufficient_scope"'
+
+
+async def test_a_token_that_was_made_for_two_uses_has_both(env: PeopleEnv, shop: Program) -> None:
+    # finding: XS12
+    both = env.token("lou", audience=[f"{env.here.url}/mcp", f"{env.here.url}/api/"])
+    assert (await shop.acting_for(both).call("POST", json=CONFIRM)).status_code == 201
+    at_mcp = await shop.send("POST", "/mcp", headers={"authorization": f"Bearer {both}"})
+    assert at_mcp.status_code != 401
+    async with alone(env, both) as person:
+        assert (await person.call("GET")).status_code == 403
+
+
+async def test_where_the_operator_names_a_scope_it_opens_what_it_is_for_and_no_more() -> None:
+    # finding: XS12
+    opening = people_env(act_scope="elicit.act", own_scope="elicit.decide", scopes=("call",))
+    async with living(opening) as own, program_at(own.here) as shop:
+        statuses = {}
+        for scopes in ("call", "call elicit.act", "call elicit.decide", "elicit.act elicit.decide"):
+            text = own.token("kim", scope=scopes)
+            beside = await shop.acting_for(text).call("POST", json=CONFIRM)
+            async with alone(own, text) as person:
+                instead = await person.call("GET")
+            statuses[scopes] = beside.status_code, instead.status_code
+            if scopes == "call":
+                assert 'scope="elicit.act"' in beside.headers["www-authenticate"]
+                assert 'scope="elicit.decide"' in instead.headers["www-authenticate"]
+                assert "or with elicit.decide." in instead.json()["detail"]
+        assert list(statuses.values()) == [(403, 403), (201, 403), (403, 200), (403, 403)]
+
+
 async def test_a_token_elsewhere_than_in_its_one_header_is_none(
     env: PeopleEnv, shop: Program
 ) -> None:
-    good = env.token("alice")
+    good = env.acting("alice")
     about = {"authorization": f"Bearer {shop.key}"}
     async with httpx.AsyncClient(base_url=env.here.url) as client:
         for query in (f"?{PERSON_HEADER}={good}", f"?user_access_token={good}"):
@@ -91,7 +155,7 @@ async def test_a_token_elsewhere_than_in_its_one_header_is_none(
         key, mine, others = (
             ("authorization", f"Bearer {shop.key}"),
             (PERSON_HEADER, good),
-            (PERSON_HEADER, env.token("bob")),
+            (PERSON_HEADER, env.acting("bob")),
         )
         for headers, status in (
             ([key, mine, mine], 400),
@@ -105,19 +169,19 @@ async def test_a_token_elsewhere_than_in_its_one_header_is_none(
 
 
 async def test_a_token_that_names_nobody_is_nobodys(env: PeopleEnv, shop: Program) -> None:
-    for text in (env.token(None), env.token("")):
-        refused = await shop.acting_for(text).call("POST", json=CONFIRM)
+    for subject in (None, ""):
+        refused = await shop.acting_for(env.acting(subject)).call("POST", json=CONFIRM)
         assert (refused.status_code, refused.json()["code"]) == (403, "ELICITATION_NOT_ALLOWED")
-        async with alone(env, text) as person:
+        async with alone(env, env.own(subject)) as person:
             assert (await person.call("GET")).status_code == 403
 
 
 async def test_the_right_token_with_another_programs_key_opens_nothing(
     env: PeopleEnv, shop: Program
 ) -> None:
-    asked = await shop.acting_for(env.token("carol")).asked(CONFIRM)
+    asked = await shop.acting_for(env.acting("carol")).asked(CONFIRM)
     async with program_at(env.here, program="other") as other:
-        acting = other.acting_for(env.token("carol"))
+        acting = other.acting_for(env.acting("carol"))
         assert (await acting.call("GET", f"/{asked['id']}")).status_code == 404
         assert (await acting.post(asked["id"], "cancel")).status_code == 404
         assert (await acting.call("GET")).json()["questions"] == []
@@ -133,9 +197,9 @@ async def test_the_right_token_with_another_programs_key_opens_nothing(
 async def test_a_key_for_named_users_acts_for_no_person(
     env: PeopleEnv, shop: Program, about: dict[str, Any]
 ) -> None:
-    asked = await shop.acting_for(env.token("carol")).asked(CONFIRM)
+    asked = await shop.acting_for(env.acting("carol")).asked(CONFIRM)
     async with program_at(env.here, **about) as named:
-        acting = named.acting_for(env.token("carol"))
+        acting = named.acting_for(env.acting("carol"))
         for answer in (
             await acting.call("GET"),
             await acting.call("GET", f"/{asked['id']}"),
@@ -148,7 +212,7 @@ async def test_a_key_for_named_users_acts_for_no_person(
 async def test_a_stolen_token_is_good_until_it_expires_and_no_longer(
     env: PeopleEnv, shop: Program
 ) -> None:
-    acting = shop.acting_for(env.token("dora", exp=int(env.here.clock().timestamp()) + 60))
+    acting = shop.acting_for(env.acting("dora", exp=int(env.here.clock().timestamp()) + 60))
     asked = await acting.asked(CONFIRM)
     assert (await acting.read(asked["id"]))["status"] == "pending"
     env.here.clock.tick(minutes=3)
@@ -162,17 +226,18 @@ async def test_a_server_with_a_sign_in_of_its_own_is_asked_whose_a_token_is(libr
         "nobodys": {},
         "this machine's": {"iss": LOCAL_ISSUER, "sub": f"uid:{os.getuid()}"},
     }
-    server = guarded_by_tokens(library, tokens)
-    opening = people_env(server, binds_by_code=True)
+    scopes = {text: ["act"] for text in tokens}
+    server = guarded_by_tokens(library, {**tokens, "for calls": {"sub": "alice"}}, scopes=scopes)
+    opening = people_env(server, binds_by_code=True, act_scope="act")
     async with living(opening) as own, program_at(own.here) as shop:
         asked = await shop.acting_for("good").asked(CONFIRM)
         assert asked["needs_code"]  # people cannot sign in at that server's issuer
         assert (await shop.acting_for("good").read(asked["id"]))["status"] == "pending"
         statuses = {
             text: (await shop.acting_for(text).call("GET", f"/{asked['id']}")).status_code
-            for text in ("hers", "nobodys", "this machine's", "made-up", own.token("alice"))
+            for text in (*tokens, "made-up", own.acting("alice"), "for calls")
         }
-    assert list(statuses.values()) == [404, 403, 403, 401, 401]
+    assert list(statuses.values()) == [200, 404, 403, 403, 401, 401, 403]
 
 
 async def until_waited_for(env: PeopleEnv, id: str) -> None:
@@ -183,13 +248,13 @@ async def until_waited_for(env: PeopleEnv, id: str) -> None:
 async def test_what_is_over_while_its_request_waits_gets_no_answer(
     env: PeopleEnv, shop: Program, what: str
 ) -> None:
-    acting = shop.acting_for(env.token("eve", exp=int(env.here.clock().timestamp()) + 60))
+    acting = shop.acting_for(env.acting("eve", exp=int(env.here.clock().timestamp()) + 60))
     asked = await acting.asked(CONFIRM)
     waiting = asyncio.create_task(acting.call("GET", f"/{asked['id']}", params={"wait": 50}))
     await until_waited_for(env, asked["id"])
     await end(env, shop, what)
     async with program_at(env.here) as same:
-        await same.acting_for(env.token("eve")).post(asked["id"], "cancel")
+        await same.acting_for(env.acting("eve")).post(asked["id"], "cancel")
     refused = await soon(waiting)
     codes = {"key": "API_KEY_REFUSED", "token": "ACCESS_TOKEN_REFUSED"}
     assert (refused.status_code, refused.json()["code"]) == (401, codes[what])
@@ -208,7 +273,7 @@ async def end(env: PeopleEnv, program: Program, what: str) -> None:
 async def test_a_stream_ends_with_what_opened_it_and_tells_nothing_more(
     env: PeopleEnv, shop: Program, what: str, then: str
 ) -> None:
-    acting = shop.acting_for(env.token("fay", exp=int(env.here.clock().timestamp()) + 60))
+    acting = shop.acting_for(env.acting("fay", exp=int(env.here.clock().timestamp()) + 60))
     asked = await acting.asked(CONFIRM)
     told = list[str]()
     path = f"/api/questions/{asked['id']}/events"
@@ -226,7 +291,7 @@ async def test_a_stream_ends_with_what_opened_it_and_tells_nothing_more(
                 env.here.service.elicitations.waiters.wake_all()
             else:
                 async with program_at(env.here) as same:
-                    await same.acting_for(env.token("fay")).post(asked["id"], "cancel")
+                    await same.acting_for(env.acting("fay")).post(asked["id"], "cancel")
     assert len(told) == 1
     assert (await acting.call("GET", f"/{asked['id']}/events")).status_code == 401
 
@@ -238,8 +303,8 @@ async def test_an_issuer_that_is_down_lets_nobody_in_and_takes_no_good_token_for
     env.issuer.is_down = True
     try:
         for answer in (
-            await shop.acting_for(env.token("gus")).call("POST", json=CONFIRM),
-            await shop.acting_for(env.token("gus")).call("GET"),
+            await shop.acting_for(env.acting("gus")).call("POST", json=CONFIRM),
+            await shop.acting_for(env.acting("gus")).call("GET"),
         ):
             assert (answer.status_code, answer.json()["code"]) == (503, "ISSUER_UNAVAILABLE")
             assert int(answer.headers["retry-after"]) > 0
@@ -247,10 +312,10 @@ async def test_an_issuer_that_is_down_lets_nobody_in_and_takes_no_good_token_for
     finally:
         env.issuer.is_down = False
     env.here.clock.tick(minutes=1)
-    assert (await shop.acting_for(env.token("gus")).ask(CONFIRM)).status_code == 201
+    assert (await shop.acting_for(env.acting("gus")).ask(CONFIRM)).status_code == 201
 
 
-async def test_made_up_tokens_hold_back_their_program_alone_and_then_their_address(
+async def test_made_up_tokens_hold_back_their_program_and_no_token_that_works(
     env: PeopleEnv, shop: Program
 ) -> None:
     statuses = [
@@ -260,9 +325,28 @@ async def test_made_up_tokens_hold_back_their_program_alone_and_then_their_addre
     assert statuses.count(401) > REFUSED_AT_ONCE  # old tokens of a busy program are no attack
     assert statuses[-1] == 429
     async with program_at(env.here, program="calm") as calm:
-        assert (await calm.acting_for(env.token("hugo")).call("GET")).status_code == 200
+        assert (await calm.acting_for(env.acting("hugo")).call("GET")).status_code == 200
     async with alone(env, "made-up") as person:
         statuses = [(await person.call("GET")).status_code for _ in range(REFUSED_AT_ONCE + 1)]
     assert set(statuses[:-1]) == {401}
     assert statuses[-1] == 429
+    # finding: XS5
+    async with alone(env, env.own("hugo")) as hugo, program_at(env.here, program="new") as new:
+        assert (await hugo.call("GET")).status_code == 200
+        assert (await new.acting_for(env.acting("hugo")).call("GET")).status_code == 200
     env.here.clock.tick(seconds=REFUSED_AT_ONCE)
+
+
+async def test_all_tokens_of_a_person_have_one_rate_and_one_room(env: PeopleEnv) -> None:
+    # finding: XS7
+    ivy, jack = "ivy", "jack"
+    tokens = [env.own(ivy, jti=str(number)) for number in range(5)]
+    statuses = []
+    for number in range(REQUESTS_AT_ONCE + 10):
+        async with alone(env, tokens[number % 5]) as person:
+            statuses.append((await person.call("GET")).status_code)
+    assert set(statuses[:90]) == {200}
+    assert set(statuses[REQUESTS_AT_ONCE:]) == {429}
+    async with alone(env, env.own(jack)) as person:
+        assert (await person.call("GET")).status_code == 200
+    env.here.clock.tick(seconds=REQUESTS_AT_ONCE)

@@ -1,5 +1,6 @@
 """What is not stopped: each is said where it could be looked for, and shown where it can be."""
 
+import base64
 import logging
 import sqlite3
 from contextlib import closing
@@ -22,11 +23,19 @@ from tests.support.mcp_server import FORM, MODERN, caller_of, soon, text_of
 from tests.support.oauth_env import approve, ends, oauth_env
 from tests.support.service_env import asked, process
 from tests.support.serving import serving
+from webapp.api import proxy
 from webapp.http.client import Outbound
 from webapp.http.connection import Receive, Scope, Send
 from webapp.logs.events import Events
 from webapp.stores.sqlite import SqliteStore
 from webapp.sweeper import fall_due
+
+
+def test_a_provider_tells_the_token_in_another_spelling():
+    # finding: XS10
+    reply = httpx.Response(200, content=base64.b64encode(b"a-token") + b" a-token nekot-a")
+    told = proxy._told(reply, {}, tokens={"a-token"}, is_head=False)
+    assert told.content == b"YS10b2tlbg== *** nekot-a"
 
 
 async def test_another_port_of_this_machine_reads_our_cookie():

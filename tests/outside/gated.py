@@ -44,7 +44,12 @@ class Calling:
         return (self._folder / "ran").exists()
 
     async def __call__(
-        self, arguments: str, *, modes: str, more: Mapping[str, Any] | None = None
+        self,
+        arguments: str,
+        *,
+        modes: str,
+        more: Mapping[str, Any] | None = None,
+        tool: str = "run",
     ) -> httpx.Response:
         """`arguments` and `modes` are JSON, sent as they are written."""
         meta = {
@@ -52,7 +57,7 @@ class Calling:
             f"{_META}clientInfo": {"name": "client", "version": "1"},
             f"{_META}clientCapabilities": {"elicitation": "MODES"},
         }
-        params = {"name": "run", "arguments": "ARGUMENTS", "_meta": meta, **(more or {})}
+        params = {"name": tool, "arguments": "ARGUMENTS", "_meta": meta, **(more or {})}
         request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         text = json.dumps(request).replace('"MODES"', modes).replace('"ARGUMENTS"', arguments)
         headers = {
@@ -60,15 +65,15 @@ class Calling:
             "accept": "application/json, text/event-stream",
             "mcp-protocol-version": "2026-07-28",
             "mcp-method": "tools/call",
-            "mcp-name": "run",
+            "mcp-name": tool,
         }
         answer = await self._http.post(self._url, content=text, headers=headers)
         return httpx.Response(answer.status_code, text=_message(answer.text))
 
 
 @asynccontextmanager
-async def calling(library: str, folder: Path) -> AsyncIterator[Calling]:
-    (folder / "gated_tools.py").write_text(_TOOLS.format(imports=_IMPORTS[library]))
+async def calling(library: str, folder: Path, tools: str = _TOOLS) -> AsyncIterator[Calling]:
+    (folder / "gated_tools.py").write_text(tools.format(imports=_IMPORTS[library]))
     async with (
         serving("gated_tools:server", home=folder) as served,
         httpx.AsyncClient(timeout=300) as http,

@@ -18,6 +18,7 @@ from tests.support.chains import AUDITED
 from tests.support.clock import Clock
 from tests.support.issuer import Issuing, issuing, sign_in
 from tests.support.mcp_server import LEGACY, TLS, CutOffCaller, Person, new_server
+from webapp.settings.quotas import PolicySettings
 
 
 def shop_tools() -> Any:
@@ -42,10 +43,18 @@ class PeopleEnv:
     here: AskingEnv
     issuer: Issuing
 
-    def token(self, subject: str | None, **claims: Any) -> str:
-        """An access token of theirs, made for this server."""
-        about = {"audience": f"{self.here.url}/mcp", **claims}
+    def token(self, subject: str | None, *, use: str = "mcp", **claims: Any) -> str:
+        """An access token of theirs, made for calls of this server or for another use of it."""
+        about = {"audience": f"{self.here.url}/{use}", **claims}
         return self.issuer.token(subject, **about)
+
+    def acting(self, subject: str | None, **claims: Any) -> str:
+        """One with which a program acts for them."""
+        return self.token(subject, use="api", **claims)
+
+    def own(self, subject: str | None, **claims: Any) -> str:
+        """One with which they come to the API themselves."""
+        return self.token(subject, use="api/inbox", **claims)
 
     def owner(self, subject: str) -> str:
         owners = self.here.service.elicitations.owners
@@ -78,14 +87,16 @@ class PeopleEnv:
 
 
 @asynccontextmanager
-async def people_env(server: Any = None, **identity: Any) -> AsyncIterator[PeopleEnv]:
+async def people_env(
+    server: Any = None, *, policies: PolicySettings = AUDITED, **identity: Any
+) -> AsyncIterator[PeopleEnv]:
     clock = Clock()
     async with (
         issuing(clock) as issuer,
         asking_env(
             server=server or shop_tools(),
             identity=issuer.who(**identity),
-            policies=AUDITED,
+            policies=policies,
             limits=AT_ONCE,
             clock=clock,
         ) as here,

@@ -58,10 +58,15 @@ class ApprovalEnv:
     def inbox(self) -> str:
         return f"{self.env.url}/inbox"
 
-    def bearer(self, subject: str, **claims: Any) -> dict[str, str]:
-        """An access token that outlives the test's days."""
+    def bearer(self, subject: str, *, use: str = "mcp", **claims: Any) -> dict[str, str]:
+        """An access token that outlives the test's days, made for calls or for another use."""
         until = int(self.clock().timestamp()) + 30 * 24 * 3600
-        return self.issuer.bearer(subject, audience=self.env.mcp_url, exp=until, **claims)
+        audience = f"{self.env.url}/{use}"
+        return self.issuer.bearer(subject, audience=audience, exp=until, **claims)
+
+    def own(self, subject: str, **claims: Any) -> dict[str, str]:
+        """One with which an approver comes to the API."""
+        return self.bearer(subject, use="api/inbox", **claims)
 
     @asynccontextmanager
     async def asking(

@@ -54,9 +54,7 @@ class Told:
     def failed(self, error: ElicitError) -> None:
         self.error = error
 
-    async def complete(
-        self, elicitation_id: str, content: Json, *, owner: str | None = None
-    ) -> Completion:
+    async def complete(self, elicitation_id: str, content: Json, **whose: str | None) -> Completion:
         return Completion.ACCEPTED
 
     async def complete_return(self, request: Any, content: Json) -> Completion:

@@ -1,5 +1,6 @@
 """Servers whose callers have to bring an access token of the server's own."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from tests.support.mcp_server import new_server
@@ -17,13 +18,17 @@ def guarded_by(library: str, claims: dict[str, str]) -> Any:
     return guarded_by_tokens(library, {"good": claims})
 
 
-def guarded_by_tokens(library: str, said: dict[str, dict[str, str]]) -> Any:
-    """The same, with tokens that say these."""
+def guarded_by_tokens(
+    library: str, said: dict[str, dict[str, str]], *, scopes: Mapping[str, list[str]] | None = None
+) -> Any:
+    """The same, with tokens that say these, and some that have scopes."""
+    scoped = scopes or {}
     if library == "fastmcp":
         from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 
         tokens: dict[str, dict[str, Any]] = {
-            text: {"client_id": "client", "scopes": [], **said[text]} for text in said
+            text: {"client_id": "client", "scopes": scoped.get(text, []), **said[text]}
+            for text in said
         }
         return new_server(library, auth=StaticTokenVerifier(tokens))
     from mcp.server.auth.provider import AccessToken
@@ -36,7 +41,7 @@ def guarded_by_tokens(library: str, said: dict[str, dict[str, str]]) -> Any:
             return AccessToken(
                 token=token,
                 client_id="client",
-                scopes=[],
+                scopes=scoped.get(token, []),
                 subject=claims.get("sub"),
                 claims=dict(claims),
             )

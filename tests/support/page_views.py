@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from flows.elicitation.user_code import PAGE_WORDS
 from flows.schema.schema import schema_of
+from flows.shown import Argument
 from tests.support.markup import Page
 from webapp.pages import views as module
 from webapp.pages import (
@@ -21,7 +22,6 @@ from webapp.pages.form import form_of
 from webapp.pages.views import AccountName, Choice, Scope, SwitchBack, View
 from webapp.pages.views_connections import AccountGroup, Assistant, Connected, Sharing
 from webapp.pages.views_decisions import InboxEntry, InboxList, StandingYes
-from webapp.pages.views_forms import Argument
 from webapp.pages.views_openers import CodeButton, SignInButton
 
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)

@@ -13,10 +13,11 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 
 from flows.elicitation.calling_client import CallingClient
+from flows.elicitation.tool_call import client_of
 from flows.errors import ElicitError
 from flows.oauth.connection import Connection
 from webapp.api.access import Requester, holds
-from webapp.api.asking import application_of, client_of, owner_for
+from webapp.api.asking import application_of, owner_for
 from webapp.api.representations import (
     AccessToken,
     AccountList,

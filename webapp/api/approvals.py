@@ -10,9 +10,10 @@ from litestar import delete, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
+from flows.elicitation.tool_call import client_of
 from flows.errors import ElicitError
 from webapp.api.access import Requester, holds
-from webapp.api.asking import application_of, client_of, owner_for
+from webapp.api.asking import application_of, owner_for
 from webapp.api.representations import ApprovalPage, Revoked, ToldApproval, Whose
 from webapp.identity.api_keys import KeyScope
 from webapp.records.values import Approval

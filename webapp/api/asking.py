@@ -19,7 +19,7 @@ import msgspec
 from flows.elicitation import states
 from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Elicitation, Json
-from flows.elicitation.tool_call import ToolCall
+from flows.elicitation.tool_call import ToolCall, client_of
 from flows.elicitation.traits import traits_of
 from flows.errors import AlreadyDone, ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from flows.kinds.secret import Secret
@@ -287,11 +287,6 @@ def owner_of_user(service: Service, user: str) -> str:
 def application_of(service: Service) -> str:
     assert service.users is not None  # of a service that serves an application
     return service.users.application
-
-
-def client_of(program: str) -> str:
-    """What no tool and no client of MCP is called that a person could take it for."""
-    return f"{program} (API)"
 
 
 async def question_of(service: Service, requester: Requester, id: str) -> Elicitation:

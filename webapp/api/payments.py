@@ -10,6 +10,7 @@ from litestar import get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody
 
+from flows.elicitation.tool_call import client_of
 from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus
@@ -18,7 +19,6 @@ from webapp.api.access import Requester, holds
 from webapp.api.asking import (
     application_of,
     caller_of,
-    client_of,
     owner_for,
     run_call_of,
 )

@@ -5,13 +5,17 @@ gone to, by no other spelling of it, and a redirect is told and not followed. By
 repeats it: it stands there as stars. And a provider that ties us up: an answer has a size and a
 time, and each program so many requests at once.
 
-Another one: an answer that a browser, or a server in front of us, would take for ours. What it
-says of a connection, a cookie or an origin, or to such a server, is left out, and our own headers
-stand over it.
+Another one: an answer that a browser, a cache, a server in front of us or the program's own HTTP
+library would take for ours. Response headers pass by a list of names, and our own headers stand
+over them. A library follows a redirect with the API key where it leads back to us, so each address
+in a header is made absolute against the address that was asked, and one of ours is left out. To
+other hosts libraries drop the key, and keep `User-Access-Token`: beside a person's token the
+address of a redirect is told under a name that no library follows.
 """
 
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -27,6 +31,7 @@ from flows.origin import URL_AT_MOST, origin_of
 from webapp.api.access import Paces, Requester, holds
 from webapp.api.accounts import user_of_accounts, working_account_of
 from webapp.api.representations import Whose
+from webapp.http.address import PublicAddress
 from webapp.http.parts import AnyRequest, part
 from webapp.identity.api_keys import KeyScope
 from webapp.service import Service
@@ -49,19 +54,26 @@ _OURS: Final = frozenset(
     }
 )
 _FORWARDED: Final = ("x-forwarded-", "sec-", "x-elicit-")
-# What a browser would take for a word of this origin.
-_OF_AN_ORIGIN: Final = frozenset(
+# What of a provider's answer passes. Nothing here is for a browser, a cache or a server in between.
+_PASSED: Final = frozenset(
     {
-        *("set-cookie", "set-cookie2", "clear-site-data", "strict-transport-security", "alt-svc"),
-        *("content-security-policy", "content-security-policy-report-only", "refresh"),
-        *("referrer-policy", "x-content-type-options", "cache-control", "service-worker-allowed"),
-        *("content-encoding", "server", "date", "nel", "report-to", "reporting-endpoints"),
+        *("content-type", "content-language", "content-disposition", "content-range"),
+        *("accept-ranges", "allow", "etag", "last-modified", "retry-after", "deprecation"),
+        *("sunset", "ratelimit", "request-id", "x-request-id", "x-correlation-id", "x-total"),
+        *("x-total-count", "x-total-pages", "x-page", "x-per-page", "x-next-page", "x-prev-page"),
+        *("x-next-cursor", "x-poll-interval", "x-oauth-scopes", "x-accepted-oauth-scopes"),
     }
 )
-# By these a server in front of us would answer with a file or an address of its own (nginx, Apache,
-# lighttpd, Perlbal), or keep the answer for others.
-_OF_A_SERVER: Final = ("x-accel-", "x-sendfile", "x-lighttpd-", "x-reproxy-", "surrogate-")
-_ALLOWED_ELSEWHERE: Final = "access-control-"
+_PASSED_FAMILIES: Final = ("ratelimit-", "x-ratelimit-", "x-rate-limit-")
+_ADDRESSES: Final = ("location", "content-location")
+FOLLOWED_BY_NOBODY: Final = "elicit-location"
+_LINK: Final = re.compile(  # RFC 8288, 3
+    r"\s*<([^<>\s\"]*)>"
+    r"((?:\s*;\s*[\w!#$&+.^`|~-]+\*?(?:\s*=\s*(?:\"[^\"\\]*\"|[^\s\",;]+))?)*)\s*(?:,|$)"
+)
+_LINK_PARAMETER: Final = re.compile(
+    r"(?:^|;)\s*((?:rel|title|type|hreflang)\s*=\s*(?:\"[^\"]*\"|[^\s\",;]+))"
+)
 _METHODS: Final = (
     *(HttpMethod.GET, HttpMethod.HEAD, HttpMethod.POST, HttpMethod.PUT),
     *(HttpMethod.PATCH, HttpMethod.DELETE),
@@ -89,6 +101,7 @@ class ProviderTooSlow(ProviderFailed):
 
 
 _paces: Callable[[AnyRequest], Paces] = part("paces")
+_address_of = lru_cache(maxsize=16)(PublicAddress.parse)
 
 
 @route(
@@ -122,9 +135,14 @@ async def proxied(
         content=body or None,
         extensions={"timeout": httpx.Timeout(SECONDS_AT_MOST).as_dict()},
     )
-    with _paces(request).proxied.one(requester.program.id):
+    with _paces(request).proxied.one(requester.who):
         reply, tokens = await _answer(service, found, asked, auth=auth)
-    return _told(reply, tokens=tokens, is_head=request.method == HttpMethod.HEAD)
+    if not HTTPStatus.OK <= reply.status_code < 600:
+        raise ProviderFailed("The provider's answer has a status that is none.")
+    headers = _headers_told(reply, asked.url, tokens=tokens, ours=_address_of(service.public_url))
+    if requester.person is not None and reply.is_redirect and "location" in headers:
+        headers[FOLLOWED_BY_NOBODY] = headers.pop("location")
+    return _told(reply, headers, tokens=tokens, is_head=request.method == HttpMethod.HEAD)
 
 
 def _auth(service: Service, requester: Requester, found: Connection) -> BearerAuth:
@@ -215,17 +233,62 @@ async def _answer(
         await flow.aclose()
 
 
-def _told(reply: httpx.Response, *, tokens: set[str], is_head: bool) -> Response[bytes]:
-    if not HTTPStatus.OK <= reply.status_code < 600:
-        raise ProviderFailed("The provider's answer has a status that is none.")
+def _headers_told(
+    reply: httpx.Response, asked: httpx.URL, *, tokens: set[str], ours: PublicAddress
+) -> dict[str, str]:
+    """Return the headers of the answer that pass; `asked` is the address that was asked."""
     pairs = [
         (name.decode("latin-1").lower(), _starred(value, tokens).decode("latin-1"))
         for name, value in reply.headers.raw
     ]
-    headers: dict[str, str] = {}
+    said: dict[str, list[str]] = {}
     for name, value in _without_the_connections(pairs):
-        if name not in _OF_AN_ORIGIN and not name.startswith((_ALLOWED_ELSEWHERE, *_OF_A_SERVER)):
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        said.setdefault(name, []).append(value)
+    headers = {
+        name: ", ".join(values)
+        for name, values in said.items()
+        if name in _PASSED or name.startswith(_PASSED_FAMILIES)
+    }
+    for name in _ADDRESSES:
+        values = said.get(name, [])
+        found = _absolute(values[0], asked, ours=ours) if len(values) == 1 else None
+        if found is not None:
+            headers[name] = found
+    if links := _links(", ".join(said.get("link", [])), asked, ours=ours):
+        headers["link"] = links
+    return headers
+
+
+def _absolute(said: str, asked: httpx.URL, *, ours: PublicAddress) -> str | None:
+    """Return an address as a whole one; None if it is ours, or can be read in two ways."""
+    if not (said.isascii() and said.isprintable()) or "\\" in said or " " in said:
+        return None
+    try:
+        url = str(asked.join(said))
+        origin = origin_of(url)
+    except (InvalidQuestion, httpx.InvalidURL, ValueError):
+        return None
+    return None if ours.is_at(origin) else url
+
+
+def _links(said: str, asked: httpx.URL, *, ours: PublicAddress) -> str:
+    """Return the links of a Link header whose addresses pass; nothing if it cannot be read."""
+    found, at = list[str](), 0
+    if len(said) > URL_AT_MOST:
+        return ""
+    while at < len(said):
+        link = _LINK.match(said, at)
+        if link is None:
+            return ""
+        at = link.end()
+        if (url := _absolute(link[1], asked, ours=ours)) is not None:
+            found.append("; ".join([f"<{url}>", *_LINK_PARAMETER.findall(link[2])]))
+    return ", ".join(found)
+
+
+def _told(
+    reply: httpx.Response, headers: dict[str, str], *, tokens: set[str], is_head: bool
+) -> Response[bytes]:
     has_none = is_head or reply.status_code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
     return Response(
         b"" if has_none else _starred(reply.content, tokens),

@@ -25,7 +25,9 @@ from webapp.api.access import (
     Holds,
     IssuerUnavailable,
     Paces,
+    TokenUses,
     requester,
+    room_in,
 )
 from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
 from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
@@ -44,12 +46,9 @@ from webapp.api.resolving import (
 )
 from webapp.api.runs import claim_once, end_run, forget_secret, keep_once, spend_payment
 from webapp.api.webhooks import list_webhooks, read_webhook, replay_webhook
-from webapp.http.address import headers_of
-from webapp.http.answer import problem as told_problem
-from webapp.http.answer import send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.parts import AnyRequest, bring, part, provided
-from webapp.http.rate_limit import AtOnce, TooOften
+from webapp.http.rate_limit import TooOften
 from webapp.http.requests import Bounded
 from webapp.http.root_path import is_below, under
 from webapp.identity.access_tokens import Verifier
@@ -66,13 +65,6 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-OPEN_AT_ONCE: Final = 300  # requests of one key, most of which wait; a third of all connections
-_NO_ROOM: Final = told_problem(
-    HTTPStatus.TOO_MANY_REQUESTS,
-    detail=f"{OPEN_AT_ONCE} requests of this key are not answered yet: close some that wait.",
-    code="TOO_MANY_OPEN",
-)
-_NO_ROOM_HEADERS: Final = {"content-type": "application/problem+json", "retry-after": "1"}
 # What is the tool author's or the operator's fault elsewhere is the program's here.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
 PATHS: Final = tuple(
@@ -94,13 +86,17 @@ class ApiRoutes:
         service: Service,
         answers: Answers,
         tokens: Verifier | None,
+        uses: TokenUses,
         root_path: str,
     ) -> None:
-        """`tokens` says whose an access token is; without it no program acts for a person."""
+        """`tokens` says whose an access token is; without it no program acts for a person.
+
+        `uses` says what such a token has to be made for.
+        """
         self._app = app
-        paces = Paces(clock=service.clock)
-        self._parts = {"service": service, "answers": answers, "paces": paces, "tokens": tokens}
-        self._open = AtOnce(OPEN_AT_ONCE)
+        paces = Paces(clock=service.clock, observer=service.telemetry.observer)
+        self._parts = {"service": service, "answers": answers, "paces": paces}
+        self._parts |= {"tokens": tokens, "uses": uses}
         self._tracer = service.telemetry.tracer
         self._root_path = root_path
 
@@ -109,16 +105,8 @@ class ApiRoutes:
             await self._app(scope, receive, send)
             return
         bring(scope, self._parts)
-        given = " ".join(headers_of(scope, b"authorization"))
-        credentials = given.partition(" ")[2].strip(" ")  # one key, however its scheme is spelt
-        with (
-            working(f"{scope['method']} /api", tracer=self._tracer),
-            self._open.one_more(credentials) as has_room,
-        ):
-            if has_room:
-                await Bounded(api())(scope, receive, under(self._root_path, send))
-            else:
-                await send_answer(send, HTTPStatus.TOO_MANY_REQUESTS, _NO_ROOM, _NO_ROOM_HEADERS)
+        with working(f"{scope['method']} /api", tracer=self._tracer), room_in(scope):
+            await Bounded(api())(scope, receive, under(self._root_path, send))
 
 
 @cache
@@ -189,12 +177,13 @@ def api() -> Litestar:
                         type="apiKey",
                         name=PERSON_HEADER,
                         security_scheme_in="header",
-                        description="The access token of a person that a program acts for.",
+                        description="The access token of a person that a program acts for, made "
+                        "for {ELICIT_URL}/api.",
                     ),
                     "alone": SecurityScheme(
                         type="http",
                         scheme="bearer",
-                        description="A person's own access token, to read what they are asked.",
+                        description="A person's own access token, made for {ELICIT_URL}/api/inbox.",
                     ),
                 }
             ),
@@ -228,7 +217,7 @@ def _problem(error: Exception) -> Response[Any] | None:
             told.headers["www-authenticate"] = "Bearer"
         case AccessTokenRefused():
             told = problem(error.status, detail=str(error), code=error.name)
-            told.headers["www-authenticate"] = f'Bearer error="{error.error}"'
+            told.headers["www-authenticate"] = error.challenge
         case IssuerUnavailable():
             told = problem(error.http_status, detail=str(error), code=error.name)
             told.headers["retry-after"] = str(RETRY_SECONDS)

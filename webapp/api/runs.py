@@ -24,6 +24,7 @@ from msgspec import Meta, Struct
 from flows.elicitation import run as runs
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.tool_call import client_of
 from flows.elicitation.traits import traits_of
 from flows.errors import AlreadyDone
 from webapp.api.access import Requester, holds
@@ -32,7 +33,6 @@ from webapp.api.asking import (
     QuestionBusy,
     application_of,
     caller_of,
-    client_of,
     must_have_its_money,
     own_name,
     owner_for,

@@ -21,6 +21,7 @@ from flows.elicitation.tool_call import ToolCall
 from flows.errors import CallOver, InvalidQuestion
 from flows.kinds.url import Visit
 from flows.question import Question
+from flows.shown import must_be_tool_name
 from webapp.calls.presenter import PresentedQuestion, Prompts
 from webapp.calls.run import OPEN_AT_LEAST, CurrentRun
 from webapp.elicitations.aliases import give_alias
@@ -286,6 +287,7 @@ class Questions:
         former: Sequence[Elicitation],
     ) -> Elicitation:
         request = question.request
+        must_be_tool_name(self._tool.tool)
         id = self._fresh = self._elicitations.new_id(run.owner)
         now = self._elicitations.clock()
         expires_at = now + self._kinds.policies.timeout(question, self._tool)

@@ -170,10 +170,18 @@ class Verbs:
         return self.call.completing.read_token(text)
 
     async def complete(
-        self, elicitation_id: str, content: Json, *, owner: str | None = None
+        self,
+        elicitation_id: str,
+        content: Json,
+        *,
+        owner: str | None = None,
+        program: str | None = None,
+        tool: str | None = None,
     ) -> Completion:
         await nothing_stands_before()
-        return await self.call.completing.complete(elicitation_id, content, owner=owner)
+        return await self.call.completing.complete(
+            elicitation_id, content, owner=owner, program=program, tool=tool
+        )
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
         await nothing_stands_before()

@@ -25,6 +25,7 @@ T = TypeVar("T")
 _TOLD_AS: Final = {"account": "account", "receipt": "payment"}
 # Of the server's own: the provider gets what the account has there.
 _NOT_PASSED_ON = frozenset({"authorization", "cookie", "host"})
+_LOCATION = {b"elicit-location": b"location"}
 
 
 async def answer_of(
@@ -185,6 +186,6 @@ class _Proxy(httpx.AsyncBaseTransport):
             extensions=request.extensions,
         )
         reply = await client.send(passed_on, stream=True, follow_redirects=False)
-        return httpx.Response(
-            reply.status_code, headers=reply.headers.raw, stream=reply.stream, request=request
-        )
+        # A redirect of this client's comes this way again, and takes no credential elsewhere.
+        told = [(_LOCATION.get(name.lower(), name), value) for name, value in reply.headers.raw]
+        return httpx.Response(reply.status_code, headers=told, stream=reply.stream, request=request)

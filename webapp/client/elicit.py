@@ -223,9 +223,20 @@ class Elicit:
         return mode == "url"
 
     async def complete(
-        self, elicitation_id: str, content: Json, *, owner: str | None = None
+        self,
+        elicitation_id: str,
+        content: Json,
+        *,
+        owner: str | None = None,
+        program: str | None = None,
+        tool: str | None = None,
     ) -> Completion:
-        """By the id of the link that was shown."""
+        """Complete a visit that this program asked for, by the id of the link that was shown.
+
+        Raises NotSupported for `program` and `tool`: a program completes its own questions alone.
+        """
+        if program is not None or tool is not None:
+            _served_only("A program completes what it asked itself: leave program= and tool= out.")
         if not _is_plain(elicitation_id):  # it may come from anybody
             return Completion.UNKNOWN
         path = f"/api/questions/{elicitation_id}/complete"

@@ -1,32 +1,60 @@
-"""Aliases: an author's own id for an elicitation, so that trusted code can complete it by that.
+"""Aliases: an author's own id for an elicitation, so that trusted code can complete it by that id.
 
-What could go wrong: one person's order completes the question of another who uses its id too. So an
-alias is of whoever was asked, and a completion that does not say whose is meant finds one only
-where no other person's was kept under that id, open or over: a late or repeated completion of the
-one must not finish the other's.
+What could go wrong: an order completes the question of somebody else who uses the same id. So an id
+belongs to whoever gave it (an API program, or a tool or block of one server) and to the person who
+was asked. A completion that does not say which of these is meant finds a question only where one
+tool asked one person under the id, open or ended: a late or repeated completion must not finish
+another question. Questions of API programs are found by the name of the program alone.
+
+An id is one row for each of its questions, `name::home:owner:tool`. The home is a tag of the API
+program, or of the server whose tools and blocks ask. Rows of an earlier version are `name:owner`.
 """
 
 import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 
-from flows.elicitation.states import Elicitation
+from flows.elicitation.states import Asked, Elicitation
+from flows.elicitation.tool_call import client_of, program_of
 from flows.errors import InvalidQuestion, OwnerNeeded
 from webapp.elicitations.service import Elicitations
 from webapp.records.owners import SERVICE
 from webapp.records.rows import ROWS_AT_ONCE
 from webapp.records.values import Alias
 
-_SEPARATOR = ":"  # neither an id of an author's nor an owner has it
+_SEPARATOR = ":"  # neither an id of an author's nor a tag has it
+_BEHIND = ";"  # the sign that follows it
+_OWN, _PROGRAM = "s", "p"  # how a home begins
 _log = logging.getLogger(__name__)
 
 
-async def give_alias(elicitations: Elicitations, name: str, elicitation: Elicitation) -> None:
-    """Let `name` stand for it, among what its owner is asked.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskingParty:
+    """Who gave an id: an API program, or a tool of the server; None: any tool or block of it.
 
-    Raises InvalidQuestion if it stands for another question of theirs that is still open.
+    Without `server` it may be any server of the store.
     """
 
-    async def given() -> list[Alias]:
-        id = _id(name, elicitation.owner)
+    server: str | None = None
+    program: str | None = None
+    tool: str | None = None
+
+    def has_asked(self, asked: Asked) -> bool:
+        if self.server not in (None, asked.server):
+            return False
+        if self.program is not None:
+            return asked.tool == client_of(self.program)
+        return program_of(asked.tool) is None and self.tool in (None, asked.tool)
+
+
+async def give_alias(elicitations: Elicitations, name: str, elicitation: Elicitation) -> None:
+    """Let `name` stand for this elicitation, among what its asker asks its owner.
+
+    Raises InvalidQuestion if it stands for another question of these two that is still open.
+    """
+    id = _id(elicitations, name, elicitation)
+
+    async def given() -> Sequence[Alias]:
         found = await elicitations.read(Alias, owner=SERVICE, id=id)
         if found is not None and found.elicitation_id != elicitation.id:
             other = await elicitations.get(found.elicitation_id)
@@ -47,32 +75,90 @@ async def give_alias(elicitations: Elicitations, name: str, elicitation: Elicita
 
 
 async def aliased(
-    elicitations: Elicitations, name: str, *, owner: str | None
+    elicitations: Elicitations, name: str, *, owner: str | None, by: AskingParty
 ) -> Elicitation | None:
-    """The elicitation that `name` stands for, of this owner or of the only one there is.
+    """Return the elicitation for which `by` gave this name, to this owner or to the only one.
 
-    Raises OwnerNeeded where several have one.
+    Raises OwnerNeeded where several people, or several tools, have one.
     """
+    found: dict[tuple[str, str, str], Elicitation] = {}
+    async for alias in _rows(elicitations, name, owner=owner, by=by):
+        current = await elicitations.get(alias.elicitation_id)
+        if current is None or not by.has_asked(current.asked):
+            continue
+        asker = (current.owner, current.asked.server, current.asked.tool)
+        known = found.get(asker)
+        if known is None or known.created_at < current.created_at:
+            found[asker] = current
+        if len(found) > 1:
+            _log.warning("completion.owner_needed", extra={"elicitation_id": name})
+            owners = {each.owner for each in found.values()}
+            tools = {each.asked.tool for each in found.values()}
+            raise OwnerNeeded(name, tools=sorted(tools) if len(owners) == 1 else ())
+    return next(iter(found.values()), None)
+
+
+async def _rows(
+    elicitations: Elicitations, name: str, *, owner: str | None, by: AskingParty
+) -> AsyncIterator[Alias]:
+    whose, start = owner or "", f"{name}{_SEPARATOR}"
     if owner is not None:
-        alias = await elicitations.read(Alias, owner=SERVICE, id=_id(name, owner))
-        return None if alias is None else await elicitations.get(alias.elicitation_id)
-    found: Elicitation | None = None
-    after, start = _id(name, ""), _id(name, "")
+        old = await elicitations.read(Alias, owner=SERVICE, id=start + owner)
+        if old is not None:
+            yield old
+    else:  # rows of an earlier version stand on both sides of those of this one
+        async for alias in _beginning(elicitations, start, without=_SEPARATOR):
+            yield alias
+    async for home in _homes(elicitations, name, by):
+        async for alias in _beginning(elicitations, _SEPARATOR.join((name, "", home, whose))):
+            yield alias
+
+
+async def _homes(elicitations: Elicitations, name: str, by: AskingParty) -> AsyncIterator[str]:
+    """Yield the homes where the id may have been given."""
+    if by.server is not None:
+        yield _home(elicitations, server=by.server, program=by.program)
+        return
+    start = f"{name}{_SEPARATOR}{_SEPARATOR}"
+    after = start + (_OWN if by.program is None else _PROGRAM)
+    wanted = after
+    while page := await elicitations.store.list("alias", after=after, limit=1):
+        if not page[0].id.startswith(wanted):
+            return
+        home = page[0].id.removeprefix(start).partition(_SEPARATOR)[0]
+        yield home
+        after = start + home + _BEHIND
+
+
+async def _beginning(
+    elicitations: Elicitations, start: str, *, without: str | None = None
+) -> AsyncIterator[Alias]:
+    """Yield the rows whose id begins so, without those that go on with `without`."""
+    after = start
     while True:
         page = await elicitations.store.list("alias", after=after, limit=ROWS_AT_ONCE)
         for record in page:
             if not record.id.startswith(start):
-                return found
-            alias = await elicitations.rows.open(record, Alias)
-            current = await elicitations.get(alias.elicitation_id)
-            if current is not None and found is not None:
-                _log.warning("completion.owner_needed", extra={"elicitation_id": name})
-                raise OwnerNeeded(name)
-            found = found or current
-        if len(page) < ROWS_AT_ONCE:
-            return found
-        after = page[-1].id
+                return
+            if without is not None and record.id.startswith(start + without):
+                after = start + _BEHIND
+                break
+            yield await elicitations.rows.open(record, Alias)
+            after = record.id
+        else:
+            if len(page) < ROWS_AT_ONCE:
+                return
 
 
-def _id(name: str, owner: str) -> str:
-    return f"{name}{_SEPARATOR}{owner}"
+def _home(elicitations: Elicitations, *, server: str, program: str | None) -> str:
+    tag = elicitations.owners.pepper.tag
+    if program is None:
+        return _OWN + tag("names of a server", server)
+    return _PROGRAM + tag("names of a program", server, program)
+
+
+def _id(elicitations: Elicitations, name: str, elicitation: Elicitation) -> str:
+    asked = elicitation.asked
+    home = _home(elicitations, server=asked.server, program=program_of(asked.tool))
+    tool = elicitations.owners.pepper.tag("a name's tool", asked.tool)
+    return _SEPARATOR.join((name, "", home, elicitation.owner, tool))

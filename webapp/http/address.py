@@ -18,6 +18,7 @@ _AUTHORITY = re.compile(
     r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[1-9][0-9]{0,4}))?"
 )
 PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)*")
+_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")  # as the last label of a host, it is an address
 _ORIGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#@\\]+)")
 
 
@@ -85,6 +86,17 @@ class PublicAddress:
         """Only programs of this machine can use the address as it is written."""
         return _is_loopback(self.authority)
 
+    def is_at(self, origin: str) -> bool:
+        """Return True if a client could reach this server by this origin, in any spelling.
+
+        A client of this machine reaches a server on loopback by any address of the machine's own.
+        """
+        parts = urlsplit(origin)
+        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme)
+        if not self.is_on_loopback:
+            return host == self.authority.host
+        return port == self.authority.port and is_this_machine(host)
+
     def host_of(self, scope: Mapping[str, Any]) -> Authority | None:
         """Return what the one Host header names; None if it is missing, repeated or malformed."""
         hosts = headers_of(scope, b"host")
@@ -115,6 +127,17 @@ def plain_ip(text: str) -> str:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(address)
+
+
+def is_this_machine(host: str) -> bool:
+    """Return True for a name of loopback, and for what clients read as an address of it."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(plain_ip(host))
+    except ValueError:
+        return _NUMBER.fullmatch(host.rpartition(".")[2]) is not None  # 127.1, 0x7f000001
+    return address.is_loopback or address.is_unspecified
 
 
 def _is_loopback(authority: Authority) -> bool:

@@ -245,6 +245,9 @@ class Outbound:
                     await reply.aclose()
         except TimeoutError as error:
             raise httpx.ReadTimeout("the whole of it took too long", request=request) from error
+        except httpx.InvalidURL as error:  # httpx reads a redirect that it is not to follow
+            message = "the reply leads to what is no address"
+            raise httpx.RemoteProtocolError(message, request=request) from error
         # As bytes: not everybody's are ASCII.
         headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_TRANSFER]
         return httpx.Response(reply.status_code, headers=headers, content=body, request=request)

@@ -5,7 +5,7 @@ longest makes room: whoever has more addresses than that is not held by limits f
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from http import HTTPStatus
@@ -121,20 +121,33 @@ class AtOnce:
 
 
 class Paced:
-    """Holds back whoever asks for pages faster than people do, by address.
+    """Holds back whoever asks for pages faster than people do.
 
-    What programs call is not held back here: their tokens and signatures tell who they are.
+    They are counted by address, and a request with a link, a session or another token that works is
+    then counted by that: whoever shares the address cannot hold it back. Paths that programs call
+    are not held back here: their tokens and signatures tell who they are.
     """
 
-    def __init__(self, app: ASGIApp, *, rates: Rates, free: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        rates: Rates,
+        free: tuple[str, ...],
+        credential: Callable[[Scope], str | None],
+    ) -> None:
+        """`credential` names the token of a request that works; None: it brings none."""
         self._app = app
         self._rates = rates
         self._free = free
+        self._credential = credential
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = f"{scope['path']}/"
         is_free = scope["type"] != "http" or any(path.startswith(f"{free}/") for free in self._free)
         wait = 0.0 if is_free else self._rates.allow(address_key(scope))
+        if wait and (credential := self._credential(scope)) is not None:
+            wait = self._rates.allow(credential)
         if not wait:
             await self._app(scope, receive, send)
             return

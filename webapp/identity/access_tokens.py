@@ -14,7 +14,14 @@ from urllib.parse import parse_qsl
 
 from mcp.server.auth.provider import AccessToken
 
-from flows.oauth.access_token import BadBearer, Resource, Verified, key_id_of, verify
+from flows.oauth.access_token import (
+    BadBearer,
+    Resource,
+    TokenUse,
+    Verified,
+    key_id_of,
+    verify,
+)
 from webapp.deadline import Clock
 from webapp.http.address import headers_of
 from webapp.identity.identity import Identity, Subject
@@ -43,8 +50,8 @@ class Verifier(Protocol):
         """Who vouches for those that name no issuer."""
         ...
 
-    async def whose(self, text: str, *, sender: str) -> AccessToken:
-        """`sender` is the address that it came from.
+    async def whose(self, text: str, *, sender: str, use: TokenUse | None = None) -> AccessToken:
+        """`sender` is the address that it came from; without a `use` it is brought for calls.
 
         Raises BadBearer, and Failed where it cannot be known at the moment.
         """
@@ -74,9 +81,16 @@ class IssuerTokens:
         self._clock = clock
         self._introspection = introspection
 
-    async def whose(self, text: str, *, sender: str) -> CheckedToken:
+    async def whose(self, text: str, *, sender: str, use: TokenUse | None = None) -> CheckedToken:
         verified = await self._verified(text, sender=sender)
-        needed = self.resource.scopes
+        is_for_calls, needed = self.resource.takes(verified), self.resource.scopes
+        if use is not None and use.resource in verified.made_for:
+            needed = ()  # these are for calls
+        elif use is not None and not (is_for_calls and use.scope in verified.scopes):
+            raise use.refused(came=list(verified.made_for))
+        elif not is_for_calls:
+            expected = [self.resource.url, *self.resource.audiences]
+            raise BadBearer("audience", expected=expected, came=list(verified.made_for))
         if not set(needed) <= set(verified.scopes):
             raise BadBearer(
                 "scope",

@@ -22,13 +22,15 @@ from msgspec.structs import replace
 from flows.errors import ElicitError
 from webapp.elicitations.service import Elicitations
 from webapp.identity.users import is_user_id
+from webapp.records.ids import tail_of
 from webapp.records.owners import SERVICE
-from webapp.records.values import ApiKey
-from webapp.stores import Conflict
+from webapp.records.values import KINDS, ApiKey
+from webapp.stores import Conflict, Record
 
 PREFIX: Final = "elicit_key_"
 KEPT: Final = timedelta(days=30)  # after its end, so that a list still tells of it
 USE_NOTED_EVERY: Final = timedelta(minutes=1)
+_LISTED_EVERY: Final = timedelta(seconds=1)
 _LETTERS: Final = string.ascii_letters + string.digits
 _RANDOM_LETTERS: Final = 40  # 238 bits of chance
 _CHECKSUM_LETTERS: Final = 6
@@ -54,10 +56,15 @@ _BESIDE_ASKING: Final = frozenset({KeyScope.TOKENS, KeyScope.REFUND})
 
 
 class ApiKeyRefused(ElicitError):
-    """A request without a key that works."""
+    """A request without a key that works: `why` it does not, and the id of a key that is known."""
 
     name = "API_KEY_REFUSED"
     http_status = 401
+
+    def __init__(self, message: str, *, why: str, key: str | None = None) -> None:
+        self.why = why
+        self.key = key
+        super().__init__(message)
 
 
 class ApiKeys:
@@ -65,6 +72,10 @@ class ApiKeys:
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
+        self._ids = set[str]()  # of all keys, as they were listed last and made since
+        self._listed_at = float("-inf")
+        elicitations.hearers.append(self._hear)
+        elicitations.missed.append(self._forget)
 
     async def new(
         self,
@@ -91,6 +102,7 @@ class ApiKeys:
             erase_at=expires_at + KEPT,
         )
         await self._elicitations.write(key)
+        self._ids.add(key.id)
         return text, key
 
     async def all(self) -> list[ApiKey]:
@@ -109,21 +121,45 @@ class ApiKeys:
 
         await self._elicitations.write_afresh(revoked)
 
+    async def is_known(self, text: str) -> bool:
+        """Return True if there is a key of this text, which may have ended.
+
+        Guesses cost the store one list of all keys in a second, however many there are.
+        """
+        if not is_key(text):
+            return False
+        id, now = self._id(text), self._elicitations.ticks()
+        if id not in self._ids and now - self._listed_at >= _LISTED_EVERY.total_seconds():
+            self._listed_at = now
+            self._ids = {key.id for key in await self.all()}
+        return id in self._ids
+
     async def of(self, text: str) -> ApiKey:
         """The key of this text; notes that it was used. Raises ApiKeyRefused."""
-        found = None
+        found, why = None, "unknown"
         if is_key(text):
             found = await self._elicitations.read(ApiKey, owner=SERVICE, id=self._id(text))
         now = self._elicitations.clock()
-        if found is None or found.status == "revoked" or now >= found.expires_at:
+        if found is not None and (found.status == "revoked" or now >= found.expires_at):
+            why = "revoked" if found.status == "revoked" else "expired"
+        if found is None or why != "unknown":
             raise ApiKeyRefused(
                 "This is no API key that works here: it is unknown, revoked or expired. `elicit "
-                "api-keys list` shows those that there are, and `elicit api-keys new` makes one."
+                "api-keys list` shows those that there are, and `elicit api-keys new` makes one.",
+                why=why,
+                key=None if found is None else tail_of(found),
             )
         if found.used_at is None or now >= found.used_at + USE_NOTED_EVERY:
             with suppress(Conflict):  # another request noted it, or it was revoked this moment
                 await self._elicitations.write(replace(found, used_at=now))
         return found
+
+    async def _hear(self, record: Record) -> None:
+        if record.kind == KINDS[ApiKey]:
+            self._ids.add(record.id)
+
+    def _forget(self) -> None:
+        self._listed_at = float("-inf")
 
     def _id(self, text: str) -> str:
         return SERVICE + self._elicitations.owners.pepper.tag("api key", text, size=18)

@@ -104,6 +104,17 @@ class Sessions:
             return None
         return None if await self._store.read(SERVICE, ENDED, session.id) else session
 
+    def named(self, cookies: Mapping[str, str]) -> str | None:
+        """Return what tells the browser's session from others, without a look into the store.
+
+        A session that was ended still has its name. So has a browser that is on its way back from
+        a sign-in, until it is back.
+        """
+        session = self._read(cookies, self.cookie_name, Purpose.SESSION, BrowserSession)
+        if session is not None:
+            return f"session {session.id}"
+        return None if self.left(cookies) is None else f"sign-in {cookies[self.leaving_name][-32:]}"
+
     async def start(self, signed_in: SignedIn, *, cookies: Mapping[str, str]) -> BrowserSession:
         """A new session; whatever session the browser had before ends."""
         former = await self.of(cookies)

@@ -6,6 +6,7 @@ in the server or its tools is changed; a FastMCP server gets one for calls among
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -222,7 +223,7 @@ class Middleware:
             meta=params.get("_meta"),
             context=context,
         )
-        arguments = arguments_text(params.get("arguments") or {})
+        arguments = _text_of(params)
         _must_fit(tool, params, arguments)
         presenter = presenter_of(
             context,
@@ -407,6 +408,15 @@ def _with_pending(tool: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(schema, Mapping):
         return dict(tool)
     return {**tool, "outputSchema": schema_with_pending(cast("Mapping[str, Any]", schema))}
+
+
+def _text_of(params: Mapping[str, Any]) -> str:
+    """Return the arguments as canonical JSON. Raises InvalidArguments."""
+    try:
+        return arguments_text(params.get("arguments") or {})
+    except RecursionError:
+        name = json.dumps(str(params.get("name", ""))[:60])
+        raise InvalidArguments(f"{name} did not run: its arguments are nested too deep.") from None
 
 
 def _must_fit(tool: ServedTool | None, params: Mapping[str, Any], arguments: str) -> None:

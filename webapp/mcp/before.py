@@ -4,10 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from flows.errors import InvalidQuestion
 from flows.kinds.gate import gate_question
 from webapp.calls.verbs import Verbs
 from webapp.mcp.needing import ask_needs
-from webapp.mcp.received import received
+from webapp.mcp.received import not_shown, received
 from webapp.mcp.tools import ServedTool
 
 
@@ -57,12 +58,16 @@ async def _ask_gate(
                 schema=tool.schema if tool is not None and isinstance(given, dict) else None,
                 validate=tool.validate if tool is not None and isinstance(given, dict) else None,
             )
-            await gate_question(
-                gate,
-                tool=one,
-                arguments=arguments,
-                shown=shown,
-                # A yes is kept for the tool that was called: it would hold for all that it calls.
-                can_be_kept=not (is_inner or verbs.call.caller.is_anonymous),
-            )
+            try:
+                question = gate_question(
+                    gate,
+                    tool=one,
+                    arguments=arguments,
+                    shown=shown,
+                    # A yes is kept for the tool that was called: it would hold for all it calls.
+                    can_be_kept=not (is_inner or verbs.call.caller.is_anonymous),
+                )
+            except InvalidQuestion as refused:
+                raise not_shown(one, str(refused)) from None
+            await question
             return

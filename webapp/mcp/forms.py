@@ -13,11 +13,11 @@ from flows.elicitation.traits import traits_of
 from flows.errors import InvalidAnswer
 from flows.kinds.form import on_the_wire
 from flows.schema.schema import Fault, check, without_blanks
+from flows.shown import arguments_of
 from webapp.calls.presenter import Leg
 from webapp.elicitations.complete import complete_elicitation
 from webapp.kinds.page_kind import PageKind, arguments_in
 from webapp.kinds.registry import Kinds
-from webapp.pages.builder_forms import arguments_of
 
 # What a client's form shows whole, as far as anybody knows.
 _ARGUMENTS_AT_MOST = 20

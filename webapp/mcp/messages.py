@@ -1,4 +1,4 @@
-"""Messages to the MCP endpoint: how long one may be, and of how many values.
+"""Messages to the MCP endpoint: how long one may be, of how many values, and how deep.
 
 What could go wrong: the library reads a message on the event loop, checks it there, and names each
 value that does not fit; one message of a few megabytes then stands in everybody's way for seconds.
@@ -21,12 +21,15 @@ from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 
 MESSAGE_BYTES_AT_MOST: Final = DEFAULT_MAX_REQUEST_BODY_SIZE
 VALUES_AT_MOST: Final = 50_000
+DEPTH_AT_MOST: Final = 150
 # Also one without an end: what is no JSON is gone through once as well.
 _TEXTS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_BRACKETS = re.compile(rb"[\[\]{}]")
 _TOO_LONG = (
     f"This message is longer than {MESSAGE_BYTES_AT_MOST:,} bytes. Send less at once, or a link to "
     "it."
 )
+_TOO_DEEP = f"This message is nested more than {DEPTH_AT_MOST} deep. Send flatter arguments."
 _TOO_MANY = f"This message has more than {VALUES_AT_MOST:,} values. Send fewer at once."
 
 
@@ -58,6 +61,9 @@ class BoundedMessages:
         if has_too_many_values(bytes(body)):
             await _refuse(send, _TOO_MANY)
             return
+        if is_nested_too_deep(bytes(body)):
+            await _refuse(send, _TOO_DEEP, HTTPStatus.BAD_REQUEST)
+            return
         begun.appendleft({"type": "http.request", "body": bytes(body), "more_body": bool(begun)})
 
         async def again() -> Message:
@@ -76,6 +82,18 @@ def has_too_many_values(text: bytes) -> bool:
     return _marks(text) - text.count(b"[]") - text.count(b"{}") > VALUES_AT_MOST
 
 
+def is_nested_too_deep(text: bytes) -> bool:
+    """Return True if the JSON is nested deeper than the library reads on every revision."""
+    if text.count(b"[") + text.count(b"{") <= DEPTH_AT_MOST:
+        return False
+    depth = 0
+    for bracket in _BRACKETS.findall(_TEXTS.sub(b"0", text)):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > DEPTH_AT_MOST:
+            return True
+    return False
+
+
 def _marks(text: bytes) -> int:
     """Values but the outermost: each follows a comma or is the first one of a list or an object.
 
@@ -89,7 +107,9 @@ def _told_length(scope: Mapping[str, Any]) -> int:
     return int(told[0]) if told and told[0].isascii() and told[0].isdecimal() else 0
 
 
-async def _refuse(send: Send, why: str) -> None:
+async def _refuse(
+    send: Send, why: str, status: HTTPStatus = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+) -> None:
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": why}}
     body = json.dumps(error).encode()
     headers = [
@@ -97,6 +117,5 @@ async def _refuse(send: Send, why: str) -> None:
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
     ]
-    status = int(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": int(status), "headers": headers})
     await send({"type": "http.response.body", "body": body})

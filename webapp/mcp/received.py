@@ -25,7 +25,8 @@ from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 from pydantic_core import to_json, to_jsonable_python
 
 from flows.elicitation.states import Json
-from flows.errors import InvalidArguments
+from flows.errors import InvalidArguments, InvalidQuestion
+from flows.shown import must_be_flat
 from webapp.mcp.messages import VALUES_AT_MOST, has_too_many_values
 
 SHOWN_BYTES_AT_MOST: Final = 48 * 1024  # they are kept in one record of the store
@@ -60,9 +61,16 @@ def received(
             else _as_validated(given, properties, validate)
         )
         _must_be_whole(shown)
-    except InvalidArguments as refused:
-        raise InvalidArguments(_FIT_NO_PERSON.format(tool=_named(tool)) + str(refused)) from None
+    except (InvalidArguments, InvalidQuestion) as refused:
+        raise not_shown(tool, str(refused)) from None
+    except RecursionError:  # a text that the library reads as JSON, or a type that holds itself
+        raise not_shown(tool, "its arguments are nested too deep to be shown.") from None
     return shown
+
+
+def not_shown(tool: str, why: str) -> InvalidArguments:
+    """Return the error for a call that no person can be asked about."""
+    return InvalidArguments(_FIT_NO_PERSON.format(tool=_named(tool)) + why)
 
 
 def must_fit(
@@ -161,7 +169,8 @@ def validated_by(
 
 
 def _must_be_whole(given: object) -> None:
-    """Raises InvalidArguments for what no page can show as it is."""
+    """Raises InvalidArguments, InvalidQuestion for what no page can show as it is."""
+    must_be_flat(given)
     try:
         text = json.dumps(given, allow_nan=False, ensure_ascii=False, default=str)
         size = len(text.encode())
@@ -169,10 +178,8 @@ def _must_be_whole(given: object) -> None:
         raise InvalidArguments(
             "an argument has half a letter in it (a lone surrogate), which cannot be shown."
         ) from None
-    except (ValueError, RecursionError):
-        raise InvalidArguments(
-            "an argument is no finite number, or is nested too deep to be shown."
-        ) from None
+    except ValueError:
+        raise InvalidArguments("an argument is no finite number, which cannot be shown.") from None
     if size > SHOWN_BYTES_AT_MOST:
         raise InvalidArguments(
             f"its arguments have {size} bytes, and a person can be shown {SHOWN_BYTES_AT_MOST} at "

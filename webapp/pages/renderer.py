@@ -2,10 +2,11 @@
 
 Names and messages are chosen by tools, clients and strangers. They could carry markup, reverse the
 direction of the words around them, or be so long that the buttons leave the screen; so everything
-is escaped and cleaned on its way out, also in a template that an operator replaced.
+is escaped and cleaned on its way out, also in a template that an operator replaced. What somebody
+decides about is shown whole (`message`, `label`, `whole`): it is refused where it is asked if it is
+longer than what these show. Other texts are cut (`quoted`, `named`).
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ import idna
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from flows.question import MESSAGE_AT_MOST
+from flows.shown import PILED_MARKS, spelled
 from webapp.pages.views import View
 
 
@@ -70,13 +73,11 @@ class _Address:
 _LONGEST_QUOTATION = 500
 _MOST_LINES = 12
 _LONGEST_NAME = 80
+_LONGEST_LABEL = 16 * 1024  # what is asked has no longer one: flows.schema, flows.requests
 _LONGEST_HOST = 253
 _LONGEST_PLACE = 60
 # Needed inside emoji and in Persian; they change how letters join, not their order.
 _JOINERS = "\u200c\u200d"
-# Marks piled on one letter cover the lines above it.
-_MARK = r"[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]"
-PILED_MARKS = re.compile(f"({_MARK}{{3}}){_MARK}+")
 
 
 def _printable(value: object) -> object:
@@ -95,17 +96,27 @@ def _harmless(character: str) -> str:
 
 
 def _quoted(text: str, limit: int = _LONGEST_QUOTATION) -> str:
-    """A message with its line breaks, but not so many that it pushes the page away."""
+    """A text that somebody else chose and nobody decides about, cut where it is too long."""
+    return _cut(_message(text), limit)
+
+
+def _message(text: str) -> str:
+    """A message, all of it, with its line breaks, but not so many that it pushes the page away."""
     lines = [" ".join(line.split()) for line in str(_printable(text)).split("\n")]
     whole = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
     *first, last = whole.split("\n", _MOST_LINES - 1)
-    return _cut("\n".join([*first, " ".join(last.split())]), limit)
+    return _cut("\n".join([*first, " ".join(last.split())]), MESSAGE_AT_MOST)
 
 
 def _whole(text: str) -> Markup:
     """What somebody decides about: nothing left out, and what cannot be seen spelled as in JSON."""
-    piled = PILED_MARKS.sub(lambda found: found[1] + _spelled(found[0][len(found[1]) :]), text)
-    seen = "".join(sign if _is_seen(sign) else _spelled(sign) for sign in piled)
+    piled = PILED_MARKS.sub(lambda found: found[1] + spelled(found[0][len(found[1]) :]), text)
+    seen = "\n".join(
+        line
+        if line.isprintable()
+        else "".join(sign if _is_seen(sign) else spelled(sign) for sign in line)
+        for line in piled.split("\n")
+    )
     return Markup(escape(seen))  # noqa: S704 - escaped, and kept from `_printable`
 
 
@@ -113,12 +124,13 @@ def _is_seen(sign: str) -> bool:
     return sign.isprintable() or sign == "\n" or sign in _JOINERS
 
 
-def _spelled(text: str) -> str:
-    return json.dumps(text)[1:-1]
-
-
 def _named(text: str | None, otherwise: str = "") -> str:
-    return _cut(" ".join(str(_printable(text or "")).split()), _LONGEST_NAME) or otherwise
+    return _cut(_label(text), _LONGEST_NAME) or otherwise
+
+
+def _label(text: str | None, otherwise: str = "", limit: int = _LONGEST_LABEL) -> str:
+    """A name or label that is a part of what somebody decides: all of it, in one line."""
+    return _cut(" ".join(str(_printable(text or "")).split()), limit) or otherwise
 
 
 def _initial(text: str) -> str:
@@ -205,6 +217,8 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "ago": _ago,
     "duration": _duration,
     "initial": _initial,
+    "label": _label,
+    "message": _message,
     "moment": _moment,
     "named": _named,
     "place": _place,

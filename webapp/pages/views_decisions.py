@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
+from flows.shown import Argument
 from webapp.pages.views import View
-from webapp.pages.views_forms import Argument, Decision
+from webapp.pages.views_forms import Decision
 from webapp.pages.views_openers import OwnPage
 
 
@@ -17,7 +18,8 @@ class InboxEntry:
     """A question that others decide: what it says, who asked, by what, and how it stands.
 
     `asker` is what was verified of whoever asked, `decided_by` who decided, as people read them.
-    `is_own`: whoever looks asked it, or may have, and so cannot decide it.
+    `is_own`: whoever looks asked it, or may have, and so cannot decide it. In a list `arguments`
+    are those of a short request; of another one there are none, and it `has_more`.
     """
 
     url: str
@@ -33,6 +35,7 @@ class InboxEntry:
     decided_by: str | None = None
     decided_at: datetime | None = None
     is_own: bool = False
+    has_more: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

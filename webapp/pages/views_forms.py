@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from flows.shown import Argument
 from webapp.pages.form import PageForm
 from webapp.pages.views import Asking, View
 
@@ -28,14 +29,6 @@ class StartForm(Asking):
     message: str
     form: PageForm
     continue_action: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
-    """One of those that a tool would run with, in words or as JSON."""
-
-    name: str
-    value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ settings at each request, and again with the answer; a name that is not theirs h
 what is in it is not there. A GET changes nothing.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
@@ -14,15 +15,17 @@ from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
+from msgspec.json import encode
 
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotAllowed
 from flows.kinds.form import asker_of
+from flows.shown import arguments_of
 from webapp.identity.approvers import Deciding
 from webapp.identity.identity import Viewer
 from webapp.kinds.decision import PendingDecision
 from webapp.kinds.page_kind import terms_in
-from webapp.pages.builder_forms import arguments_of, decision_of
+from webapp.pages.builder_forms import decision_of
 from webapp.pages.views_decisions import Decide, InboxEntry, InboxList, InboxPage, StandingYes
 from webapp.records.ids import tail_of
 from webapp.records.values import Approval
@@ -33,6 +36,7 @@ from webapp.routes.page_request import PageRequest
 
 HERE: Final = "/inbox"
 ID_CHARACTERS: Final = 64
+_LISTED_BYTES: Final = 400  # of arguments that stand in the list too
 
 
 @get(HERE)
@@ -180,11 +184,13 @@ async def _list(page: PageRequest, person: Deciding, name: str) -> InboxList:
 
 def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> InboxEntry:
     asked = waiting.asked
-    by = asked.decided_by
+    by, arguments = asked.decided_by, terms_in(asked).get("arguments")
+    is_short = isinstance(arguments, Mapping) and len(encode(arguments)) <= _LISTED_BYTES
     return InboxEntry(
         url=_url(waiting),
         message=asked.asked.message,
-        arguments=arguments_of(terms_in(asked).get("arguments"), in_a_line=True),
+        arguments=arguments_of(arguments, in_a_line=True) if is_short else (),
+        has_more=bool(arguments) and not is_short,
         tool=asked.asked.tool,
         asker=asker_of(asked),
         client=asked.asked.client,

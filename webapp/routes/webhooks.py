@@ -99,15 +99,17 @@ async def _hinted(
 ) -> ASGIResponse:
     name = gateway.seller.name
     sender = address_key(request.scope)
-    service.hints.require(sender)
     try:
         if isinstance(gateway, Certifies) and gateway.webhook_ids:
             await service.certificates.verify(
                 gateway, body=body, headers=_headers(request), sender=sender
             )
+        else:
+            service.hints.require(sender)
         hint = gateway.read_unsigned(body, query=request.scope["query_string"].decode("latin-1"))
         became = None if hint is None else await service.hooks.hinted(name, hint)
     except (Unverified, Malformed) as error:
+        service.hints.require(sender)  # what is signed is not held back for what is not
         _turned_away(error, name, service)
         raise
     except Mismatch as error:  # theirs, and not what was asked for: it stays so

@@ -68,6 +68,13 @@ def _claim(text: str) -> tuple[str, ...]:
 _scopes = each(matching(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", "can be no scope (RFC 6749, 3.3)."))
 
 
+def _scope(text: str) -> str | None:
+    found = _scopes(text)
+    if len(found) > 1:
+        raise ValueError("this is one scope.")
+    return found[0] if found else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentitySettings:
     """`client` is our registration at the issuer where people sign in.
@@ -106,6 +113,22 @@ class IdentitySettings:
         otherwise="`ELICIT_SCOPES`, or `openid` where that is not set",
         says="what clients are told to ask the issuer for. Microsoft Entra and others need a scope "
         "of their own API here, `api://{id}/{name}`",
+    )
+    act_scope: str | None = setting(
+        "ELICIT_API_SCOPE",
+        parse=_scope,
+        otherwise="only a token that is made for `{ELICIT_URL}/api` does",
+        says="the scope by which an access token that is made for `/mcp` also lets a program act "
+        "for its person (`User-Access-Token`), for issuers that cannot make one for another "
+        "address. Leave it out unless assistants get tokens without this scope",
+    )
+    own_scope: str | None = setting(
+        "ELICIT_INBOX_SCOPE",
+        parse=_scope,
+        otherwise="only a token that is made for `{ELICIT_URL}/api/inbox` does",
+        says="the scope by which an access token that is made for `/mcp` also reads, ends and "
+        "decides for its person at the HTTP API. An assistant whose token has it decides in its "
+        "person's place",
     )
     introspects: bool = setting(
         "ELICIT_INTROSPECT",

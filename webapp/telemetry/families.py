@@ -116,6 +116,14 @@ EVENTS = MetricFamily(
     says="Tries to tell the addresses of `ELICIT_EVENTS_{NAME}_URL` of an event: `sent`, `failed` "
     "(it is tried again), `given_up`, or `not_kept`, as too many waited. See [events](events.md).",
 )
+API_REFUSED = MetricFamily(
+    name="elicit_api_refused_total",
+    kind="counter",
+    labels=("why",),
+    says="Requests to the HTTP API without a key or token that works: `missing`, `unknown`, "
+    "`revoked` or `expired` (API keys), `invalid_token`, `insufficient_scope` or `invalid_request` "
+    "(access tokens), `held_back` (a guess from an address with too many of these).",
+)
 SWEEPER_LAG = MetricFamily(
     name="elicit_sweeper_lag_seconds",
     kind="gauge",
@@ -130,7 +138,7 @@ SWEPT = MetricFamily(
 )
 COUNTED = (
     *(ASKED, OUTCOMES, WAKE, HELD, TAKEN_OVER, STORE, STORE_RESULTS, PROVIDER, PROVIDER_RESULTS),
-    *(ACCOUNT_FAILURES, WEBHOOKS, EVENTS, SWEEPER_LAG, SWEPT),
+    *(ACCOUNT_FAILURES, API_REFUSED, WEBHOOKS, EVENTS, SWEEPER_LAG, SWEPT),
 )
 
 # Of the store, which all processes share: told by the process that is asked, once.

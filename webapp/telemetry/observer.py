@@ -43,6 +43,9 @@ class Observer:
     def event_sent(self, address: str, result: str) -> None:
         """What became of an event out: `sent`, `failed`, `given_up` or `not_kept`."""
 
+    def api_refused(self, why: str) -> None:
+        """A request to the HTTP API brought no key or token that works: why not."""
+
     def swept(self, *, at: datetime, lag_seconds: float) -> None:
         """The sweeper went round; the oldest of what was due had waited so long."""
 

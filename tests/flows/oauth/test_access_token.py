@@ -39,6 +39,7 @@ def test_a_good_token_says_whose_call_it_is() -> None:
         scopes=("tools", "more"),
         expires_at=datetime.fromtimestamp(NOW + 300, UTC),
         issued_at=datetime.fromtimestamp(NOW, UTC),
+        made_for=(RESOURCE.url,),
     )
 
 
@@ -69,6 +70,7 @@ def test_one_of_no_type_must_say_what_only_an_access_token_says() -> None:
         scopes=("tools",),
         expires_at=datetime.fromtimestamp(NOW + 300, UTC),
         issued_at=datetime.fromtimestamp(NOW, UTC),
+        made_for=(RESOURCE.url,),
     )
 
 

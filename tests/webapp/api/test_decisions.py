@@ -22,7 +22,7 @@ async def sent(here: ApprovalEnv, path: str, headers: dict[str, str], json: Any 
 async def test_an_approver_reads_their_inbox_and_answers():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
-        token = here.bearer("frank")
+        token = here.own("frank")
         listed = (await sent(here, "/api/inbox", token)).json()
         (request,) = listed["requests"]
         about = ("approver", "message", "tool", "asked_by", "arguments", "decision", "is_own")
@@ -35,9 +35,9 @@ async def test_an_approver_reads_their_inbox_and_answers():
         assert (done.status_code, done.json()["decision"]) == (200, "approved")
         again = await sent(here, path, token, {"accepts": True})
         assert again.status_code == 200, "the same answer, sent twice"
-        other = await sent(here, path, here.bearer("flora"), {"accepts": False})
+        other = await sent(here, path, here.own("flora"), {"accepts": False})
         assert (other.status_code, other.json()["code"]) == (409, "ELICITATION_ALREADY_SETTLED")
-        decided = (await sent(here, "/api/inbox?decided=true", here.bearer("flora"))).json()
+        decided = (await sent(here, "/api/inbox?decided=true", here.own("flora"))).json()
         assert decided["requests"][0]["decided_by"] == "frank"
         assert await caller.text("refund", order="o8") == "o8 is paid back"
 
@@ -45,7 +45,7 @@ async def test_an_approver_reads_their_inbox_and_answers():
 async def test_a_no_of_a_group_has_its_reason():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
-        token = here.bearer("carol", groups=["finance-approvers"])
+        token = here.own("carol", groups=["finance-approvers"])
         (request,) = (await sent(here, "/api/inbox?of=finance", token)).json()["requests"]
         answer = {"accepts": False, "reason": "No receipt"}
         done = await sent(here, f"/api/inbox/{request['id']}/answer", token, answer)
@@ -58,18 +58,18 @@ async def test_a_no_of_a_group_has_its_reason():
 async def test_no_key_and_no_other_person_decides():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
-        (request,) = (await sent(here, "/api/inbox", here.bearer("frank"))).json()["requests"]
+        (request,) = (await sent(here, "/api/inbox", here.own("frank"))).json()["requests"]
         paths = ("/api/inbox", f"/api/inbox/{request['id']}/answer")
         keys = here.env.service.api_keys
         ends_at = here.clock() + timedelta(days=1)
         long_ago = int(here.clock().timestamp()) - 3601
-        headers = [here.bearer("alice"), here.bearer("frank", iat=long_ago)]
+        headers = [here.own("alice"), here.own("frank", iat=long_ago)]
         for scope, owners in ((KeyScope.ASK, ()), (KeyScope.APPROVE, ("frank",))):
             text, _ = await keys.new(
                 program="desk", scopes=[scope], owners=owners, expires_at=ends_at
             )
             key = {"authorization": f"Bearer {text}"}
-            token = here.bearer("frank")["authorization"].removeprefix("Bearer ")
+            token = here.own("frank")["authorization"].removeprefix("Bearer ")
             headers += [key, {**key, "user-access-token": token}]
         for header in headers:
             assert (await sent(here, paths[0], header)).status_code == 403
@@ -82,7 +82,7 @@ async def test_no_key_and_no_other_person_decides():
 async def test_whoever_asks_does_not_decide_over_the_api_either():
     async with approving(shop()) as here, here.asking("frank") as caller:
         await caller.result("refund", order="o8")
-        token = here.bearer("frank")
+        token = here.own("frank")
         (request,) = (await sent(here, "/api/inbox", token)).json()["requests"]
         assert request["is_own"]
         refused = await sent(here, f"/api/inbox/{request['id']}/answer", token, {"accepts": True})

@@ -36,7 +36,7 @@ async def shop(env: PeopleEnv) -> AsyncIterator[Program]:
 async def test_the_browser_that_signs_in_as_that_person_opens_the_link_and_no_other(
     env: PeopleEnv, shop: Program
 ) -> None:
-    asked = await shop.acting_for(env.token("alice")).asked(CONFIRM)
+    asked = await shop.acting_for(env.acting("alice")).asked(CONFIRM)
     assert (asked["status"], asked["needs_code"]) == ("pending", False)
     user = await env.here.browser("alice")  # of the application: another one of that name
     assert "Delete it?" not in (await user.visit(asked["url"])).text
@@ -45,13 +45,13 @@ async def test_the_browser_that_signs_in_as_that_person_opens_the_link_and_no_ot
     alice = await env.signed_in("alice", asked["url"])
     assert "Delete it?" in (await alice.visit(asked["url"])).text
     await alice.press(asked["url"])
-    told = await shop.acting_for(env.token("alice")).read(asked["id"], wait=50)
+    told = await shop.acting_for(env.acting("alice")).read(asked["id"], wait=50)
     assert told["status"] == "accepted"
 
 
 async def test_without_the_token_no_key_sees_the_question(env: PeopleEnv, shop: Program) -> None:
-    asked = await shop.acting_for(env.token("alice")).asked(CONFIRM)
-    for program in (shop, shop.acting_for(env.token("bob"))):
+    asked = await shop.acting_for(env.acting("alice")).asked(CONFIRM)
+    for program in (shop, shop.acting_for(env.acting("bob"))):
         unknown = await program.call("GET", f"/{asked['id']}")
         assert (unknown.status_code, unknown.json()["code"]) == (404, "NO_SUCH_QUESTION")
         assert (await program.post(asked["id"], "cancel")).status_code == 404
@@ -60,7 +60,7 @@ async def test_without_the_token_no_key_sees_the_question(env: PeopleEnv, shop: 
 
 
 async def test_the_token_takes_the_place_of_a_user(env: PeopleEnv, shop: Program) -> None:
-    acting = shop.acting_for(env.token("alice"))
+    acting = shop.acting_for(env.acting("alice"))
     twice = await acting.call("POST", json={**CONFIRM, "user": "ann"})
     assert (twice.status_code, "Leave `user` out" in twice.json()["detail"]) == (400, True)
     assert (await acting.call("GET", params={"user": "ann"})).status_code == 400
@@ -69,9 +69,9 @@ async def test_the_token_takes_the_place_of_a_user(env: PeopleEnv, shop: Program
 
 
 async def test_one_wish_is_one_for_each_person_and_program(env: PeopleEnv, shop: Program) -> None:
-    alice, bob = (shop.acting_for(env.token(who)) for who in ("alice", "bob"))
+    alice, bob = (shop.acting_for(env.acting(who)) for who in ("alice", "bob"))
     async with program_at(env.here, program="other") as other:
-        programs = (alice, alice, bob, other.acting_for(env.token("alice")), shop)
+        programs = (alice, alice, bob, other.acting_for(env.acting("alice")), shop)
         answers = [await each.ask(PAYMENT, name="order 1") for each in programs]
     ids = [answer.json()["id"] for answer in answers]
     assert ids[0] == ids[1]
@@ -83,7 +83,7 @@ async def test_one_wish_is_one_for_each_person_and_program(env: PeopleEnv, shop:
 async def test_what_a_person_connected_for_the_program_is_known_and_an_answer_is_taken(
     env: PeopleEnv, shop: Program
 ) -> None:
-    acting = shop.acting_for(env.token("carol"))
+    acting = shop.acting_for(env.acting("carol"))
     asked = await acting.asked(ACCOUNT)
     carol = await env.signed_in("carol", asked["url"])
     await Guest(carol).connect(asked["url"])
@@ -91,16 +91,16 @@ async def test_what_a_person_connected_for_the_program_is_known_and_an_answer_is
     assert told["account"]["provider"] == "github"
     assert (await acting.post(asked["id"], "taken")).json()["taken_at"] is not None
     assert (await acting.asked(ACCOUNT))["account"] == told["account"]
-    assert (await shop.acting_for(env.token("dave")).asked(ACCOUNT))["status"] == "pending"
+    assert (await shop.acting_for(env.acting("dave")).asked(ACCOUNT))["status"] == "pending"
 
 
 async def test_a_person_alone_sees_whatever_they_are_asked_and_answers_nothing(
     env: PeopleEnv, shop: Program
 ) -> None:
     # parity: T6
-    by_program = await shop.acting_for(env.token("erin")).asked(CONFIRM)
+    by_program = await shop.acting_for(env.acting("erin")).asked(CONFIRM)
     by_tool = await env.asked_by_a_tool("erin", "visit")
-    async with alone(env, env.token("erin")) as erin, alone(env, env.token("frank")) as frank:
+    async with alone(env, env.own("erin")) as erin, alone(env, env.own("frank")) as frank:
         listed = (await erin.call("GET", params={"waiting": True})).json()["questions"]
         assert {one["id"]: one["asked_by"] for one in listed} == {
             by_program["id"]: "shop (API)",
@@ -113,7 +113,7 @@ async def test_a_person_alone_sees_whatever_they_are_asked_and_answers_nothing(
             refused = await erin.post(by_program["id"], verb, body)
             assert (refused.status_code, refused.json()["code"]) == (401, "API_KEY_REFUSED")
         assert (await erin.call("POST", json=CONFIRM)).status_code == 401
-        seen = await shop.acting_for(env.token("erin")).call("GET", params={"waiting": True})
+        seen = await shop.acting_for(env.acting("erin")).call("GET", params={"waiting": True})
         assert [one["id"] for one in seen.json()["questions"]] == [by_program["id"]]
 
 
@@ -121,7 +121,7 @@ async def test_a_person_lists_and_ends_what_they_allowed_a_tool(
     env: PeopleEnv, shop: Program
 ) -> None:
     # parity: T7
-    async with alone(env, env.token("gwen")) as gwen, alone(env, env.token("hal")) as hal:
+    async with alone(env, env.own("gwen")) as gwen, alone(env, env.own("hal")) as hal:
         for end in ("one", "all"):
             asked = await env.asked_by_a_tool("gwen", "wipe", folder="tmp")
             url = env.here.service.links.of(asked, now=env.here.clock())
@@ -134,7 +134,7 @@ async def test_a_person_lists_and_ends_what_they_allowed_a_tool(
             stranger = await hal.send("DELETE", theirs)
             assert (stranger.status_code, stranger.json()["code"]) == (404, "NO_SUCH_APPROVAL")
             # A program sees what was allowed to itself, and that was to a tool.
-            acting = shop.acting_for(env.token("gwen"))
+            acting = shop.acting_for(env.acting("gwen"))
             assert (await acting.send("GET", "/api/approvals")).json() == {"approvals": []}
             assert (await acting.send("DELETE", theirs)).status_code == 404
             assert (await acting.send("DELETE", "/api/approvals")).json() == {"revoked": 0}
@@ -176,7 +176,7 @@ async def test_a_program_lists_and_ends_what_its_user_allowed_it(
 async def test_the_audit_names_the_key_or_the_person(env: PeopleEnv, shop: Program) -> None:
     service = env.here.service
     key = await service.api_keys.of(shop.key)
-    acting = shop.acting_for(env.token("ivy"))
+    acting = shop.acting_for(env.acting("ivy"))
     for verb, body in (("cancel", CONFIRM), ("complete", URL)):
         asked = await acting.asked(body)
         given: dict[str, Any] | None = {} if verb == "complete" else None
@@ -184,7 +184,7 @@ async def test_the_audit_names_the_key_or_the_person(env: PeopleEnv, shop: Progr
     gate = await env.asked_by_a_tool("ivy", "wipe", folder="tmp")
     url = service.links.of(gate, now=env.here.clock())
     await (await env.signed_in("ivy", url)).press(url)
-    async with alone(env, env.token("ivy")) as ivy:
+    async with alone(env, env.own("ivy")) as ivy:
         await ivy.send("DELETE", "/api/approvals")
     told = [(one.what, one.by) for one in await told_of(service, env.owner("ivy"))]
     by_key = f"key {tail_of(key)}"

@@ -391,7 +391,7 @@ async def test_a_person_who_signs_in_is_asked_by_their_own_token_as_it_is_by_the
         tokens = list[str]()
 
         def token() -> str:
-            tokens.append(env.token("alice"))
+            tokens.append(env.acting("alice"))
             return tokens[-1]
 
         async def work(_: Elicit) -> bool:
@@ -414,7 +414,7 @@ async def test_a_token_that_is_over_while_the_person_thinks_is_asked_for_again()
         async def work(_: Elicit) -> bool:
             return await elicit.confirm("Delete it?", timeout=timedelta(hours=5))
 
-        block = shop.begin(work, user=None, access_token=lambda: env.token("alice"))
+        block = shop.begin(work, user=None, access_token=lambda: env.acting("alice"))
         link = await block.link()
         waiters = env.here.service.elicitations.waiters
         await eventually(lambda: waiters.has(link.elicitation_id))

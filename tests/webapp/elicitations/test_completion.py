@@ -22,13 +22,25 @@ from flows.errors import (
 from flows.question import Question, asking
 from tests.support.clock import Clock
 from tests.support.mcp_server import soon
-from tests.support.service_env import MINUTES, URL, Holding, asked, call_of, process
+from tests.support.service_env import (
+    MINUTES,
+    RING,
+    URL,
+    Holding,
+    asked,
+    call_of,
+    process,
+    question_in_store,
+)
 from webapp.calls.verbs import Verbs
 from webapp.completion import Completing
 from webapp.elicitations.aliases import give_alias
 from webapp.identity.identity import Identity, IdentityRules
 from webapp.identity.local_peer import PEER_KEY, LocalPeers, Peer
-from webapp.service import Service
+from webapp.identity.users import Users
+from webapp.records.owners import SERVICE
+from webapp.records.values import Alias
+from webapp.service import Service, open_service
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
@@ -345,7 +357,7 @@ async def test_one_persons_order_never_completes_another_persons_question(
         bobs = await asked(here, join=join, subject=f"bob-{join}")
         await give_alias(here.elicitations, "order-8", bobs)
         # What a vendor says late, or twice, does not finish his.
-        with pytest.raises(OwnerNeeded, match=r"link\.owner"):
+        with pytest.raises(OwnerNeeded, match="owner="):
             await here.completing.complete("order-8", {"n": 2})
         assert (await now_of(here, bobs)).status is Status.PENDING
     done = await here.completing.complete("order-8", {"n": 1}, owner=anns.owner)
@@ -386,6 +398,82 @@ async def test_a_name_that_many_had_whose_questions_are_gone_is_free(
     anns = await asked(here)
     await give_alias(here.elicitations, "order-8", anns)
     assert await here.completing.complete("order-8", {}) is Completion.ACCEPTED
+
+
+async def named_by(here: Service, name: str, *, server: str = "s", tool: str) -> Elicitation:
+    """A question of Alice's, to which this tool of this server gave the name."""
+    fresh = question_in_store(here, join=f"{server} {tool}")
+    fresh = replace(fresh, asked=replace(fresh.asked, server=server, tool=tool))
+    await here.elicitations.write(fresh)
+    await give_alias(here.elicitations, name, fresh)
+    return fresh
+
+
+async def test_each_tool_server_and_program_has_names_of_its_own(here: Service) -> None:
+    # finding: XS1
+    complete = here.completing.complete
+    program = await named_by(here, "order-9", tool="other (API)")
+    assert await complete("order-9", {}) is Completion.UNKNOWN
+    ours = await named_by(here, "order-9", tool="pay")
+    assert await complete("order-9", {}) is Completion.ACCEPTED
+    for late in (
+        await named_by(here, "order-9", tool="pay_later"),
+        await named_by(here, "order-9", server="another", tool="pay"),
+    ):
+        for whose in (None, ours.owner):
+            with pytest.raises(OwnerNeeded, match="tool="):
+                await complete("order-9", {}, owner=whose)
+        assert (await now_of(here, late)).status is Status.PENDING
+        await here.elicitations.settle(late.id, Status.CANCELLED)
+    for other in ("shop", "other (API)", ""):
+        assert await complete("order-9", {}, program=other) is Completion.UNKNOWN
+    assert (await now_of(here, program)).status is Status.PENDING
+    assert await complete(program.id, {}, program="other") is Completion.ACCEPTED
+    assert await complete("order-9", {}, program="other") is Completion.ALREADY_SETTLED
+
+
+async def test_a_process_that_names_its_server_finds_no_other_servers_names(
+    here: Service, store: MemoryStore, clock: Clock
+) -> None:
+    # finding: XS1
+    others = await named_by(here, "order-9", server="another", tool="pay")
+    async with open_service(
+        store=store,
+        ring=RING,
+        public_url=URL,
+        uid=UID,
+        clock=clock,
+        users=Users(application="s"),
+    ) as served:
+        assert await served.completing.complete("order-9", {}) is Completion.UNKNOWN
+        own = await named_by(here, "order-9", tool="pay")
+        assert await served.completing.complete("order-9", {}) is Completion.ACCEPTED
+    assert (await now_of(here, own)).status is Status.ACCEPTED
+    assert (await now_of(here, others)).status is Status.PENDING
+
+
+@pytest.mark.parametrize("whose", ["nobody", "alice"])
+async def test_a_name_that_an_earlier_version_kept_is_found(here: Service, whose: str) -> None:
+    old, other = await asked(here), await asked(here, subject="bob")
+    owner = old.owner if whose == "alice" else None
+
+    async def kept_before(one: Elicitation) -> None:
+        id = f"order-9:{one.owner}"
+        await here.elicitations.write(
+            Alias(id=id, owner=SERVICE, elicitation_id=one.id, erase_at=one.erase_at)
+        )
+
+    await kept_before(old)
+    assert await here.completing.complete("order-9", {"n": 1}) is Completion.ACCEPTED
+    await kept_before(other)
+    await named_by(here, "order-9", tool="other (API)")
+    await named_by(here, "order-9-b", tool="pay")
+    if owner is None:
+        with pytest.raises(OwnerNeeded, match="owner="):
+            await here.completing.complete("order-9", {}, owner=owner)
+    else:
+        done = await here.completing.complete("order-9", {}, owner=owner)
+        assert done is Completion.ALREADY_SETTLED
 
 
 async def test_an_id_of_the_authors_own_cannot_be_another_questions_id(here: Service) -> None:

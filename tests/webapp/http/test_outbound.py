@@ -52,6 +52,16 @@ async def test_a_talk_gets_the_replies_and_gives_its_result(
     assert await outbound.run(talk(URL, f"{URL}/2")) == "400 two"
 
 
+@pytest.mark.parametrize("location", ["javascript:alert(1)", "http://[::1"])
+async def test_a_redirect_to_no_address_is_a_failure_of_the_other_side(
+    outbound: Outbound, httpx_mock: HTTPXMock, location: str
+) -> None:
+    # finding: XS2
+    httpx_mock.add_response(302, headers={"location": location})
+    with pytest.raises(Failed):
+        await outbound.run(talk())
+
+
 async def test_a_talk_without_requests_asks_nobody(outbound: Outbound) -> None:
     def silent() -> Talking:
         yield from ()

@@ -1,13 +1,20 @@
 """Messages that are too long, and arguments of which no value fits."""
 
 import json
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.attacks.bounds import wrong_arguments
-from tests.support.mcp_server import LEGACY, caller_of, text_of
-from webapp.mcp.messages import MESSAGE_BYTES_AT_MOST, VALUES_AT_MOST, has_too_many_values
+from tests.support.mcp_server import LEGACY, MODERN, caller_of, text_of
+from webapp.mcp.messages import (
+    DEPTH_AT_MOST,
+    MESSAGE_BYTES_AT_MOST,
+    VALUES_AT_MOST,
+    has_too_many_values,
+    is_nested_too_deep,
+)
 from webapp.mcp.results import ERROR_LETTERS_AT_MOST
 
 
@@ -24,6 +31,36 @@ def test_values_are_counted_and_what_stands_in_texts_is_not(one):
     assert not has_too_many_values(many)
     assert has_too_many_values(b"[" + many + b"]")
     assert not has_too_many_values(json.dumps(many.decode() * 3).encode())
+
+
+def test_depth_is_counted_and_what_stands_in_texts_is_not():
+    # finding: XS4
+    def nested(depth: int) -> bytes:
+        return b'{"a":[' * (depth // 2) + b"1" + b"]}" * (depth // 2)
+
+    assert not is_nested_too_deep(nested(DEPTH_AT_MOST))
+    assert is_nested_too_deep(nested(DEPTH_AT_MOST + 2))
+    assert is_nested_too_deep(b"[" * 10_000)
+    assert not is_nested_too_deep(json.dumps({"a": "[" * 1_000}).encode())
+    assert not is_nested_too_deep(json.dumps([{"a": '"[{'}] * 1_000).encode())
+
+
+async def test_a_message_that_is_nested_too_deep_is_refused_in_a_sentence(server):
+    # finding: XS4
+    @server.tool()
+    async def plain(what: dict[str, Any]) -> str:
+        return "done"
+
+    for revision in (LEGACY, MODERN):
+        async with caller_of(server, revision) as (env, _):
+            caller = await env.cut_off_caller(revision)
+            what: Any = 1
+            for depth in range(1, 301):
+                what = {"a": what}
+                if depth in (12, 100, 300):
+                    text = (await caller.call("plain", what=what)).text
+                    assert ("done" in text) is (depth < 120)
+                    assert ("nested more than 150 deep" in text) is (depth > 120)
 
 
 async def test_one_call_cannot_fill_the_answer(server):

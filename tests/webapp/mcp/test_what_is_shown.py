@@ -19,6 +19,7 @@ from pydantic_core import core_schema
 
 from flows import elicit
 from flows.errors import InvalidArguments
+from flows.shown import arguments_of
 from tests.support.mcp_server import (
     BOTH,
     FORM,
@@ -34,7 +35,6 @@ from tests.support.mcp_server import (
 )
 from webapp.mcp.received import as_json, received
 from webapp.mcp.tools import ServedTool, tool_of
-from webapp.pages.builder_forms import arguments_of
 
 RAN: list[dict[str, Any]] = []
 PADDING: dict[str, Any] = {f"a{number:02}": number for number in range(49)}

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from flows.shown import arguments_of
 from tests.support.page_views import Shown, usual
-from webapp.pages.builder_forms import arguments_of
 from webapp.pages.renderer import Renderer
 from webapp.pages.views_forms import StartConfirm
 
@@ -99,5 +99,5 @@ def test_every_argument_is_on_the_page(pages: Renderer, view: StartConfirm) -> N
 )
 def test_what_differs_never_looks_alike(value: object, words: str) -> None:
     # finding: S8
-    (shown,) = arguments_of({"a": value})  # type: ignore[dict-item]  # JSON all of it
+    (shown,) = arguments_of({"a": value})
     assert shown.value == words

@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
+from flows.question import MESSAGE_AT_MOST
 from tests.support.page_views import HOSTILE, SIGN_IN, USUAL, Shown, usual
 from webapp.pages.views import (
     DonePayment,
@@ -198,7 +199,7 @@ def test_a_strangers_words_leave_the_price_and_the_buttons(
 ) -> None:
     page = shown(replace(start, server=text, tool=text, what=text, seller=text))
     assert page.text("h1") == "Pay 9.00 €"
-    assert len(page.text("blockquote")) <= 500
+    assert len(page.text("blockquote")) <= MESSAGE_AT_MOST
     assert page.named("a") == page.named("img") == []
     assert page.text("button") == "Continue to paymentDecline"
 

@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from flows.question import MESSAGE_AT_MOST
 from tests.support.markup import Page
 from tests.support.page_views import HOSTILE, NOW, Shown, usual
 from webapp.pages.renderer import Renderer, template_folder
@@ -115,12 +116,12 @@ def test_the_tools_message_is_a_quotation_with_its_lines(start: StartUrl, shown:
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_quotation_stays_short_and_is_never_a_link(
+def test_a_quotation_has_a_bound_and_is_never_a_link(
     text: str, start: StartUrl, shown: Shown
 ) -> None:
     page = shown(replace(start, message=text))
     quotation = page.text("blockquote")
-    assert len(quotation) <= 500
+    assert len(quotation) <= MESSAGE_AT_MOST
     assert quotation.count("\n") < 12
     assert page.named("a") == []
 

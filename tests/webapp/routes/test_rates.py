@@ -14,7 +14,13 @@ class Door:
         self.clock = Clock()
         self.came: list[str] = []
         rates = Rates(burst=3, every=timedelta(seconds=2), clock=self.clock)
-        self._app = Paced(self._pass, rates=rates, free=("/mcp", "/webhooks"))
+        self.credentials: dict[str, str] = {}  # of paths that bring one which works
+        self._app = Paced(
+            self._pass,
+            rates=rates,
+            free=("/mcp", "/webhooks"),
+            credential=lambda scope: self.credentials.get(scope["path"]),
+        )
 
     async def ask(self, path: str, *, address: str = "203.0.113.7") -> tuple[int, dict[str, str]]:
         said: list[Message] = []
@@ -50,6 +56,16 @@ async def test_it_says_how_long_to_wait() -> None:
     status, headers = await door.ask("/")
     assert (status, headers["retry-after"]) == (429, "2")
     assert headers["cache-control"] == "no-store"
+
+
+async def test_a_link_that_works_is_not_held_back_for_its_address() -> None:
+    # finding: XS5
+    door = Door()
+    door.credentials = {"/e/a": "link a", "/e/b": "link b"}
+    assert [(await door.ask("/e/made-up"))[0] for _ in range(9)][-1] == 429
+    for path in ("/e/a", "/e/b"):
+        assert [(await door.ask(path))[0] for _ in range(4)] == [200, 200, 200, 429]
+    assert (await door.ask("/e/made-up"))[0] == 429
 
 
 async def test_one_address_does_not_hold_back_another() -> None:

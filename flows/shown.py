@@ -1,0 +1,169 @@
+"""What a person is shown before they decide: all of it, each value as it is, within bounds.
+
+What could go wrong: somebody approves what stands on no page, or two values that differ look alike.
+So nothing is cut: what is too much to be shown is refused where it is asked, whoever asks. The
+bounds hold for the text as it is shown, since a few bytes that are nested deep become megabytes
+when each stands in a line of its own.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, cast
+
+from flows.errors import InvalidQuestion
+
+DEPTH_AT_MOST: Final = 12
+LINES_AT_MOST: Final = 2_000
+VALUES_AT_MOST: Final = 4_000
+CHARACTERS_AT_MOST: Final = 48 * 1024
+TOOL_CHARACTERS_AT_MOST: Final = 200
+_LINE: Final = 60  # characters of JSON: what is longer stands in several lines
+# Marks piled on one letter cover the lines above it.
+_MARK = r"[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]"
+PILED_MARKS = re.compile(f"({_MARK}{{3}}){_MARK}+")
+# Letters and marks that show nothing: Unicode's Default_Ignorable_Code_Point, as far as Python
+# calls them printable, and the empty pattern of braille.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """One of the arguments of a call, in words or as JSON."""
+
+    name: str
+    value: str
+
+
+def arguments_of(arguments: object, *, in_a_line: bool = False) -> tuple[Argument, ...]:
+    """Return a tool's arguments as a person reads them: all of them, each whole.
+
+    No two that differ look alike. `in_a_line`: each stands in a line of its own.
+    """
+    if not isinstance(arguments, Mapping):
+        return ()
+    return tuple(
+        Argument(name=_name(name), value=_words(value, in_a_line=in_a_line))
+        for name, value in cast("Mapping[str, object]", arguments).items()
+    )
+
+
+def must_be_tool_name(name: str) -> None:
+    """Check that a page can show the name of the tool that asks.
+
+    Raises:
+        InvalidQuestion: The name is too long.
+    """
+    if len(name) > TOOL_CHARACTERS_AT_MOST:
+        raise InvalidQuestion(
+            f"The name of the tool has {len(name)} characters, and a person is shown "
+            f"{TOOL_CHARACTERS_AT_MOST} at most. Give the tool a shorter name."
+        )
+
+
+def must_be_shown(arguments: Mapping[str, object]) -> None:
+    """Check that a page can show these arguments whole.
+
+    Raises:
+        InvalidQuestion: They are too much; the message names the bound.
+    """
+    must_be_flat(arguments)
+    shown = arguments_of(arguments)
+    for what, number, at_most in (
+        ("lines", sum(1 + one.value.count("\n") for one in shown), LINES_AT_MOST),
+        ("characters", sum(len(one.name) + len(one.value) for one in shown), CHARACTERS_AT_MOST),
+    ):
+        if number > at_most:
+            raise InvalidQuestion(
+                f"The arguments have {number:,} {what} as a person is shown them, {at_most:,} at "
+                "most. Send less at once."
+            )
+
+
+def must_be_flat(arguments: object) -> None:
+    """Check depth and number of values, without recursion: it may be anything that was sent.
+
+    Raises:
+        InvalidQuestion: The arguments are nested too deep, or have too many values.
+    """
+    level, values = [arguments], 0
+    for depth in count():
+        below = list[object]()
+        for each in level:
+            if isinstance(each, Mapping):
+                below += cast("Mapping[object, object]", each).values()
+            elif isinstance(each, list | tuple):
+                below += cast("Sequence[object]", each)
+        level, values = below, values + len(below)
+        if not level:
+            return
+        if depth > DEPTH_AT_MOST:
+            raise InvalidQuestion(
+                f"The arguments are nested more than {DEPTH_AT_MOST} deep, which a person cannot "
+                "be shown. Send flatter arguments."
+            )
+        if values > VALUES_AT_MOST:
+            raise InvalidQuestion(
+                f"The arguments have more than {VALUES_AT_MOST:,} values, which a person cannot be "
+                "shown. Send less at once."
+            )
+
+
+def _name(name: str) -> str:
+    return name if name.isidentifier() and _can_be_seen(name) else _in_json(name)
+
+
+def _words(value: object, *, in_a_line: bool) -> str:
+    match value:
+        case str() if _is_plain(value, in_a_line=in_a_line):
+            return value
+        case True:
+            return "yes"
+        case False:
+            return "no"
+        case None:
+            return "nothing"
+        case _:
+            text = _in_json(value)
+            return text if in_a_line or len(text) <= _LINE else _in_json(value, indent=2)
+
+
+def _is_plain(text: str, *, in_a_line: bool) -> bool:
+    """Return True if it looks like nothing else: no number, no JSON, none of our own words."""
+    signs = text if in_a_line else text.replace("\n", "").replace("\t", "")
+    if not _can_be_seen(signs) or PILED_MARKS.search(text) or text in ("yes", "no", "nothing"):
+        return False
+    if text.strip() != text.rstrip("\n") or text[:1] in ("", '"', "[", "{"):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def _in_json(value: object, *, indent: int | None = None) -> str:
+    """Return it as JSON, in which what cannot be seen is spelled; a line end can only be ours."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    text = PILED_MARKS.sub(lambda marks: spelled(marks[0]), text)
+    return "\n".join(
+        line if _can_be_seen(line) else "".join(map(_seen, line)) for line in text.split("\n")
+    )
+
+
+def _seen(sign: str) -> str:
+    return sign if _can_be_seen(sign) else spelled(sign)
+
+
+def spelled(text: str) -> str:
+    """Return the text as JSON spells it in ASCII, without quotes."""
+    return json.dumps(text)[1:-1]
+
+
+def _can_be_seen(text: str) -> bool:
+    return text.isprintable() and _UNSEEN.search(text) is None

@@ -1,0 +1,6 @@
+"""`python -m tests.doors` writes docs/doors.md."""
+
+from tests.doors.document import DOCUMENT, document
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(), "utf-8")

@@ -1,0 +1,49 @@
+"""What a provider says of addresses and headers, and to whom it goes on."""
+
+import httpx
+
+from tests.doors.rules import ANSWERING, ASKING, ENTERING, STORES, Door, Rule, every
+from tests.doors.world import World
+from webapp.api.proxy import _headers_told
+from webapp.http.address import PublicAddress
+
+
+async def _names_no_route_of_ours(world: World, _: Door) -> None:
+    # finding: XS2
+    ours = PublicAddress.parse(world.env.here.url)
+    asked = httpx.URL("https://api.tracker.example/issues/7")
+    for said in ("/api/approvals", "//{0}/api", "http://{0}/api/approvals"):
+        address = said.format(world.env.here.url.removeprefix("http://"))
+        hostile = dict.fromkeys(("location", "content-location", "refresh", "x-any"), address)
+        reply = httpx.Response(307, headers={**hostile, "link": f"<{address}>; rel=next"})
+        headers = _headers_told(reply, asked, tokens=set(), ours=ours)
+        assert set(headers) <= {"location", "content-location", "link"}
+        for text in headers.values():
+            assert text.lstrip("<").startswith("https://api.tracker.example/")
+
+
+RULES = [
+    Rule(
+        id="providers-address",
+        says="Nothing that a provider says names a route of this server",
+        source="promise 13",
+        cells={
+            Door.PROXY: _names_no_route_of_ours,
+            Door.CALLBACK: "an address of a provider for a browser passes `flows.origin` as a "
+            "whole address, at origins that the operator or the issuer's metadata names",
+            Door.WEBHOOK: "it is read for its facts; no address in it is called or shown",
+            Door.EVENT: "a receiver's answer is read for its status and `Retry-After` alone",
+            Door.CLIENT: "a redirect of an account's client comes back to the proxy",
+            **every(
+                [door for door in ASKING if door is not Door.CLIENT],
+                "an account's own client talks to the provider itself, without a key of ours",
+            ),
+            **every(ANSWERING, "no provider answers here"),
+            Door.HOOK: "no provider answers here",
+            **every(ENTERING, "the issuer's addresses come from its metadata, as whole ones"),
+            Door.OWN_PAGES: "a picture is fetched here and sent as its bytes, with a type of ours",
+            Door.COMMAND: "a command prints addresses and follows none",
+            **every(STORES, "no provider reaches a store"),
+        },
+    ),
+]

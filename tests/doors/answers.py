@@ -1,0 +1,193 @@
+"""How a question ends: once, by whom it may, and each end told apart."""
+
+import json
+
+from flows.elicitation.states import Completion, Status
+from tests.doors.rules import (
+    ASKING,
+    ENTERING,
+    PROVIDERS,
+    STORES,
+    Door,
+    Rule,
+    every,
+)
+from tests.doors.world import ALICE, ANN, ERIN, World, owner_tag
+
+CONFIRM = {"kind": "confirm", "message": "Sell the house?"}
+VISIT = {"kind": "url", "message": "Pay at the till.", "url": "https://till.example/9"}
+
+
+async def _ends_once(world: World, door: Door) -> None:
+    asked = await world.ask(door, world.fresh(VISIT))
+    complete = world.env.here.service.completing.complete
+    assert await complete(asked.id, {"n": 1}) is Completion.ACCEPTED
+    assert await complete(asked.id, {"n": 2}) is Completion.ALREADY_SETTLED
+    await world.env.here.service.elicitations.end(await world.state(asked), Status.DECLINED)
+    assert (await world.state(asked)).status is Status.ACCEPTED
+
+
+async def _the_first_press_counts(world: World, _: Door) -> None:
+    asked = await world.ask(Door.API, world.fresh(CONFIRM))
+    person = await world.browser(ANN)
+    page = await person.visit(asked.link)
+    form = {"csrf": page.csrf or ""}
+    for action in (page.actions[0], page.leading("/decline"), page.actions[0]):
+        await person.browser.post(action, data=form)
+    assert (await world.state(asked)).status is Status.ACCEPTED
+
+
+async def _the_first_approver_counts(world: World, door: Door) -> None:
+    asked = await world.asked_of_finance({"order": "o8"}, f"Pay it back at the {door}?")
+    erin = await world.browser(ERIN)
+    address = (await world.addresses_of_finance())[0]
+    form = {"csrf": (await erin.visit(address)).csrf or "", "reason": ""}
+    person = await world.person_alone(ERIN)
+    (request, *_) = (await person.send("GET", "/api/inbox")).json()["requests"]
+    path = f"/api/inbox/{request['id']}/answer"
+    if door is Door.APPROVER:
+        await erin.browser.post(f"{address}/approve", data=form)
+        late = await person.send("POST", path, json={"accepts": False})
+        assert late.status_code == 409
+    else:
+        assert (await person.send("POST", path, json={"accepts": True})).status_code == 200
+        pressed = await erin.browser.post(f"{address}/decline", data=form)
+        assert "decided before your answer came" in pressed.text
+    found = await world.env.here.service.elicitations.get(asked.id)
+    assert found is not None
+    assert found.status is Status.ACCEPTED
+
+
+async def _the_first_answer_of_a_key_counts(world: World, _: Door) -> None:
+    asked = await world.ask(Door.API, world.fresh(CONFIRM))
+    assert (await world.desk.post(asked.id, "answer", {"accepts": True})).status_code == 200
+    assert (await world.desk.post(asked.id, "answer", {"accepts": False})).status_code == 409
+    assert (await world.program.post(asked.id, "cancel")).status_code == 409
+    assert (await world.state(asked)).status is Status.ACCEPTED
+
+
+async def _whoever_asks_never_decides(world: World, door: Door) -> None:
+    """Try every way of alice's into her own request, where she is one of the approvers herself."""
+    asked = await world.asked_of_finance({"order": "o8"}, "Pay it back?")
+    own = world.known(asked, Door.TOOL_2026)
+    page = await world.page(own)
+    person = await world.browser(ALICE)
+    for action in ("", "/allow", "/approve", "/continue"):
+        data = {"csrf": page.csrf or "", "answer": "approve"}
+        await person.browser.post(f"{own.link}{action}", data=data)
+    alone = await world.person_alone(ALICE)
+    for path in (f"/api/questions/{asked.id}/answer", "/api/inbox/finance.x/answer"):
+        refused = await alone.send("POST", path, json={"accepts": True})
+        assert refused.status_code in (401, 403, 404)
+    for program in (world.desk, world.program):
+        refused = await program.post(asked.id, "answer", {"accepts": True})
+        assert refused.status_code in (403, 404)
+    assert await world.env.here.service.completing.complete(asked.id, {}) is Completion.UNKNOWN
+    if door in (Door.TOOL_2025, Door.TOOL_2026):
+        called = await world.call(
+            door, "elicitation_result", elicitId=asked.id, action="accept", content={}
+        )
+        assert "approve" not in json.dumps(called).lower() or "cannot" in called
+    found = await world.env.here.service.elicitations.get(asked.id)
+    assert found is not None
+    assert not found.status.is_final
+
+
+async def _belongs_to_one_person(world: World, door: Door) -> None:
+    asked = await world.ask(door, world.fresh(CONFIRM))
+    other = owner_tag(world, "bob")
+    service = world.env.here.service
+    complete = service.completing.complete
+    assert await complete(asked.id, {}, owner=other) is Completion.UNKNOWN
+    own = await world.person_alone("bob")
+    assert (await own.call("GET", f"/{asked.id}")).status_code == 404
+    for program in (await world.program_named("other"), world.program.acting_for("")):
+        refused = await program.call("GET", f"/{asked.id}")
+        assert refused.status_code in (400, 401, 404)
+    listed = (await own.call("GET")).json()["questions"]
+    assert [one for one in listed if one["id"] == asked.id] == []
+
+
+RULES = [
+    Rule(
+        id="settled-once",
+        says="A question ends once: the first answer counts, and a later one changes nothing",
+        source="promise 2",
+        cells={
+            **every(ASKING, _ends_once),
+            Door.PAGE: _the_first_press_counts,
+            Door.APPROVER: _the_first_approver_counts,
+            Door.INBOX: _the_first_approver_counts,
+            Door.APPROVING_KEY: _the_first_answer_of_a_key_counts,
+            Door.TRUSTED_CODE: _ends_once,
+            Door.CLIENT_FORM: "the client's answer goes through the same compare-and-set: "
+            "tests/attacks/test_clients.py",
+            Door.HOOK: "a hook refuses before the write, and changes nothing after it",
+            **every(ENTERING, "it answers no question"),
+            Door.CALLBACK: "a state is used once: tests/attacks/test_callbacks.py",
+            Door.PROXY: "it answers no question",
+            Door.WEBHOOK: "an event is applied once: tests/attacks/test_webhooks.py",
+            Door.OWN_PAGES: "they answer no question",
+            Door.EVENT: "an event tells of an end and makes none",
+            Door.COMMAND: "a command ends what is open, by the same compare-and-set",
+            **every(STORES, "one winner: tests/webapp/stores/test_contract.py"),
+        },
+    ),
+    Rule(
+        id="asker",
+        says="Nobody decides for others what they asked themselves",
+        source="docs/threats.md, what others decide",
+        cells={
+            Door.TOOL_2025: _whoever_asks_never_decides,
+            Door.TOOL_2026: _whoever_asks_never_decides,
+            **every(
+                (Door.TASK, Door.BLOCK, Door.API, Door.CLIENT),
+                "a question with an approver is one kind, which goes by an approver's proof alone, "
+                "whoever asks it: tests/attacks/test_decisions.py",
+            ),
+            Door.PAGE: _whoever_asks_never_decides,
+            Door.APPROVER: "tests/attacks/test_decisions.py has an approver who asks",
+            Door.INBOX: _whoever_asks_never_decides,
+            Door.APPROVING_KEY: _whoever_asks_never_decides,
+            Door.TRUSTED_CODE: _whoever_asks_never_decides,
+            Door.CLIENT_FORM: "a question with an approver is asked in no client",
+            Door.HOOK: "a hook gives no proof",
+            **every(ENTERING, "it decides nothing"),
+            **every(PROVIDERS, "it decides nothing"),
+            Door.OWN_PAGES: "they decide nothing",
+            Door.EVENT: "an event decides nothing",
+            Door.COMMAND: "no command approves",
+            **every(STORES, "a decision is sealed with its question"),
+        },
+    ),
+    Rule(
+        id="owners",
+        says="Knowing an id gives nothing: every look-up is by owner and id",
+        source="promise 11",
+        cells={
+            **every(ASKING, _belongs_to_one_person),
+            **every(
+                (Door.APPROVING_KEY, Door.INBOX),
+                "tests/attacks/test_api_owners.py walks every route with every id",
+            ),
+            **every(
+                (Door.PAGE, Door.APPROVER, Door.OWN_PAGES),
+                "tests/attacks/test_routes.py walks every route with every id",
+            ),
+            Door.TRUSTED_CODE: _belongs_to_one_person,
+            Door.CLIENT_FORM: "the client answers within its own call",
+            Door.HOOK: "a hook is the operator's, who sees everybody's",
+            Door.USER_CODE: "tests/attacks/test_api_owners.py has the route of codes",
+            Door.SIGN_IN: "it looks up nothing by an id",
+            Door.CALLBACK: "a state belongs to its question: tests/attacks/test_callbacks.py",
+            Door.PROXY: "tests/attacks/test_api_owners.py has the route of the proxy",
+            Door.WEBHOOK: "an event is matched with a session of ours: tests/attacks/"
+            "test_webhooks.py",
+            Door.EVENT: "an event goes to the operator's own addresses",
+            Door.COMMAND: "a command is the operator's, who sees everybody's",
+            **every(
+                STORES, "`read` and `find` take the owner: tests/webapp/stores/test_contract.py"
+            ),
+        },
+    ),
+]

@@ -1,0 +1,104 @@
+"""The rules that were there first: whose link it is, and that looking changes nothing."""
+
+import re
+
+from tests.doors.rules import (
+    ANSWERING,
+    ASKING,
+    ENTERING,
+    PROVIDERS,
+    STORES,
+    Door,
+    Rule,
+    every,
+)
+from tests.doors.world import ANN, ERIN, World
+
+QUESTION = {"kind": "confirm", "message": "Sell the house?", "arguments": {"price": 5}}
+
+
+async def _shows_a_stranger_nothing(world: World, door: Door) -> None:
+    asked = await world.ask(door, QUESTION)
+    if asked.subject == ANN:
+        stranger = await world.env.here.browser("bob")
+    else:
+        stranger = await world.browser(ERIN)
+    page = await stranger.visit(asked.link)
+    assert "house" not in page.text
+    assert "house" in (await world.page(asked)).text
+
+
+async def _is_not_changed_by_a_look(world: World, door: Door) -> None:
+    asked = await world.ask(door, QUESTION)
+    before = await world.state(asked)
+    person = await world.browser(asked.subject)
+    page = await person.visit(asked.link)
+    for place in {asked.link, *page.actions}:
+        for method in ("GET", "HEAD", "OPTIONS"):
+            await person.browser.request(method, place)
+    assert await world.state(asked) == before
+
+
+async def _no_approver_decides_by_a_look(world: World, _: Door) -> None:
+    before = await world.asked_of_finance({"order": "o8"}, "Pay it back?")
+    erin = await world.browser(ERIN)
+    address = (await world.addresses_of_finance())[0]
+    page = await erin.visit(address)
+    for place in {address, *page.actions}:
+        for method in ("GET", "HEAD", "OPTIONS"):
+            await erin.browser.request(method, place)
+    assert await world.env.here.service.elicitations.get(before.id) == before
+
+
+async def _no_list_changes_by_a_look(world: World, _: Door) -> None:
+    asked = await world.ask(Door.API, QUESTION)
+    person = await world.browser(ANN)
+    before = await world.state(asked)
+    for path in ("/", "/connections", "/payments"):
+        text = (await person.browser.get(f"{world.env.here.url}{path}")).text
+        for action in re.findall(r'action="(/[^"]+)"', text):
+            await person.browser.get(f"{world.env.here.url}{action}")
+    assert await world.state(asked) == before
+
+
+RULES = [
+    Rule(
+        id="opener",
+        says="A link shows nothing to anybody but the person who is asked",
+        source="promise 5",
+        cells={
+            **every(ASKING, _shows_a_stranger_nothing),
+            Door.HOOK: "a hook sees a question before it is asked, and opens no link",
+            **every(ANSWERING, "it answers a question and opens no other door to it"),
+            **every(ENTERING, "it says who somebody is; the link compares that with who is asked"),
+            **every(PROVIDERS, "it never shows a question"),
+            **every(STORES, "a store keeps sealed rows and compares nobody"),
+            Door.OWN_PAGES: "each look-up is by the owner who is signed in",
+            Door.EVENT: "an event goes to the operator's addresses and never says the message",
+            Door.COMMAND: "a command runs as the operator, who has the store and its key",
+        },
+    ),
+    Rule(
+        id="look",
+        says="Opening an address changes nothing",
+        source="promise 6",
+        cells={
+            **every(ASKING, _is_not_changed_by_a_look),
+            Door.PAGE: _is_not_changed_by_a_look,
+            Door.APPROVER: _no_approver_decides_by_a_look,
+            Door.OWN_PAGES: _no_list_changes_by_a_look,
+            **every(
+                (Door.CLIENT_FORM, Door.INBOX, Door.APPROVING_KEY, Door.TRUSTED_CODE),
+                "it answers by a POST or a call, and has no address that a scanner opens",
+            ),
+            Door.HOOK: "a hook has no address",
+            **every(ENTERING, "it begins by a POST: tests/attacks/test_signed_in.py"),
+            Door.CALLBACK: "the state in its address is used once, by the browser that has it",
+            Door.PROXY: "it has no address without an API key, which no browser has",
+            Door.WEBHOOK: "it takes a POST alone",
+            Door.EVENT: "it sends, and has no address",
+            Door.COMMAND: "a command has no address",
+            **every(STORES, "a store has no address that a browser opens"),
+        },
+    ),
+]

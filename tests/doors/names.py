@@ -1,0 +1,157 @@
+"""Names that authors and programs give: each belongs to the one who gave it, for each person."""
+
+from typing import Any
+
+import pytest
+
+from flows.elicitation.states import Completion, Status
+from flows.errors import OwnerNeeded
+from tests.doors.rules import ANSWERING, ASKING, ENTERING, PROVIDERS, STORES, Door, Rule, every
+from tests.doors.world import ALICE, ANN, Asked, World
+from tests.support.mcp_sandbox import Guest
+
+CONTENT = {"paid by": "card"}
+
+
+def visit(name: str) -> dict[str, Any]:
+    about = {"kind": "url", "message": "Pay at the till.", "url": "https://till.example/9"}
+    return {**about, "elicitation_id": name}
+
+
+async def _by_a_program(world: World, door: Door, program: str, name: str) -> Asked:
+    """Have a program ask the same person under this name; it must not be refused."""
+    if world.subject(door) != ALICE:
+        return await world.ask(Door.API, visit(name), program=program)
+    acting = (await world.program_named(program)).acting_for(world.token(ALICE, use="api"))
+    told = await acting.asked(visit(name))
+    found = [one for one in await world.open(door) if one.id == told["id"]]
+    return world.known(found[0], door)
+
+
+async def _is_given_once_more(world: World, door: Door) -> None:
+    # finding: XS1
+    party = {
+        Door.API: {"program": "shop"},
+        Door.CLIENT: {"program": "shop"},
+        Door.BLOCK: {"tool": "the application"},
+    }.get(door, {"tool": "ask"})
+    complete = world.env.here.service.completing.complete
+    for is_first in (True, False):
+        name = f"order-{door.name}-{is_first}"
+        others: list[Asked] = []
+        if is_first:
+            others.append(await _by_a_program(world, door, "other", name))
+        ours = await world.ask(door, visit(name))
+        service = world.env.here.service
+        await service.elicitations.end(await world.state(ours), Status.CANCELLED)
+        if not is_first:
+            others.append(await _by_a_program(world, door, "other", name))
+        if door in (Door.TOOL_2025, Door.TOOL_2026):
+            others.append(await world.ask(door, visit(name), tool="ask_too"))
+            with pytest.raises(OwnerNeeded, match="tool="):
+                await complete(name, CONTENT, owner=world.owner(door))
+        done = await complete(name, CONTENT, owner=world.owner(door), **party)
+        assert done is Completion.LATE
+        again = await complete(name, CONTENT, owner=world.owner(door), **party)
+        assert again is Completion.ALREADY_SETTLED
+        for other in others:
+            assert (await world.state(other)).status is Status.PENDING
+            await service.elicitations.end(await world.state(other), Status.CANCELLED)
+
+
+async def _is_not_completed_by_another_name(world: World, _: Door) -> None:
+    # finding: XS1
+    complete = world.env.here.service.completing.complete
+    others = await _by_a_program(world, Door.API, "other", "order-9")
+    owner = world.owner(Door.API)
+    for party in ({}, {"program": "shop"}, {"tool": "ask"}, {"tool": "other (API)"}):
+        for whose in (owner, None):
+            done = await complete("order-9", CONTENT, owner=whose, **party)
+            assert done is Completion.UNKNOWN
+    assert (await world.state(others)).status is Status.PENDING
+    done = await complete("order-9", CONTENT, owner=owner, program="other")
+    assert done is Completion.ACCEPTED
+
+
+SECRET = {"kind": "secret", "message": "Your key, please.", "name": "weather"}
+
+
+async def _is_no_name_of_anothers(world: World, door: Door) -> None:
+    """Give what one party asked under a name; another one's of that name is not answered by it."""
+    secret = {**SECRET, "name": f"weather-{door.name}"}
+    ours = await world.ask(door, secret)
+    guest = Guest(await world.browser(ours.subject))
+    await guest.type(ours.link)
+    assert (await world.state(ours)).status is Status.ACCEPTED
+    if world.subject(door) == ALICE:
+        other = (await world.program_named("other")).acting_for(world.token(ALICE, use="api"))
+        told = await other.asked(secret)
+        assert told["status"] == "pending"
+        forgotten = await other.send("DELETE", f"/api/secrets/{secret['name']}")
+    else:
+        asked = await world.ask(Door.API, secret, program="other")
+        assert (await world.state(asked)).status is Status.PENDING
+        other = await world.program_named("other")
+        forgotten = await other.send("DELETE", f"/api/secrets/{secret['name']}?user={ANN}")
+    assert forgotten.status_code == 404
+
+
+async def _a_key_is_each_programs_own(world: World, door: Door) -> None:
+    await _is_no_name_of_anothers(world, door)
+    for named in ({"key": "wish"}, {"run": "order 8"}):
+        body = {"kind": "confirm", "message": "Sell the house?", **named}
+        ours, theirs = [await world.ask(door, body, program=name) for name in ("shop", "other")]
+        assert ours.id != theirs.id
+        ended = await (await world.program_named("other")).send(
+            "POST", "/api/runs/end", json={"user": ANN, "run": "order 8"}
+        )
+        assert ended.status_code == 200
+        assert (await world.state(ours)).status is Status.PENDING
+
+
+RULES = [
+    Rule(
+        id="names",
+        says="Every name that a program gives is its own: key, run, `once`, secret",
+        source="docs/threats.md, every route of the HTTP API",
+        cells={
+            **every(
+                (Door.TOOL_2025, Door.TOOL_2026, Door.TASK, Door.BLOCK, Door.CLIENT),
+                _is_no_name_of_anothers,
+            ),
+            Door.API: _a_key_is_each_programs_own,
+            Door.HOOK: "a hook gives no names",
+            **every(ANSWERING, "an answer goes by the id of the question, which nobody chooses"),
+            **every(ENTERING, "it names people and nothing of a program's"),
+            **every(PROVIDERS, "it goes by ids that nobody chooses"),
+            Door.OWN_PAGES: "they list what is the person's, whoever asked for it",
+            Door.EVENT: "an event says ids that nobody chooses",
+            Door.COMMAND: "a command goes by ids that nobody chooses",
+            **every(STORES, "a name is a part of a keyed hash: tests/webapp/records/test_seal.py"),
+        },
+    ),
+    Rule(
+        id="elicitation-id",
+        says="An `elicitation_id` belongs to the program, tool or block that gave it",
+        source="promise 13",
+        cells={
+            **every(ASKING, _is_given_once_more),
+            Door.TRUSTED_CODE: _is_not_completed_by_another_name,
+            Door.HOOK: "a hook changes the words of a question, and not its name",
+            **every(
+                (Door.PAGE, Door.CLIENT_FORM, Door.APPROVER, Door.INBOX, Door.APPROVING_KEY),
+                "an answer goes by the id of the question, which nobody chooses",
+            ),
+            **every(ENTERING, "it names people and no question"),
+            **every(PROVIDERS, "it goes by the id of the question, which nobody chooses"),
+            Door.OWN_PAGES: "they list by the owner, and by ids that nobody chooses",
+            Door.EVENT: "an event says the id of the question, which nobody chooses",
+            Door.COMMAND: "a command goes by ids that nobody chooses",
+            **every(
+                STORES,
+                "the name is one row that `Store.list` finds in the order of its id: "
+                "tests/webapp/stores/test_contract.py, and from outside on PostgreSQL",
+            ),
+        },
+    ),
+]

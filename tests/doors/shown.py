@@ -1,0 +1,204 @@
+"""What somebody decides is shown whole, wherever it is shown, or is refused where it is asked."""
+
+import re
+from collections.abc import Mapping
+from html import unescape
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from flows.errors import InvalidQuestion
+from flows.kinds.form import Form
+from flows.question import MESSAGE_AT_MOST
+from flows.schema.schema import schema_of
+from flows.shown import DEPTH_AT_MOST, LINES_AT_MOST
+from tests.doors.rules import ASKING, ENTERING, PROVIDERS, STORES, Door, Rule, every
+from tests.doors.world import ERIN, Refused, World, world_tools
+from tests.support.mcp_server import Page
+
+IBAN = "DE02120300000000202051"
+ENDING = f"Pay 9,000 EUR to {IBAN}?"
+NOTE = " ".join(f"word{number}" for number in range(230))
+MESSAGE = f"{NOTE}\n{ENDING}"
+LONG = "x" * 90  # longer than a name is shown elsewhere
+LABELS = {"one": f"{LONG} and pay 1 EUR", "two": f"{LONG} and pay 9,000 EUR"}
+NESTED: Any = 0
+for _ in range(DEPTH_AT_MOST + 1):
+    NESTED = [NESTED]
+TOO_MUCH: Mapping[str, Mapping[str, Any]] = {
+    f"more than {DEPTH_AT_MOST} deep": {"a": NESTED},
+    f"{LINES_AT_MOST:,} at most": {"a": [0] * LINES_AT_MOST},
+}
+
+
+@world_tools
+def _gated(server: Any) -> None:
+    @server.tool()
+    @elicit.gate
+    def gated(what: dict[str, Any]) -> str:
+        return "done"
+
+    @server.tool()
+    @elicit.gate(approver="finance")
+    def gated_by_finance(what: dict[str, Any]) -> str:
+        return "done"
+
+
+def words_of(page: Page) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", page.text)).split())
+
+
+def questions() -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
+    """Return questions of each kind, and what of each has to be on the page."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "choice": {
+                "type": "string",
+                "title": f"Which {LONG} one?",
+                "description": f"{NOTE[:900]} {ENDING}",
+                "oneOf": [{"const": value, "title": title} for value, title in LABELS.items()],
+            }
+        },
+    }
+    scope = f"read:{LONG * 3}"
+    return {
+        "confirm": ({"message": MESSAGE, "arguments": {"iban": IBAN}}, (NOTE, ENDING)),
+        "url": ({"message": MESSAGE, "url": "https://shop.example/"}, (NOTE, ENDING)),
+        "secret": ({"message": MESSAGE}, (NOTE, ENDING)),
+        "form": (
+            {"message": MESSAGE, "schema": schema},
+            (NOTE, ENDING, f"Which {LONG} one?", f"{NOTE[:900]} {ENDING}", *LABELS.values()),
+        ),
+        "payment": (
+            {"amount": "9.00", "currency": "EUR", "what": f"{LONG} {LONG} to {IBAN}"},
+            (f"{LONG} {LONG} to {IBAN}",),
+        ),
+        "oauth": (
+            {"provider": "github", "scopes": [scope], "reason": ENDING, "account": LONG},
+            (scope, ENDING, f"{LONG} , and no other"),
+        ),
+    }
+
+
+async def _stands_whole_on_the_page(world: World, door: Door) -> None:
+    # finding: XS3
+    for kind, (about, shown) in questions().items():
+        asked = await world.ask(door, {"kind": kind, **about})
+        page = await world.page(asked)
+        for words in shown:
+            assert words in words_of(page), (kind, words)
+        assert "…" not in words_of(page), kind
+        await world.end_all()
+    with pytest.raises(Refused, match=f"more than {MESSAGE_AT_MOST} characters"):
+        await world.ask(door, {"kind": "confirm", "message": "m" * (MESSAGE_AT_MOST + 1)})
+
+
+async def _is_refused_where_it_is_asked(world: World, door: Door) -> None:
+    # finding: XS4
+    for words, arguments in TOO_MUCH.items():
+        with pytest.raises(Refused, match=re.escape(words)):
+            await world.ask(door, {"kind": "confirm", "message": "Sure?", "arguments": arguments})
+    assert not await world.open(door)
+
+
+async def _is_refused_at_a_gate(world: World, door: Door) -> None:
+    # finding: XS4
+    await _is_refused_where_it_is_asked(world, door)
+    for tool in ("gated", "gated_by_finance"):
+        for words, arguments in TOO_MUCH.items():
+            said = await world.call(door, tool, what=arguments)
+            assert words in said
+            assert "Nobody was asked" in said
+    assert not await world.open(door)
+    deep: Any = 0
+    for _ in range(900):
+        deep = {"a": deep}
+    with pytest.raises(Refused, match="nested more than 150 deep"):
+        await world.call(door, "gated", what=deep)
+
+
+async def _approvers_see_all_of_it(world: World, door: Door) -> None:
+    # finding: XS3
+    asked = await world.asked_of_finance({"iban": IBAN, "note": NOTE}, MESSAGE)
+    erin = await world.browser(ERIN)
+    listed = words_of(await erin.visit(f"{world.env.here.url}/inbox"))
+    assert f"{NOTE} {ENDING}" in listed
+    page = words_of(await erin.visit((await world.addresses_of_finance())[0]))
+    own = words_of(await world.page(world.known(asked, Door.TOOL_2026)))
+    for seen in (page, own):
+        assert f"{NOTE} {ENDING}" in seen
+        assert IBAN in seen
+        assert f"note {NOTE}" in seen
+    if door is Door.INBOX:
+        person = await world.person_alone(ERIN)
+        (told, *_) = (await person.send("GET", "/api/inbox")).json()["requests"]
+        assert told["message"] == MESSAGE
+        assert told["arguments"] == {"iban": IBAN, "note": NOTE}
+
+
+async def _a_key_sees_all_of_it(world: World, _: Door) -> None:
+    # finding: XS3
+    about = {"kind": "confirm", "message": MESSAGE, "arguments": {"note": NOTE}}
+    asked = await world.ask(Door.API, about)
+    told = await world.desk.read(asked.id)
+    assert (told["message"], told["arguments"]) == (MESSAGE, {"note": NOTE})
+
+
+async def _a_hook_cannot_ask_for_more(_: World, __: Door) -> None:
+    # finding: XS4
+    schema = schema_of({"type": "object", "properties": {}})
+    for arguments in TOO_MUCH.values():
+        with pytest.raises(InvalidQuestion):
+            Form(message="Sure?", schema=schema, arguments=arguments)
+
+
+RULES = [
+    Rule(
+        id="shown-whole",
+        says="What somebody decides is shown whole, or refused where it is asked",
+        source="promise 13",
+        cells={
+            **every(ASKING, _stands_whole_on_the_page),
+            Door.PAGE: _stands_whole_on_the_page,
+            Door.APPROVER: _approvers_see_all_of_it,
+            Door.INBOX: _approvers_see_all_of_it,
+            Door.APPROVING_KEY: _a_key_sees_all_of_it,
+            Door.CLIENT_FORM: "what a client's form may not show whole is asked on our page: "
+            "tests/webapp/mcp/test_what_is_shown.py",
+            Door.TRUSTED_CODE: "code of the author's decides nothing for a person: it completes "
+            "visits and forms",
+            Door.HOOK: "what a hook changes becomes a question anew, and passes the same bounds",
+            Door.OWN_PAGES: "what is listed there was decided before",
+            Door.COMMAND: "a command decides no question",
+            Door.EVENT: "an event never says the message",
+            **every(ENTERING, "it decides no question"),
+            **every(PROVIDERS, "a provider shows its own pages"),
+            **every(STORES, "a store keeps what was asked as it is"),
+        },
+    ),
+    Rule(
+        id="bounded-as-shown",
+        says="What is shown is bounded as it is shown, and more is refused where it is asked",
+        source="promise 13",
+        cells={
+            Door.TOOL_2025: _is_refused_at_a_gate,
+            Door.TOOL_2026: _is_refused_at_a_gate,
+            **every((Door.TASK, Door.BLOCK, Door.API, Door.CLIENT), _is_refused_where_it_is_asked),
+            Door.HOOK: _a_hook_cannot_ask_for_more,
+            **every(
+                (Door.PAGE, Door.APPROVER, Door.INBOX, Door.CLIENT_FORM, Door.APPROVING_KEY),
+                "it shows what passed the bounds when it was asked: "
+                "tests/webapp/pages/test_bounds.py counts bytes and steps",
+            ),
+            Door.TRUSTED_CODE: "an answer has a bound of its own, and is shown to no person",
+            Door.OWN_PAGES: "an approval is listed with 200 characters of its arguments",
+            Door.COMMAND: "a command prints the message alone, which has a bound",
+            Door.EVENT: "an event never says the message",
+            **every(ENTERING, "what a stranger sends there is bounded as it arrives"),
+            **every(PROVIDERS, "an answer of a provider has a bound, and is shown on no page"),
+            **every(STORES, "a row has a bound of its own"),
+        },
+    ),
+]

@@ -1,0 +1,84 @@
+"""What a person is shown of arguments: whole, or refused, by bounds of the text as it is shown."""
+
+from typing import Any
+
+import pytest
+
+from flows import elicit
+from flows.errors import InvalidQuestion
+from flows.shown import (
+    CHARACTERS_AT_MOST,
+    DEPTH_AT_MOST,
+    LINES_AT_MOST,
+    TOOL_CHARACTERS_AT_MOST,
+    VALUES_AT_MOST,
+    arguments_of,
+    must_be_flat,
+    must_be_shown,
+    must_be_tool_name,
+)
+
+
+def nested(deep: int, value: Any = 0) -> Any:
+    for _ in range(deep):
+        value = [value]
+    return value
+
+
+TOO_MUCH = {
+    "depth": ({"a": nested(DEPTH_AT_MOST + 1)}, f"more than {DEPTH_AT_MOST} deep"),
+    "objects": ({"a": {"b": nested(DEPTH_AT_MOST)}}, f"more than {DEPTH_AT_MOST} deep"),
+    "without end": ({"a": nested(100_000)}, f"more than {DEPTH_AT_MOST} deep"),
+    "values": ({"a": [0] * VALUES_AT_MOST}, "4,000 values"),
+    "lines": ({"a": "\n" * LINES_AT_MOST}, "2,001 lines as a person is shown them, 2,000 at most"),
+    "lines of JSON": ({"a": [0] * (LINES_AT_MOST - 1)}, "2,001 lines"),
+    "names": ({f"a{number}": 0 for number in range(LINES_AT_MOST + 1)}, "2,001 lines"),
+    "characters": ({"a": "x" * CHARACTERS_AT_MOST}, "49,153 characters"),
+    "characters of names": ({"a" * (CHARACTERS_AT_MOST + 1): 0}, "49,154 characters"),
+    "spelled": ({"a": "\x7f" * (CHARACTERS_AT_MOST // 6)}, "characters"),
+    "indented": ({"a": nested(DEPTH_AT_MOST - 1, [0] * (LINES_AT_MOST - 100))}, "characters"),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MUCH)
+def test_more_than_a_person_can_be_shown_is_refused_by_the_bound(what: str) -> None:
+    # finding: XS4
+    arguments, words = TOO_MUCH[what]
+    with pytest.raises(InvalidQuestion, match=words):
+        must_be_shown(arguments)
+
+
+def test_what_is_at_its_bound_is_shown_whole() -> None:
+    # finding: XS4
+    for arguments in (
+        {"a": nested(DEPTH_AT_MOST)},
+        {"a": "\n" * (LINES_AT_MOST - 1)},
+        {"a": "x" * (CHARACTERS_AT_MOST - 1)},
+        {f"a{number}": [0, 0] for number in range(VALUES_AT_MOST // 3)},
+    ):
+        must_be_shown(arguments)
+        assert len(arguments_of(arguments)) == len(arguments)
+
+
+def test_a_value_that_holds_itself_ends_the_look_at_it() -> None:
+    # finding: XS4
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(InvalidQuestion, match="deep"):
+        must_be_flat({"a": loop})
+    with pytest.raises(InvalidQuestion, match="deep"):
+        _ = elicit.confirm("Sure?", arguments={"a": loop})
+
+
+def test_a_confirmation_of_too_much_is_refused_where_it_is_written() -> None:
+    # finding: XS4
+    for arguments in ({"a": nested(900)}, {"a": "\n" * LINES_AT_MOST}):
+        with pytest.raises(InvalidQuestion, match="shown"):
+            _ = elicit.confirm("Sure?", arguments=arguments)
+
+
+def test_a_tool_whose_name_cannot_be_shown_asks_nothing() -> None:
+    # finding: XS3
+    must_be_tool_name("t" * TOOL_CHARACTERS_AT_MOST)
+    with pytest.raises(InvalidQuestion, match="201 characters, and a person is shown 200"):
+        must_be_tool_name("t" * (TOOL_CHARACTERS_AT_MOST + 1))

@@ -1,0 +1,97 @@
+"""An `elicit serve` whose users programs ask over the HTTP API, on SQLite or PostgreSQL."""
+
+import re
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urljoin
+
+import httpx
+
+from tests.support.cli import Ended, called, ended, environment_of, serving
+from tests.support.postgres_server import fresh_database
+from tests.support.processes import start
+from webapp.demo.walker import Page, walk
+
+STORES: Final = ("sqlite", "postgres")
+TOOLS: Final = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("corner shop")
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedPrograms:
+    url: str
+    http: httpx.AsyncClient
+    home: Path
+    extra: Mapping[str, str] = field(repr=False)
+
+    async def key(self, program: str, *scopes: str) -> dict[str, str]:
+        """Return the headers of a program that has a new key."""
+        names = ",".join(scopes or ("ask",))
+        made = await called(
+            *("api-keys", "new", program, "--scopes", names, "--expires", "90d"),
+            home=self.home,
+            extra=self.extra,
+        )
+        found = re.search(r"elicit_key_\w+", made.out)
+        assert found, made.err
+        return {"authorization": f"Bearer {found[0]}"}
+
+    async def ask(self, program: Mapping[str, str], **body: Any) -> dict[str, Any]:
+        about = {"user": "ann", **body}
+        answer = await self.http.post("/api/questions", json=about, headers=program)
+        told: dict[str, Any] = answer.json()
+        return told
+
+    async def do(self, program: Mapping[str, str], asked: Mapping[str, Any], *also: str) -> None:
+        """Do in a browser what the link of a question asks for; `also` are origins it leads to."""
+        async with httpx.AsyncClient(timeout=300) as browser:
+            page = await browser.get(asked["url"])
+            form = Page(page.text).forms[0]
+            await browser.post(urljoin(str(page.url), form.action), data=form.fields)
+            shown = re.search(r"[B-Z]{4}-[B-Z]{4}", (await browser.get(asked["url"])).text)
+            assert shown, page.text
+            path = f"/api/questions/{asked['id']}/user-code"
+            await self.http.post(path, json={"code": shown[0]}, headers=program)
+            await walk(browser, asked["url"], answers={}, also=also, say=lambda _: None)
+
+    async def script(self, text: str, *arguments: str) -> Ended:
+        """Run Python in a process of its own, with the settings of the server."""
+        path = self.home / "vendor.py"
+        path.write_text(text, "utf-8")
+        process = await start(
+            *(sys.executable, "-P", str(path), *arguments),
+            name="vendor.py",
+            cwd=self.home,
+            env=environment_of(self.home, self.extra),
+        )
+        return await ended(process)
+
+
+@asynccontextmanager
+async def programs_on(
+    store: str, home: Path, *arguments: str, tools: str = TOOLS, **extra: str
+) -> AsyncIterator[AskedPrograms]:
+    """Serve `tools` on a fresh store of this kind."""
+    async with AsyncExitStack() as stack:
+        if store == "postgres":
+            extra["ELICIT_STORE"] = await stack.enter_async_context(fresh_database())
+        yield await stack.enter_async_context(_served(home, arguments, tools, extra))
+
+
+@asynccontextmanager
+async def _served(
+    home: Path, arguments: tuple[str, ...], tools: str, extra: Mapping[str, str]
+) -> AsyncIterator[AskedPrograms]:
+    (home / "asked_tools.py").write_text(tools, "utf-8")
+    settings = {"ELICIT_BIND": "code", **extra}
+    async with (
+        serving("asked_tools:server", *arguments, home=home, extra=settings) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=300) as http,
+    ):
+        yield AskedPrograms(url=server.url, http=http, home=home, extra=settings)

@@ -1,0 +1,98 @@
+"""Which token a browser's request brings: one that works is counted by itself."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from flows.crypto.tokens import Claims, Purpose
+from flows.oauth.sign_in import SignedIn
+from tests.support.clock import Clock
+from tests.support.service_env import asked, process
+from webapp.http.connection import Scope
+from webapp.identity.sessions import IDLE_AT_MOST, LOCAL_ISSUER
+from webapp.routes.credentials import credential_of
+from webapp.service import Service
+from webapp.stores.memory import MemoryStore
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def service(clock: Clock) -> AsyncIterator[Service]:
+    async with process(MemoryStore(), clock) as service:
+        yield service
+
+
+def scope(path: str, *, query: str = "", cookie: str = "") -> Scope:
+    headers = [(b"cookie", cookie.encode())] if cookie else []
+    return {
+        "type": "http",
+        "path": path,
+        "query_string": query.encode(),
+        "headers": headers,
+        "client": ("203.0.113.7", 5),
+    }
+
+
+async def test_a_link_and_a_way_back_are_known_by_their_question(
+    service: Service, clock: Clock
+) -> None:
+    # finding: XS5
+    one = await asked(service)
+    link = service.links.of(one, now=clock()).rpartition("/")[2]
+    author = service.links.for_author(elicitation_id=one.id, expires_at=one.expires_at, now=clock())
+    claims = Claims(purpose=Purpose.STATE, id=one.id, expires_at=one.expires_at)
+    state = service.links.state(claims, now=clock())
+    callback = author.callback_url.rpartition("/")[2]
+    for came in (
+        scope(f"/e/{link}"),
+        scope(f"/e/{link}/decline"),
+        scope("/callback/github", query=f"state={state}&code=c"),
+        scope("/return", query=f"elicitation={author.return_token}"),
+        scope(f"/callback/url/{callback}"),
+    ):
+        assert credential_of(service, came) == f"link {one.id}"
+    for made_up in (
+        scope("/e/"),
+        scope("/e/x"),
+        scope(f"/e/{link[:-1]}x"),
+        scope(f"/e/{state}"),
+        scope("/callback/github", query=f"state={link}"),
+        scope("/callback/github", query="state=x"),
+        scope("/inbox"),
+    ):
+        assert credential_of(service, made_up) is None
+    clock.tick(days=9)
+    assert credential_of(service, scope(f"/e/{link}")) is None
+
+
+async def test_a_session_is_known_until_it_ends_by_itself(service: Service, clock: Clock) -> None:
+    # finding: XS5
+    person = SignedIn(issuer=LOCAL_ISSUER, subject="ann", label="Ann")
+    sessions = service.sessions
+    session = await sessions.start(person, cookies={})
+    cookie = sessions.set_cookie(session).partition(";")[0]
+    assert credential_of(service, scope("/inbox", cookie=cookie)) == f"session {session.id}"
+    other = await sessions.start(person, cookies={})
+    assert other.id not in str(credential_of(service, scope("/inbox", cookie=cookie)))
+    assert credential_of(service, scope("/inbox", cookie=f"{cookie}x")) is None
+    padded = f"a={'x' * 9000}; {cookie}"
+    assert credential_of(service, scope("/inbox", cookie=padded)) is None
+    clock.tick(seconds=IDLE_AT_MOST.total_seconds() + 1)
+    assert credential_of(service, scope("/inbox", cookie=cookie)) is None
+
+
+async def test_a_browser_on_its_way_back_from_a_sign_in_is_known(service: Service) -> None:
+    # finding: XS5
+    first, second = (
+        service.sessions.leave({"n": n}, back="/inbox").partition(";")[0] for n in (1, 2)
+    )
+    known = {
+        credential_of(service, scope("/signin/callback", query="code=c", cookie=each))
+        for each in (first, second)
+    }
+    assert len(known) == 2
+    assert None not in known

@@ -1,0 +1,42 @@
+"""Which token of ours a browser's request brings: what it is counted by where its address is not.
+
+What could go wrong: somebody is held back for what others do at the same address, which a whole
+office, or all that comes through one proxy, may share. What was sealed here and still holds tells
+its bearer from the others. What was made up is counted by the address, as is a request without any.
+"""
+
+from types import SimpleNamespace
+from typing import Final
+
+from flows.crypto.tokens import Purpose
+from flows.errors import InvalidToken
+from webapp.http.connection import Scope
+from webapp.http.requests import cookies_of, query_of
+from webapp.service import Service
+
+_IN_PATHS: Final = (("/e/", Purpose.LINK), ("/callback/url/", Purpose.CALLBACK))
+_IN_QUERIES: Final = (("state", Purpose.STATE), ("elicitation", Purpose.RETURN))
+_COOKIES_BYTES_AT_MOST: Final = 8192  # ours are shorter; to read more costs what a flood may not
+
+
+def credential_of(service: Service, scope: Scope) -> str | None:
+    """Return what tells this request's link, way back or session from others; None without one."""
+    request, path = SimpleNamespace(scope=scope), scope["path"]
+    tried = [
+        (path.removeprefix(begins).partition("/")[0], purpose)
+        for begins, purpose in _IN_PATHS
+        if path.startswith(begins)
+    ]
+    query = query_of(request)
+    tried += [(text, purpose) for name, purpose in _IN_QUERIES for text in query.get(name, [])[:1]]
+    for text, purpose in tried:
+        try:
+            claims = service.links.read(text, purpose=purpose, now=service.clock())
+        except InvalidToken:
+            continue
+        return f"link {claims.id}"
+    if sum(len(value) for name, value in scope["headers"] if name == b"cookie") > (
+        _COOKIES_BYTES_AT_MOST
+    ):
+        return None
+    return service.sessions.named(cookies_of(request))
