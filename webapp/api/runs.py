@@ -288,9 +288,11 @@ async def _place(service: Service, key: ApiKey, call: Call, step: OnceStep) -> O
     run = call.run.value
     if step.payment is not None:
         await _paid_by(service, run, step.payment)
+    scope, wish = await call.run.begin_once(step.payment, kept=KEPT_UNDER_A_RECEIPT)
     return OncePlace(
         owner=run.owner,
-        scope=step.payment or run.id,
+        scope=scope,
+        wish=wish,
         step=(client_of(key.program), "", json.dumps(step.key)),
         name=step.name,
     )
