@@ -6,15 +6,23 @@ nothing is acknowledged. What the server refused before it did anything alone is
 script that it does not know (its cache was flushed, or it was started anew), with its text, and
 what another node of a cluster has now.
 
+After a failover the address may lead to another server, and then to the one before, which has come
+back. So the server that stands alone is told from others at each connection, by the identifier of
+its replication and by how often that has changed, which is noted in the server and so replicated:
+all connections lead to one server, and to none whose successor this process has seen. In a cluster
+the nodes themselves agree on who takes writes.
+
 A pipeline that writes ends with WAITAOF on the same connection. Where `appendfsync` is `always`,
 the server answers nobody before the disk has what was written, and this costs a twentieth of a
 millisecond; where somebody has changed that since the start, it waits for the disk all the same.
 """
 
+import logging
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
+from weakref import WeakSet
 
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.connection import AbstractConnection
@@ -42,7 +50,7 @@ from redis.exceptions import (
 
 from flows.errors import StoreUnavailable
 from webapp.stores.valkey.address import ValkeyAddress
-from webapp.stores.valkey.layout import key
+from webapp.stores.valkey.layout import SERVER_KEY, key
 from webapp.stores.valkey.scripts import Command, whole_of
 
 # What is silent for longer than this is taken for gone.
@@ -62,7 +70,50 @@ _ELSEWHERE = (
     TooLate,
     OSError,
 )
+_log = logging.getLogger(__name__)
 _Client: TypeAlias = "Redis | RedisCluster"
+
+
+class OneServer:
+    """The server that all connections of a client lead to."""
+
+    def __init__(self) -> None:
+        self._used: tuple[int, str] | None = None  # how many there were, and its identifier
+        self._connections: WeakSet[AbstractConnection] = WeakSet()
+
+    async def meet(self, connection: AbstractConnection) -> None:
+        """Log in, and see that the connection leads to the server in use, or to its successor.
+
+        Raises LostConnection for an older one.
+        """
+        await connection.on_connect()
+        sections = ("replication", "cluster")
+        info = cast("bytes", await self._ask(connection, "INFO", *sections)).decode()
+        told = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+        name = told.get("master_replid", "")
+        if told.get("role") != "master" or told.get("cluster_enabled") == "1" or not name:
+            return  # it refuses writes by itself, or is no server of which that can be told
+        found = cast("bytes | None", await self._ask(connection, "GET", SERVER_KEY)) or b"0 "
+        number, _, noted = found.decode().partition(" ")
+        now, used = (int(number), noted), self._used
+        if used is not None and now != used and now[0] <= used[0]:
+            why = "another server has replaced it: stop it, or let it follow that one (REPLICAOF)"
+            _log.error("store.older_server", extra={"server": name, "why": why})
+            raise LostConnection(why)
+        if noted != name:
+            now = (now[0] + 1, name)
+            await self._ask(connection, "SET", SERVER_KEY, f"{now[0]} {name}")
+        if used is not None and now != used:
+            _log.warning("store.other_server", extra={"server": name})
+            for other in tuple(self._connections):
+                await other.disconnect(nowait=True)
+            self._connections.clear()
+        self._used = now
+        self._connections.add(connection)
+
+    async def _ask(self, connection: AbstractConnection, *command: str) -> object:
+        await connection.send_command(*command)
+        return cast("object", await connection.read_response())
 
 
 class ValkeyServer:
@@ -84,7 +135,12 @@ class ValkeyServer:
             "socket_timeout": answer_seconds,
             "socket_connect_timeout": min(_CONNECT_SECONDS, answer_seconds),
         }
-        client = Redis(db=address.database, retry=Retry(NoBackoff(), 0), **options)
+        client = Redis(
+            db=address.database,
+            retry=Retry(NoBackoff(), 0),
+            redis_connect_func=OneServer().meet,
+            **options,
+        )
         server = cls(address, client, answer_seconds=answer_seconds)
         try:
             (info,) = await server.ask_each("INFO", "cluster")
