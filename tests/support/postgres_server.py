@@ -62,9 +62,13 @@ class PostgresServer:
     """One that can be stopped, killed and started again."""
 
     def __init__(
-        self, settings: Mapping[str, str] | None = None, *, follows: "PostgresServer | None" = None
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        follows: "PostgresServer | None" = None,
+        port: int = 0,
     ) -> None:
-        """`follows` is the primary of which it is a streaming standby."""
+        """`follows` is the primary of which it is a streaming standby, reached at that port."""
         self.port = 5432  # its socket is named for it
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         if os.geteuid() == 0:
@@ -75,10 +79,14 @@ class PostgresServer:
         else:
             run(
                 "pg_basebackup",
-                *("-D", f"{self.data}", "-h", f"{follows.folder}", "-U", USER),
+                *("-D", f"{self.data}", "-h", "127.0.0.1", "-p", f"{port}", "-U", USER),
                 *("--write-recovery-conf", "--checkpoint=fast", "--no-sync"),
             )
         self.set({"unix_socket_directories": f"'{self.folder}'", **(settings or {})})
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / f".s.PGSQL.{self.port}"
 
     def _make(self) -> None:
         run(
@@ -123,17 +131,22 @@ class PostgresServer:
 
     def kill(self) -> None:
         """All of its processes at once, so that it may start again at once."""
+        for postmaster in self._processes()[:1]:
+            postmaster.suspend()  # or it would start others
         processes = self._processes()
-        processes[0].suspend()  # or it would start others
-        for process in {*processes, *self._processes()}:
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(processes, timeout=300)
 
     def _processes(self) -> list[psutil.Process]:
+        """The postmaster first; none if it was killed."""
         number = int((self.data / "postmaster.pid").read_text("utf-8").split()[0])
-        postmaster = psutil.Process(number)
-        return [postmaster, *postmaster.children()]
+        try:
+            postmaster = psutil.Process(number)
+            return [postmaster, *postmaster.children()]
+        except psutil.NoSuchProcess:
+            return []
 
     def remove(self) -> None:
         if (self.data / "postmaster.pid").exists():

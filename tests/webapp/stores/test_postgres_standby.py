@@ -1,89 +1,20 @@
 """A PostgreSQL primary that is lost and comes back, with a streaming standby that takes over."""
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import suppress
 
-import asyncpg
 import pytest
 
 from flows.errors import StoreUnavailable
-from tests.support.cable import Cable
-from tests.support.postgres_server import USER, PostgresServer
+from tests.support.postgres_server import USER
 from tests.support.records import record
+from tests.support.standby import LOSSES, replicating
+from webapp.deadline import HandClock
+from webapp.records.high_water import HighWater
 from webapp.stores import Conflict
 from webapp.stores.postgres import open_store
 
 DEADLINE_SECONDS = 300.0
-_REPLICATES = {"wal_level": "replica", "max_wal_senders": "8", "max_connections": "60"}
-
-
-class Pair:
-    """A primary and its standby, each at the end of a cable."""
-
-    def __init__(self, primary: PostgresServer, standby: PostgresServer) -> None:
-        self.primary, self.standby = primary, standby
-        self.cables = [Cable(each.folder / ".s.PGSQL.5432") for each in (primary, standby)]
-
-    @property
-    def url(self) -> str:
-        """The primary first, as an address that was written before the failover has it."""
-        hosts = ",".join(cable.host for cable in self.cables)
-        return f"postgresql://{USER}@{hosts}/elicit"
-
-    async def lose_primary(self, how: str) -> None:
-        match how:
-            case "killed":
-                await asyncio.to_thread(self.primary.kill)
-            case "silent":
-                self.primary.hang()
-            case "unplugged":
-                await self.cables[0].unplug()
-
-    async def bring_primary_back(self, how: str) -> None:
-        match how:
-            case "killed":
-                await asyncio.to_thread(self.primary.start)
-            case "silent":
-                self.primary.wake()
-            case "unplugged":
-                await self.cables[0].mend()
-
-    async def has_everything(self) -> None:
-        """Return when the standby has all that the primary has."""
-        query = "SELECT pg_current_wal_lsn() = replay_lsn FROM pg_stat_replication"
-        while not await self.fetchval(self.primary, query):
-            pass
-
-    async def records_on(self, server: PostgresServer) -> int:
-        found: int = await self.fetchval(server, "SELECT count(*) FROM elicit_records")
-        return found
-
-    async def fetchval(self, server: PostgresServer, query: str):
-        connection = await asyncpg.connect(server.url("elicit"))
-        try:
-            return await connection.fetchval(query)
-        finally:
-            await connection.close()
-
-
-@asynccontextmanager
-async def replicating():
-    primary = await asyncio.to_thread(PostgresServer, _REPLICATES)
-    standby = None
-    try:
-        await asyncio.to_thread(primary.start)
-        await primary.execute("CREATE DATABASE elicit")
-        standby = await asyncio.to_thread(PostgresServer, follows=primary)
-        await asyncio.to_thread(standby.start)
-        pair = Pair(primary, standby)
-        async with pair.cables[0], pair.cables[1]:
-            yield pair
-    finally:
-        if (primary.data / "postmaster.pid").exists():
-            primary.wake()
-        primary.remove()
-        if standby is not None:
-            standby.remove()
 
 
 async def written(store, id: str) -> None:
@@ -102,25 +33,25 @@ async def written(store, id: str) -> None:
 
 # finding: XB1
 # finding: XB2
-@pytest.mark.parametrize("how", ["killed", "silent", "unplugged"])
+@pytest.mark.parametrize("how", LOSSES)
 async def test_lost_primary_is_left_and_never_written_again(how, caplog):
     async with replicating() as pair:
         instances = [await open_store(pair.url) for _ in range(2)]
         await instances[0].write(record("before"))
         await pair.has_everything()
         await pair.lose_primary(how)
-        await asyncio.to_thread(pair.standby.promote)
+        await pair.promote()
         for number, store in enumerate(instances):
             await written(store, f"a-{number}")
         await pair.bring_primary_back(how)
         for store in instances:
             await store._server.look()
         instances.append(await open_store(pair.url))
-        at_first = await pair.records_on(pair.primary)
+        before = await pair.written_on(pair.primary)
         for number, store in enumerate(instances):
             await asyncio.gather(*(store.list("elicitation") for _ in range(8)))
             await written(store, f"b-{number}")
-        assert await pair.records_on(pair.primary) == at_first
+        assert await pair.written_on(pair.primary) == before
         for store in instances:
             assert len(await store.list("elicitation")) == 1 + 2 + 3
             await store.aclose()
@@ -134,7 +65,7 @@ async def test_old_primary_alone_is_refused_by_whoever_has_seen_its_successor():
     async with replicating() as pair:
         store = await open_store(pair.url)
         await pair.has_everything()
-        await asyncio.to_thread(pair.standby.promote)
+        await pair.promote()
         await store._server.look()
         await store.write(record())
         await pair.cables[1].cut()
@@ -144,7 +75,7 @@ async def test_old_primary_alone_is_refused_by_whoever_has_seen_its_successor():
             why = refused.value.why
             assert "on timeline 1, and the store has been served from timeline 2" in why
             assert pair.cables[1].host in why
-        assert await pair.records_on(pair.primary) == 0
+        assert await pair.written_on(pair.primary) == (0, 0)
         await store.aclose()
 
 
@@ -154,7 +85,7 @@ async def test_statement_without_an_answer_leads_to_the_successor_before_its_tim
         store = await open_store(pair.url)
         await store.write(record())
         await pair.has_everything()
-        await asyncio.to_thread(pair.standby.promote)
+        await pair.promote()
         pair.primary.hang()
         with pytest.raises(StoreUnavailable) as refused:
             await store.read("a", "elicitation", "a-1")
@@ -171,17 +102,75 @@ async def test_address_that_leads_elsewhere_leaves_no_connection_at_the_server_b
         store = await open_store(url)
         await asyncio.gather(*(store.list("elicitation") for _ in range(8)))
         await pair.has_everything()
-        await asyncio.to_thread(pair.standby.promote)
-        cable.leads_to = pair.standby.folder / ".s.PGSQL.5432"
+        await pair.promote()
+        cable.leads_to = pair.standby.socket
         await store._server.look()
         await asyncio.gather(*(store.list("elicitation") for _ in range(8)))
         await store.write(record())
-        asked = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'elicit'"
-        while await pair.fetchval(pair.primary, asked):
+        while await pair.connections_to(pair.primary):
             pass
-        assert await pair.records_on(pair.primary) == 0
-        cable.leads_to = pair.primary.folder / ".s.PGSQL.5432"
+        assert await pair.written_on(pair.primary) == (0, 0)
+        cable.leads_to = pair.primary.socket
         await cable.cut_connections()
         with pytest.raises(StoreUnavailable, match="on timeline 1"):
             await store.write(record("a-2"))
         await store.aclose()
+
+
+# finding: XB4
+async def test_standby_that_lacks_the_last_seconds_is_noticed_by_who_wrote_and_who_read_them():
+    clock = HandClock()
+    async with replicating() as pair:
+        stores = [await open_store(pair.url) for _ in range(2)]
+        writer, reader = (HighWater(each, clock=clock) for each in stores)
+        await stores[0].write(record("kept"))
+        writer.wrote([record("kept")])
+        await writer.make_mark()
+        await reader.look()
+        await pair.has_everything()
+        survived = clock()
+        clock.tick(seconds=2)
+        pair.stream.freeze()
+        await stores[0].write(record("lost"))
+        writer.wrote([record("lost")])
+        found = await stores[1].read("a", "elicitation", "lost")
+        assert found is not None
+        reader.saw(found)
+        await pair.lose_primary("killed")
+        await pair.promote()
+        for store, high_water in zip(stores, (writer, reader), strict=True):
+            await written(store, f"after-{id(store)}")
+            assert not await high_water.look(), "the last mark is there"
+            high_water.reconnected()
+            assert await high_water.look()
+        back = await writer.step_back()
+        assert back is not None
+        assert back.survived == survived
+        for store in stores:
+            await store.aclose()
+
+
+# finding: XB3
+@pytest.mark.parametrize("how", LOSSES)
+async def test_synchronous_standby_has_all_that_was_acknowledged_to_two_instances(how):
+    async with replicating(is_synchronous=True) as pair:
+        stores = [await open_store(pair.url) for _ in range(2)]
+        acknowledged, are_many = set[str](), asyncio.Event()
+
+        async def write(store, number: int) -> None:
+            with suppress(StoreUnavailable):
+                await store.write(record(f"a-{number:03}"))
+                acknowledged.add(f"a-{number:03}")
+                if len(acknowledged) == 50:
+                    are_many.set()
+
+        writing = [asyncio.create_task(write(stores[number % 2], number)) for number in range(200)]
+        await are_many.wait()
+        await pair.lose_primary(how)
+        await pair.promote()
+        await asyncio.gather(*writing)
+        for store in stores:
+            await written(store, f"b-{id(store)}")
+            found = {each.id for each in await store.list("elicitation", limit=1000)}
+            assert acknowledged <= found
+            await store.aclose()
