@@ -58,7 +58,7 @@ async def _by_copy(home: Path) -> AsyncIterator[tuple[str, bool]]:
 
 
 def _marks(home: Path) -> list[bytes]:
-    return [each.read_bytes() for each in sorted((home / "marks").iterdir())]
+    return [each.read_bytes() for each in sorted(home.glob("marks/*"))]
 
 
 async def _judged(instances: Instances, before: list[str]) -> AsyncIterator[tuple[str, bool]]:

@@ -12,7 +12,7 @@ FINDING = "XB2"
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     for _ in range(times):
-        for how in LOSSES:
+        for how in LOSSES if times > 1 else ("silent",):
             with tempfile.TemporaryDirectory() as home:
                 async for case, is_right in _once(Path(home), how):
                     yield f"{how}: {case}", is_right

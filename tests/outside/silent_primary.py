@@ -12,7 +12,7 @@ FINDING = "XB1"
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     for _ in range(times):
-        for how in LOSSES:
+        for how in LOSSES if times > 1 else ("silent",):
             with tempfile.TemporaryDirectory() as home:
                 async with failing_over(Path(home)) as (pair, instances):
                     await instances.order("tea")

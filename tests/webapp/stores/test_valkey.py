@@ -42,6 +42,11 @@ DOCUMENT = (Path(__file__).parents[3] / "docs" / "stores.md").read_text("utf-8")
 SAFE = {"redis_version": "7.2.4", "role": "master", "aof_enabled": 1}
 
 
+def owner_in(shard):
+    """One whose records are in this shard of a cluster."""
+    return next(name for name in map(str, range(10_000)) if shard_of(name, shards=64) == shard)
+
+
 @asynccontextmanager
 async def opened(url, *, answer_seconds=ANSWER_SECONDS):
     # On a busy machine one that waits for next to nothing may need several starts.
@@ -741,6 +746,35 @@ class TestCluster:
                 assert await other.read("a", "elicitation", "a-1") == row
                 (row,) = await other.write(replace(row, status="accepted"))
                 assert await store.read("a", "elicitation", "a-1") == row
+
+    # finding: XB1
+    async def test_silent_node_holds_up_no_other_and_is_left_for_its_replica(self):
+        with own_cluster(has_replica=True) as nodes:
+            client = nodes[0].look()
+            while client.info("replication").get("slave0", {}).get("state") != "online":
+                pass
+            async with opened(nodes[1].url, answer_seconds=2) as store:
+                owners = {store._server.node_of(("GET", key(n, "x"))): n for n in range(64)}
+                of_node = {name.rpartition(":")[2]: owner_in(n) for name, n in owners.items()}
+                mine, others = of_node.pop(str(nodes[0].port)), [*of_node.values()]
+                for owner in (mine, *others):
+                    await store.write(record(owner=owner))
+                own = key(owners[f"127.0.0.1:{nodes[0].port}"], "last")
+                client.set(own, "by this client, for whose writes it then waits")
+                assert client.execute_command("WAIT", 1, 60_000) == 1
+                os.kill(nodes[0].pid, signal.SIGSTOP)
+                try:
+                    silent = asyncio.create_task(store.read(mine, "elicitation", "a-1"))
+                    await asyncio.sleep(0)
+                    for owner in others:
+                        assert await store.read(owner, "elicitation", "a-1") is not None
+                        assert not silent.done(), "it waits, and nobody else does"
+                    with pytest.raises(StoreUnavailable):
+                        await silent
+                    found = await recovered(lambda: store.read(mine, "elicitation", "a-1"))
+                    assert found is not None
+                finally:
+                    os.kill(nodes[0].pid, signal.SIGCONT)
 
     async def test_a_server_that_is_gone_stops_its_own_owners_alone(self):
         with own_cluster() as nodes:
