@@ -43,6 +43,7 @@ SLOW_FOLDERS = (
 SLOW_COMMANDS = ("backups", "commands", "demo", "keys", "mac", "serve", "servers", "stdio")
 SLOW_MODULES = (
     *("hosts/test_hosts.py", "hosts/test_instances.py", "hosts/test_refusals.py"),
+    "webapp/stores/test_postgres_standby.py",
     "webapp/testing/test_plugin.py",
 )
 PAGES = Path(__file__).parent / "webapp" / "pages"  # where some ask for a browser

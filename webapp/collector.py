@@ -65,6 +65,7 @@ class Collector:
         self._read_at: datetime | None = None
         self.has_missed = asyncio.Event()
         self._added: tuple[datetime, Mapping[MetricFamily, Samples]] | None = None
+        self._stepped_back_at = 0.0
         self._metrics = service.telemetry.metrics
         if self._metrics is not None:
             self._metrics.follow = self.wrote
@@ -117,10 +118,18 @@ class Collector:
             for address, count in service.events.backlog.counts().items()
             if address in service.events.addresses
         }
+        found[families.STEPPED_BACK] = {(): await self._stepped_back()}
         now = service.clock()
         if self._added is None or now - self._added[0] >= ADDED_UP_AFTER:
             self._added = now, await self._add_up(now)
         return {**found, **self._added[1]}
+
+    async def _stepped_back(self) -> float:
+        with suppress(StoreUnavailable):
+            back = await self._service.elicitations.high_water.step_back()
+            if back is not None and not back.was_restored:
+                self._stepped_back_at = back.noticed_at.timestamp()
+        return self._stepped_back_at
 
     async def _add_up(self, now: datetime) -> Mapping[MetricFamily, Samples]:
         if self._entries is None or self._read_at is None:

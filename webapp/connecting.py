@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from datetime import UTC, datetime
 from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from pathlib import Path
 
 import httpx
 
@@ -92,7 +93,14 @@ def service_of(
         issuer=issuer,
         users=users,
         telemetry=telemetry,
+        marks=_marks_of(settings, store),
     )
+
+
+def _marks_of(settings: Settings, store: Store) -> Path | None:
+    if store.address is None or settings.policies.store_marks is not None:
+        return settings.policies.store_marks
+    return None if settings.key_file is None else settings.key_file.path.parent / "marks"
 
 
 def telemetry_of(settings: Settings) -> Telemetry:

@@ -3,8 +3,9 @@
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -65,6 +66,7 @@ from webapp.payments.webhook_log import WebhookLog
 from webapp.payments.webhooks import Webhooks
 from webapp.records.chain import AuditChain
 from webapp.records.heads import Heads
+from webapp.records.high_water import HighWater
 from webapp.records.owners import open_owners
 from webapp.records.values import Approval, StoredWebhook, TurnedAway
 from webapp.settings.identity import IdentitySettings
@@ -153,6 +155,13 @@ class Service:
             leg=leg,
         )
 
+    async def store_stepped_back(self, since: datetime) -> None:
+        """Act on what the store may have lost: a standby without the last seconds, a backup.
+
+        Everything that was acknowledged before `since` is there, by the clock of the process that
+        acknowledged it. One process calls this, and again until it returns.
+        """
+
     async def drain(self, *, within: timedelta) -> None:
         """Before the process ends: whoever waits is told to come again, what works may finish."""
         self.elicitations.waiters.drain()
@@ -194,6 +203,7 @@ async def open_service(
     issuer: Issuer | None = None,
     users: Users | None = None,
     telemetry: Telemetry = NONE,
+    marks: Path | None = None,
 ) -> AsyncGenerator[Service]:
     """Build the service on an open store.
 
@@ -202,7 +212,8 @@ async def open_service(
     are the addresses that are told of what happens.
     Without `outbound` nothing can be asked of a provider. `credentials` are our client id and
     secret at a provider, by its name. `who` says where people sign in, `issuer` is what that says
-    of itself; `kinds` are beside the built-in ones, `users` the application's own. Raises
+    of itself; `kinds` are beside the built-in ones, `users` the application's own. `marks` is the
+    folder outside of the store that says how far it had come. Raises
     Unreadable if the store was made under secrets that the ring lacks, and BadPlugin.
     """
     owners = await open_owners(store=store, ring=ring)
@@ -214,6 +225,7 @@ async def open_service(
         clock=clock,
         plugins=Plugins(plugins, patience=limits.hook),
         telemetry=telemetry,
+        high_water=HighWater(store, clock=clock, folder=marks),
     )
     elicitations.rows.longer = _longer_kept(policies)
     chain = AuditChain(owners, clock=clock, kept=policies.keep_audit)

@@ -13,6 +13,7 @@ from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.records.heads import BadHead
+from webapp.records.high_water import step_back_of
 from webapp.records.values import KINDS, InboxItem, OutgoingEvent, StoredWebhook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
@@ -32,9 +33,11 @@ async def sweep(service: Service) -> None:
     """
     while True:
         try:
+            await service.elicitations.high_water.make_mark()
             while await fall_due(service) >= DUE_AT_ONCE:
                 _log.info("sweeper.has_more")
         except StoreUnavailable as error:
+            service.elicitations.high_water.reconnected()
             _log.warning("store.unavailable", extra={"why": error.why})
         except Exception:  # noqa: BLE001 - a task's edge
             _log.exception("sweeper.failed")
@@ -116,6 +119,9 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
             await service.kinds.payments.checkouts.ask_again(loose)
         case "event":
             await service.events.sender.fall_due(await rows.open(record, OutgoingEvent))
+        case "step back":
+            await service.store_stepped_back(step_back_of(record).survived)
+            await service.elicitations.high_water.settle(record)
         case "inbox":
             await service.kinds.decisions.fall_due(await rows.open(record, InboxItem))
         case _:

@@ -63,12 +63,34 @@ def run(*command: str) -> None:
 class PostgresServer:
     """One that can be stopped, killed and started again."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        follows: "PostgresServer | None" = None,
+        port: int = 0,
+    ) -> None:
+        """`follows` is the primary of which it is a streaming standby, reached at that port."""
         self.port = 5432  # its socket is named for it
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         if os.geteuid() == 0:
             os.chown(self.folder, NOBODY, NOBODY)
         self.data = self.folder / "data"
+        if follows is None:
+            self._make()
+        else:
+            run(
+                "pg_basebackup",
+                *("-D", f"{self.data}", "-h", "127.0.0.1", "-p", f"{port}", "-U", USER),
+                *("--write-recovery-conf", "--checkpoint=fast", "--no-sync"),
+            )
+        self.set({"unix_socket_directories": f"'{self.folder}'", **(settings or {})})
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / f".s.PGSQL.{self.port}"
+
+    def _make(self) -> None:
         run(
             "initdb",
             "--username",
@@ -82,7 +104,7 @@ class PostgresServer:
         access = self.data / "pg_hba.conf"
         guarded = f"local all {GUARDED_USER} scram-sha-256\nhost all all 127.0.0.1/32 trust\n"
         access.write_text(guarded + access.read_text("utf-8"), "utf-8")
-        self.set({**_SETTINGS, "unix_socket_directories": f"'{self.folder}'", **(settings or {})})
+        self.set(_SETTINGS)
 
     def set(self, settings: Mapping[str, str]) -> None:
         """From its next start on."""
@@ -93,16 +115,40 @@ class PostgresServer:
         log = str(self.folder / "log")
         run("pg_ctl", "start", "--wait", "--silent", "-D", f"{self.data}", "-l", log, "-t", "120")
 
+    def promote(self) -> None:
+        """Make a standby take writes, on the next timeline."""
+        run("pg_ctl", "promote", "--wait", "--silent", "-D", f"{self.data}", "-t", "120")
+
+    def hang(self) -> None:
+        """Stop all of its processes where they are: it accepts connections and says nothing."""
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+    def wake(self) -> None:
+        """Let it go on after `hang`."""
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
     def kill(self) -> None:
         """All of its processes at once, so that it may start again at once."""
-        number = int((self.data / "postmaster.pid").read_text("utf-8").split()[0])
-        postmaster = psutil.Process(number)
-        postmaster.suspend()  # or it would start others
-        processes = [postmaster, *postmaster.children()]
+        for postmaster in self._processes()[:1]:
+            postmaster.suspend()  # or it would start others
+        processes = self._processes()
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(processes, timeout=300)
+
+    def _processes(self) -> list[psutil.Process]:
+        """The postmaster first; none if it was killed."""
+        number = int((self.data / "postmaster.pid").read_text("utf-8").split()[0])
+        try:
+            postmaster = psutil.Process(number)
+            return [postmaster, *postmaster.children()]
+        except psutil.NoSuchProcess:
+            return []
 
     def remove(self) -> None:
         if (self.data / "postmaster.pid").exists():

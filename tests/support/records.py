@@ -1,5 +1,6 @@
 """Records of a store, as its tests write them."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from webapp.stores import Record, Store
@@ -35,3 +36,16 @@ def record(
 
 async def scanned(store: Store) -> list[Record]:
     return [each async for page in store.scan() for each in page]
+
+
+async def go_back(store: Store, copies: Sequence[Record], *, newer: Sequence[str] = ()) -> None:
+    """Let the store step back to these copies, as a standby does that lacks the last seconds.
+
+    Of the owners in `newer` nothing is left but what is among the copies.
+    """
+    for owner in newer:
+        while await store.erase(owner=owner):
+            pass
+    await store.fence("going back")
+    await store.load(*copies, behind="going back")
+    await store.fence(None)

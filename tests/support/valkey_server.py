@@ -140,25 +140,32 @@ def own_valkey(*, has_port: bool = False, **settings: str) -> Iterator[OwnValkey
 
 
 @contextmanager
-def own_cluster() -> Iterator[list[OwnValkey]]:
-    """Three servers, each with a third of the slots."""
+def own_cluster(*, has_replica: bool = False) -> Iterator[list[OwnValkey]]:
+    """Three servers, each with a third of the slots; a fourth may follow the first."""
     with tempfile.TemporaryDirectory(prefix="valkey-") as folder:
-        ports = free_ports(6)
+        size = 3 + has_replica
+        ports = free_ports(2 * size)
         nodes = []
         try:
-            for number in range(3):
+            for number in range(size):
                 place = Path(folder) / str(number)
                 place.mkdir()
-                settings = {"cluster-enabled": "yes", "cluster-port": str(ports[3 + number])}
+                settings = {"cluster-enabled": "yes", "cluster-port": str(ports[size + number])}
+                if has_replica:  # which takes over soon
+                    settings |= {"cluster-node-timeout": "1000", "repl-diskless-sync-delay": "0"}
                 node = OwnValkey(place, port=ports[number], **settings)
                 nodes.append(node)
                 node.start()
             for number, node in enumerate(nodes):
                 first, last = _SLOTS * number // 3, _SLOTS * (number + 1) // 3 - 1
                 client = node.look()
-                client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
-                client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], ports[3])
+                if number < 3:
+                    client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+                client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], ports[size])
             _wait_until_all_know_all(nodes)
+            if has_replica:
+                primary = nodes[0].look().execute_command("CLUSTER MYID")
+                nodes[3].look().execute_command("CLUSTER REPLICATE", primary)
             yield nodes
         finally:
             for node in nodes:
@@ -170,7 +177,7 @@ def _wait_until_all_know_all(nodes: list[OwnValkey]) -> None:
     for node in nodes:
         while True:
             info: Mapping[str, str] = node.look().execute_command("CLUSTER INFO")
-            if info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3":
+            if info["cluster_state"] == "ok" and info["cluster_known_nodes"] == str(len(nodes)):
                 break
             assert time.monotonic() < deadline, info
 

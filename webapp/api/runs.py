@@ -181,7 +181,7 @@ async def claim_once(
         await call.the_run()
         await call.run.change(lambda run: _kept_open(service, run, again=data.again))
         await _hold(service, call, call.run.value, payment=data.payment)
-        place = _place(requester.program, call, data)
+        place = await _place(requester.program, call, data)
         row = await claim(service.elicitations, place, by=data.by)
     until = row.claimed_until
     is_ours = row.claimed_by == data.by
@@ -210,7 +210,7 @@ async def keep_once(
         await call.the_run()
         with suppress(QuestionBusy, PaymentGone):  # what was done is kept in any case
             await _hold(service, call, call.run.value, payment=data.payment)
-        place = _place(requester.program, call, data)
+        place = await _place(requester.program, call, data)
         idempotency_key = place.idempotency_key(elicitations)
         if data.failed:
             await release(elicitations, place, by=data.by)
@@ -321,11 +321,13 @@ def _kept_open(service: Service, run: Run, *, again: bool) -> Run:
     return runs.note_use(run, again=again)
 
 
-def _place(key: ApiKey, call: Call, step: OnceStep) -> OncePlace:
+async def _place(key: ApiKey, call: Call, step: OnceStep) -> OncePlace:
     run = call.run.value
+    scope, wish = await call.run.begin_once(step.payment, kept=KEPT_UNDER_A_RECEIPT)
     return OncePlace(
         owner=run.owner,
-        scope=step.payment or run.id,
+        scope=scope,
+        wish=wish,
         step=(client_of(key.program), "", json.dumps(step.key)),
         name=step.name,
     )

@@ -1,7 +1,11 @@
 """`once`: work that is done once, however often a tool's body runs again.
 
 What could go wrong: the process dies between the work and its record. Then it is done again, with
-the idempotency key that it got the first time; this cannot be closed from here. Work that takes
+the idempotency key that it got the first time; this cannot be closed from here. The same happens
+when the store loses its last seconds, and with them the run: so a key is made from what the client
+called and the name of the work, not from an id. Two identical calls are two wishes, and the work of
+the second must not be taken for that of the first. So the calls of a day are numbered: after such a
+loss the same call gets the number again that was lost. Work that takes
 longer than a moment is claimed in the store, and an identical call in another process waits for
 its end; two that begin within that moment do it twice, with one key. A result that cannot be handed
 on, as it is no JSON or too long, is no reason to do the work again: that it is done is kept in any
@@ -31,7 +35,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Json
 from flows.errors import ElicitError, ResultNotKept, Unreadable
 from webapp.elicitations.service import Elicitations
-from webapp.records.values import DoneOnce, Value
+from webapp.records.values import CallNumber, DoneOnce, Value
 from webapp.stores import Conflict
 
 Also: TypeAlias = Callable[[], Awaitable[Sequence[Value]]]
@@ -51,6 +55,8 @@ _LOOK_SECONDS = 0.25
 CLAIMED = timedelta(seconds=30)
 DOING = "doing"
 KEPT = timedelta(days=1)
+# Past the end of their day: from then on others are given.
+NUMBERS_KEPT = timedelta(days=2)
 # Longer than any call can still be given the receipt (flows.elicitation.states.KEPT).
 KEPT_UNDER_A_RECEIPT = timedelta(days=60)
 
@@ -89,21 +95,18 @@ class Working:
 async def do_once(
     elicitations: Elicitations,
     *,
-    owner: str,
-    scope: str,
+    once: "OncePlace",
     kept: timedelta,
-    name: str,
-    step: OnceKey,
     work: Callable[[str], Awaitable[Json]],
     working: Working,
     wait: Wait,
     also: Also,
 ) -> Json:
-    """The kept result of `name` at `place` under `scope`, which is a run or a receipt.
+    """Return the stored result of the work at this place; do the work if there is none.
 
     Raises ResultNotKept if the result is no JSON or too long, and what the work raises.
     """
-    once = OncePlace(owner=owner, scope=scope, step=step, name=name)
+    owner, name = once.owner, once.name
     id, key = once.id(elicitations), once.idempotency_key(elicitations)
     while (doing := elicitations.doing.get(id)) is not None:
         await wait({doing})  # an identical call is at it in this process
@@ -128,10 +131,14 @@ async def do_once(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OncePlace:
-    """What stands for one piece of work: whose it is, under which run or receipt, and its name."""
+    """What stands for one piece of work: whose it is, under which run or receipt, and its name.
+
+    `wish` is the call by its number, as `numbered` gives it.
+    """
 
     owner: str
     scope: str
+    wish: CallNumber
     step: OnceKey
     name: str
 
@@ -141,7 +148,31 @@ class OncePlace:
 
     def idempotency_key(self, elicitations: Elicitations) -> str:
         pepper = elicitations.owners.pepper
-        return pepper.tag("idempotency", self.scope, *self.step, self.name, size=18)
+        wish = (self.owner, self.wish.call, self.wish.day, str(self.wish.number))
+        return pepper.tag("idempotency", *wish, *self.step, self.name, size=18)
+
+
+async def numbered(
+    elicitations: Elicitations, *, owner: str, scope: str, call: str, kept: timedelta
+) -> tuple[CallNumber, Sequence[CallNumber]]:
+    """Return the number of the call that `scope` belongs to, and what has to be written for it.
+
+    `scope` is a run or a receipt, `call` the key of the run. Nothing is to be written for a scope
+    that has its number.
+    """
+    tag, now = elicitations.owners.pepper.tag, elicitations.clock()
+    id = owner + tag("call of", scope, size=18)
+    found = await elicitations.read(CallNumber, owner=owner, id=id)
+    if found is not None:
+        return found, ()
+    day = f"{now:%Y-%m-%d}"
+    last_id = owner + tag("calls of a day", call, day, size=18)
+    last = await elicitations.read(CallNumber, owner=owner, id=last_id) or CallNumber(
+        id=last_id, owner=owner, call=call, day=day, number=0, erase_at=now + NUMBERS_KEPT
+    )
+    last = replace(last, number=last.number + 1)
+    fresh = replace(last, id=id, version=0, erase_at=now + kept)
+    return fresh, (last, fresh)
 
 
 async def claim(elicitations: Elicitations, once: OncePlace, *, by: str) -> DoneOnce:

@@ -16,11 +16,12 @@ from flows.elicitation import run as runs
 from flows.elicitation.run import Called, Run, Step
 from flows.elicitation.states import Elicitation
 from flows.elicitation.tool_call import ToolCall
+from webapp.calls.once import numbered
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
 from webapp.elicitations.service import Elicitations
 from webapp.identity.identity import Caller
 from webapp.records.ids import owner_of
-from webapp.records.values import Value
+from webapp.records.values import CallNumber, Value
 from webapp.stores import Conflict
 
 OPEN_AT_LEAST = timedelta(minutes=10)
@@ -139,6 +140,25 @@ class CurrentRun:
         """The run as it is stored; an identical call that was first to begin it is joined."""
         await self.change(lambda run: run)
         return self.value
+
+    async def begin_once(self, receipt: str | None, *, kept: timedelta) -> tuple[str, CallNumber]:
+        """Store the run and the number of its call, in one write, before work that is done once.
+
+        Return what the work is done under (the receipt, or the run), and the number.
+        """
+        found = list[tuple[str, CallNumber]]()
+
+        async def number() -> Sequence[CallNumber]:
+            run = self.value
+            scope = receipt or run.id
+            wish, rows = await numbered(
+                self._elicitations, owner=run.owner, scope=scope, call=run.key, kept=kept
+            )
+            found.append((scope, wish))
+            return rows
+
+        await self.change(lambda run: run, also=number)
+        return found[-1]
 
     async def change(
         self,

@@ -22,7 +22,14 @@ from flows.elicitation.traits import traits_of
 from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported
 from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
 from webapp.calls.call import Call
-from webapp.calls.once import KEPT, KEPT_UNDER_A_RECEIPT, OnceKey, do_once, do_unkept
+from webapp.calls.once import (
+    KEPT,
+    KEPT_UNDER_A_RECEIPT,
+    OnceKey,
+    OncePlace,
+    do_once,
+    do_unkept,
+)
 from webapp.calls.outcome import cancelled, outcome_of, processing
 from webapp.calls.prefetched import Fact, Prefetched
 from webapp.calls.presenter import Interrupted, PresentedQuestion, Prompts
@@ -427,19 +434,18 @@ class Verbs:
                 )
             return await do_unkept(name, work, working=call.used.working)
         await call.the_run()
-        run = await call.run.begin()
         receipt = call.used.receipt
+        kept = KEPT if receipt is None else KEPT_UNDER_A_RECEIPT
+        scope, wish = await call.run.begin_once(receipt, kept=kept)
+        owner = call.run.value.owner
         return await do_once(
             call.elicitations,
-            owner=run.owner,
-            scope=receipt or run.id,
-            kept=KEPT if receipt is None else KEPT_UNDER_A_RECEIPT,
-            name=name,
-            step=step,
+            once=OncePlace(owner=owner, scope=scope, wish=wish, step=step, name=name),
+            kept=kept,
             work=work,
             working=call.used.working,
             wait=call.wait_for,
-            also=partial(call.kinds.payments.worked, run.owner, receipt),
+            also=partial(call.kinds.payments.worked, owner, receipt),
         )
 
 

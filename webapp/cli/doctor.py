@@ -34,16 +34,18 @@ from webapp.deadline import Clock
 from webapp.http.client import Outbound
 from webapp.http.trusted_hosts import TrustedHost
 from webapp.printing import tell
+from webapp.records.high_water import HighWater
 from webapp.records.owners import last_backup, must_be_servable, open_owners
 from webapp.service import Service
 from webapp.settings.key_usage import seconds_ahead
 from webapp.settings.settings import URL, Settings
-from webapp.stores import Clocked, Store
+from webapp.stores import Clocked, Replicated, Store
 from webapp.stores.opening import SQLITE
 
 _MARKS = {"ok": "ok", "note": "--", "wrong": "NO"}
 BACKUP_AGE_AT_MOST = timedelta(days=7)
 CLOCK_SECONDS_AT_MOST = 1.0
+STEP_BACK_TOLD = timedelta(days=30)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -102,6 +104,12 @@ async def examine_store(
                 says = "memory: forgets everything with its process"
                 found.append(wrong("kept", says, fix=fix))
             found += await _store_clock(store, clock)
+            if isinstance(store, Replicated):
+                told = await store.replication()
+                found += [
+                    note("servers", says, fix=fix) if fix else ok("servers", says)
+                    for says, fix in told
+                ]
             await must_be_servable(store, settings.ring)
             await open_owners(store=store, ring=settings.ring)
             found.append(ok("secrets", "open what is kept"))
@@ -155,6 +163,7 @@ async def _kept(
             found.append(note("clients", says, fix=fix))
         found += await examine_registrations(service)
         found += await examine_events(service)
+        found += await _step_back(service.elicitations.high_water, clock())
     return found
 
 
@@ -176,6 +185,25 @@ async def examine_registrations(service: Service) -> Sequence[Finding]:
         )
         found.append(wrong("accounts", says, fix=fix))
     return found or [ok("accounts", "no provider has refused this server")]
+
+
+async def _step_back(high_water: HighWater, now: datetime) -> Sequence[Finding]:
+    """Whether the store has lost what it had acknowledged."""
+    if (why := await high_water.why_older()) is not None:
+        says = f"the store is older than it was: {why}"
+        return [wrong("step back", says, fix="start a server, then do what docs/failover.md says")]
+    back = await high_water.step_back()
+    if back is None or now - back.noticed_at > STEP_BACK_TOLD:
+        return [ok("step back", "the store has lost nothing that was noticed")]
+    survived = f"{back.survived:%Y-%m-%d %H:%M:%S} UTC"
+    says = f"at {back.noticed_at:%Y-%m-%d %H:%M} UTC the store had lost what came after {survived}"
+    if back.was_restored:
+        says = f"a backup was restored that may lack what came after {survived}"
+    return [
+        note(
+            "step back", f"{says} ({back.why})", fix="go through the check list of docs/failover.md"
+        )
+    ]
 
 
 async def examine_events(service: Service) -> Sequence[Finding]:

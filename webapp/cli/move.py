@@ -18,7 +18,7 @@ from webapp.printing import tell
 from webapp.settings.settings import key_file_of
 from webapp.stores import Store, holds_something, open_store
 from webapp.stores.moving import Moved, NotMoved, move, moved_to, unfence
-from webapp.stores.opening import is_shared
+from webapp.stores.opening import is_postgres, is_shared
 
 _VARIABLE = "env:"
 
@@ -44,7 +44,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unfence",
         metavar="ADDRESS",
-        help="instead, also as env:NAME: let servers write where a store has moved away from",
+        help="instead, also as env:NAME: let servers write where a store has moved away from, or "
+        "where PostgreSQL serves a copy of it",
     )
     parser.set_defaults(run=_run)
 
@@ -148,8 +149,10 @@ async def _must_take(target: str, source: Store, *, is_there: bool) -> None:
 
 async def _unfence(address: str) -> None:
     await _must_hold_something(address)
-    async with _opened(address) as store:
+    async with _opened(address, accepts_server=True) as store:
         why = await unfence(store)
+    if is_postgres(address):
+        tell("The server that the address leads to may serve the store from now on.")
     if why is None:
         tell("There was no fence.")
         return
@@ -171,9 +174,9 @@ async def _holds_something(address: str) -> bool:
 
 
 @asynccontextmanager
-async def _opened(address: str) -> AsyncGenerator[Store]:
+async def _opened(address: str, *, accepts_server: bool = False) -> AsyncGenerator[Store]:
     try:
-        store = await open_store(address, watches=False)
+        store = await open_store(address, watches=False, accepts_server=accepts_server)
     except (StoreUnavailable, ValueError) as error:
         raise store_refused(error) from error
     try:

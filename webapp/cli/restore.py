@@ -13,7 +13,7 @@ import fcntl
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,13 @@ from webapp.cli.backup import key_beside, write_private
 from webapp.command import CommandRefused, quieten, settings_for, store_refused
 from webapp.connecting import utc_now
 from webapp.printing import tell
+from webapp.records.high_water import MARK, STEP_BACK, restored
 from webapp.records.owners import must_be_opened
 from webapp.settings.key_file import KeyFile
 from webapp.settings.settings import key_file_of, store_of
-from webapp.stores import open_store
+from webapp.stores import Record, open_store
 from webapp.stores.backup_file import BackupFile, BadBackup
-from webapp.stores.moving import NotMoved, copy, fence_empty, half, open_whole
+from webapp.stores.moving import NotMoved, Scan, copy, fence_empty, half, open_whole
 from webapp.stores.opening import SQLITE
 from webapp.stores.sqlite_file import SIDES
 
@@ -70,7 +71,10 @@ def _run(options: argparse.Namespace) -> None:
     except (OSError, WeakSecret, sqlite3.Error) as error:
         raise CommandRefused(f"{source} cannot be put back: {error}") from error
     tell(f"The store is as it was at {backup.made_at:%Y-%m-%d %H:%M} UTC.")
-    tell("What was paid since is not in it.")
+    tell(
+        "What was paid since is not in it: the payment providers are asked about that once a "
+        "server runs. docs/failover.md has what else to check."
+    )
 
 
 async def _must_open(backup: BackupFile, source: Path, key_file: KeyFile | None) -> None:
@@ -129,9 +133,23 @@ async def _put(
             raise ValueError("ELICIT_STORE: memory: ends with its process; set another store.")
         if await store.fenced() != words:
             await fence_empty(store, words)
-        await copy(backup.scan, store, behind=words)
+        await copy(await _marked(backup), store, behind=words)
         put_key()
         await open_whole(store, words)
+
+
+async def _marked(backup: BackupFile) -> Scan:
+    """Read the backup with a mark that says that it was restored, so that servers act on that."""
+    marks = [each async for page in backup.scan() for each in page if each.kind == MARK]
+    made_at, now = backup.made_at, utc_now()
+    ours = restored(marks[0] if marks else None, made_at=made_at, now=now)
+
+    async def scan() -> AsyncIterator[Sequence[Record]]:
+        yield ours
+        async for page in backup.scan():
+            yield [each for each in page if each.kind not in (MARK, STEP_BACK)]
+
+    return scan
 
 
 def _must_be_one_key(file: KeyFile, key: Path) -> None:

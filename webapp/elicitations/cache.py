@@ -45,4 +45,6 @@ class Cache:
         self._by_id.pop(id, None)
 
     def clear(self) -> None:
+        """Forget all of it, also what ended: a store that has stepped back may not know of it."""
         self._by_id.clear()
+        self._ended.clear()

@@ -25,6 +25,7 @@ from webapp.elicitations.changes import KEPT, Changes
 from webapp.elicitations.plugins import Plugins
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
+from webapp.records.high_water import HighWater
 from webapp.records.ids import owner_of
 from webapp.records.owners import Owners
 from webapp.records.rows import Rows
@@ -51,6 +52,7 @@ class Elicitations:
         clock: Clock,
         plugins: Plugins | None = None,
         telemetry: Telemetry = NONE,
+        high_water: HighWater | None = None,
     ) -> None:
         self.store = store
         self.telemetry = telemetry
@@ -61,12 +63,14 @@ class Elicitations:
         self.ticks = ticks_of(clock)
         self.steps = Steps(clock)
         self.rows = rows = Rows(owners)
+        self.high_water = rows.high_water = high_water or HighWater(store, clock=clock)
         self.read, self.holder, self.all = rows.read, rows.holder, rows.all
         self.recent = Cache()
         self.news = Changes()
         self.hearers: list[Callable[[Record], Awaitable[None]]] = []  # of other processes' writes
         self.followed: set[str] = set()  # kinds of which they hear all, who may wait or not
-        self.missed: list[Callable[[], None]] = []  # told when some of those may have been missed
+        # Told when some of those may have been missed, or the store may have changed unheard.
+        self.missed: list[Callable[[], None]] = [self.high_water.reconnected, rows.forget]
         self.plugins = plugins or Plugins()
         self._works: set[asyncio.Task[Any]] = set()
         self.doing: dict[str, asyncio.Future[None]] = {}  # what `once` is at work on

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from functools import partial
 
 from flows.elicitation.run import Run
@@ -10,6 +11,7 @@ from flows.errors import StoreUnavailable, Unreadable
 from webapp.elicitations.changes import KEPT
 from webapp.elicitations.service import Elicitations
 from webapp.records.chain import AUDIT
+from webapp.records.high_water import MARK
 from webapp.records.owners import DATA_KEY
 from webapp.records.values import KINDS
 from webapp.stores import Choosing, Look, Record
@@ -59,7 +61,11 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
             elicitations.recent.clear()
             for tell in elicitations.missed:
                 tell()
+            with suppress(StoreUnavailable):  # else the sweeper compares it
+                await elicitations.high_water.look()
         return
+    if record.kind == MARK:
+        elicitations.high_water.hear(record)
     if record.kind in _KEPT:
         elicitations.news.tell(record.owner)
     elif record.kind == DATA_KEY:

@@ -56,6 +56,7 @@ class WebhookRows:
         self._elicitations = elicitations
         # What this process has applied: a copy of it, which often comes soon, needs no look.
         self._applied: OrderedDict[str, None] = OrderedDict()
+        elicitations.missed.append(self._applied.clear)  # the store may have lost it
 
     def of(
         self, owner: str, seller: MerchantAccount, event: Notice, body: WebhookBody

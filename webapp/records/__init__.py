@@ -4,7 +4,8 @@
 `owners` makes the tag that a person's rows begin with and the key that seals them, `ids` the ids,
 of which none can be guessed, and `seal` binds each record to its row. What a write changes is told
 in its owner's `chain`, beside it: what is told says `entries`; `heads` signs how far all chains
-have come, and `verification` holds them against that.
+have come, and `verification` holds them against that. `high_water` notices a store that has lost
+what it had acknowledged.
 
 The one path: `Rows.write` -> the owner's data key -> sealed -> with an entry of the chain -> the
 store's compare-and-set -> the values with their new versions, or Conflict.

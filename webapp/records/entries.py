@@ -120,6 +120,9 @@ class Words(Generic[AuditedT]):
         if len(self._known) > REMEMBERED_AT_MOST:
             self._known.popitem(last=False)
 
+    def forget(self) -> None:
+        self._known.clear()
+
     async def _former(self, value: AuditedT, kind: str) -> str | None:
         if value.version == 0:
             return None

@@ -24,6 +24,7 @@ from webapp.stores import Record
 
 if TYPE_CHECKING:
     from webapp.records.chain import AuditChain
+    from webapp.records.high_water import HighWater
 
 
 class Outbox(Protocol):
@@ -56,6 +57,7 @@ class Rows:
         self._owners = owners
         self._store = owners.store
         self.chain: AuditChain | None = None  # where changes are told of, if they are
+        self.high_water: HighWater | None = None  # what remembers the newest records
         self.outbox: Outbox | None = None  # what tells others of them, if there are any
         self._words = Words[Value](KINDS, stored=self._stored)
         self.ids = RowIds(owners.pepper)
@@ -101,6 +103,8 @@ class Rows:
             await self.chain.write(values[0].owner, records, *entries)
         else:
             await self._store.write(*records)
+        if self.high_water is not None:
+            self.high_water.wrote(records)
         written = [replace(value, version=value.version + 1) for value in values]
         if self._is_told:
             for value in values:
@@ -159,6 +163,8 @@ class Rows:
 
     async def open(self, record: Record, kind: type[ValueT]) -> ValueT:
         """Raises Unreadable if the row is not what was sealed, or cannot be opened."""
+        if self.high_water is not None:
+            self.high_water.saw(record)
         locker = self._owners.cached(record.owner) or await self._owners.locker(record.owner)
         row = Row(owner=record.owner, kind=record.kind, id=record.id, version=record.version)
         try:
@@ -172,6 +178,12 @@ class Rows:
         if self._is_told:
             self._words.remember(value, version=record.version)
         return replace(value, version=record.version)
+
+    def forget(self) -> None:
+        """Read again what was remembered of rows and chains: the store may have changed unheard."""
+        self._words.forget()
+        if self.chain is not None:
+            self.chain.forget()
 
     async def tell(self, owner: str, what: str) -> None:
         """Let the owner's chain say what was done with all of it."""

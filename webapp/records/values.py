@@ -44,6 +44,23 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
         return f"Done({self.id!r})"
 
 
+class CallNumber(Struct, frozen=True, kw_only=True):
+    """Which one of the identical calls of a day it is, from 1; idempotency keys are made from it.
+
+    There is a row for the run or receipt that has the number, and one for the last number given.
+    """
+
+    id: str
+    owner: str
+    call: str  # the key of the run
+    day: str
+    number: int
+    erase_at: datetime
+    version: int = 0
+    status: str = "numbered"
+    due_at: None = None
+
+
 class Alias(Struct, frozen=True, kw_only=True):
     """An author's own id for an elicitation."""
 
@@ -392,6 +409,7 @@ Value: TypeAlias = (
     Elicitation
     | Run
     | DoneOnce
+    | CallNumber
     | Alias
     | Connection
     | Payment
@@ -418,6 +436,7 @@ KINDS: Mapping[type[Struct], str] = {
     Elicitation: "elicitation",
     Run: "run",
     DoneOnce: "once",
+    CallNumber: "call number",
     Alias: "alias",
     Connection: "account",
     Payment: "payment",

@@ -207,6 +207,14 @@ class PolicySettings:
         says="how many events may wait for one address that does not take them. What happens "
         "beyond that is not kept for it, and the log, the metrics and `elicit doctor` say so",
     )
+    store_marks: Path | None = setting(
+        "ELICIT_STORE_MARKS",
+        parse=lambda text: Path(text) if text else None,
+        otherwise="`marks` beside the key file, where one is used",
+        says="a folder of this machine in which each server notes how far the store had come. A "
+        "server that starts later sees by that whether the store has lost something since "
+        "([failover](failover.md))",
+    )
     audit: bool = setting(
         "ELICIT_AUDIT",
         parse=switch,

@@ -4,8 +4,9 @@
 owner. `sqlite` is one file for all processes of a machine: a writer thread that commits in groups
 (`sqlite_writer`), readers on the loop, changes of others seen by `data_version` (`sqlite_changes`).
 `postgres` is for several machines: what is read or written in one turn of the loop is one round
-trip (`lanes`, `postgres_writer`), changes of others are heard by name (`postgres_changes`). So is
-`valkey`, where a script carries out what is written, for one server or a cluster.
+trip (`lanes`, `postgres_writer`), changes of others are heard by name (`postgres_changes`), and of
+the servers that an address names one is used (`postgres_hosts`). `valkey` is for several machines
+too: a script carries out what is written, on one server or a cluster.
 `memory` is for tests and for servers that may forget. `opening` picks one by its address.
 
 A store that moves elsewhere (`moving`) is fenced, read by `scan` and put in place there by `load`;
@@ -25,7 +26,7 @@ from webapp.stores.opening import (
     why_not_opened,
     without_password,
 )
-from webapp.stores.store import Choosing, Clocked, Conflict, Look, Record, Store
+from webapp.stores.store import Choosing, Clocked, Conflict, Look, Record, Replicated, Store
 
 __all__ = [
     "Choosing",
@@ -33,6 +34,7 @@ __all__ = [
     "Conflict",
     "Look",
     "Record",
+    "Replicated",
     "Store",
     "holds_something",
     "is_gone",

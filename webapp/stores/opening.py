@@ -48,6 +48,10 @@ def is_shared(url: str) -> bool:
     return _scheme_of(url) in _SHARED
 
 
+def is_postgres(url: str) -> bool:
+    return _scheme_of(url).startswith("postgres")
+
+
 def may_be_unescaped(url: str) -> bool:
     """Whether a password in it may have what ends an authority, so that nobody knows its end."""
     try:
@@ -116,20 +120,22 @@ def why_not_opened(error: StoreUnavailable | ValueError) -> str:
     return f"ELICIT_STORE: {error}"
 
 
-async def open_store(url: str, *, listen: str = "", watches: bool = True) -> Store:
+async def open_store(
+    url: str, *, listen: str = "", watches: bool = True, accepts_server: bool = False
+) -> Store:
     """Open the store at the address; ValueError says which addresses are possible.
 
     `listen` is another address of the same store, for what it tells by itself. Who never watches
-    needs none, also where the address is a pooler's.
+    needs none, also where the address is a pooler's. With `accepts_server`, a PostgreSQL server may
+    serve it that is not the one that has served it, nor its successor.
     """
-    if listen and not _scheme_of(url).startswith("postgres"):
+    if listen and not is_postgres(url):
         raise ValueError("an address to listen at (ELICIT_STORE_LISTEN) is for PostgreSQL alone")
     if url == "memory:":
         return MemoryStore()
     if is_shared(url):
-        is_postgres = _scheme_of(url).startswith("postgres")
-        options = {"listen": listen, "watches": watches} if is_postgres else {}
-        return await _module_of(url).open_store(url, **options)
+        options = {"listen": listen, "watches": watches, "accepts_server": accepts_server}
+        return await _module_of(url).open_store(url, **(options if is_postgres(url) else {}))
     return await SqliteStore.open(_file_of(url))
 
 

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from flows.errors import StoreUnavailable
 from webapp.stores.lanes import Lanes, first
 from webapp.stores.postgres_changes import PostgresChanges
-from webapp.stores.postgres_driver import UniqueViolation
+from webapp.stores.postgres_driver import UniqueViolation, statements
 from webapp.stores.postgres_rows import check_texts, columns_of, is_text, record_of
-from webapp.stores.postgres_server import Server, statements
+from webapp.stores.postgres_server import Server
 from webapp.stores.postgres_writer import PostgresWriter
 from webapp.stores.store import (
     CLAIMS_HELD,
@@ -47,12 +47,20 @@ _Name = tuple[str, str, str]
 _Asked = tuple["asyncio.Future[Record | None]", _Name]
 
 
-async def open_store(url: str, *, listen: str = "", watches: bool = True) -> "PostgresStore":
-    """Open the store, making its tables; `listen` is the server's own address behind a pooler."""
-    server = await Server.open(url, may_be_pooled=bool(listen) or not watches)
-    changes = PostgresChanges(
-        server, url=listen or url, name="ELICIT_STORE_LISTEN" if listen else "ELICIT_STORE"
+async def open_store(
+    url: str, *, listen: str = "", watches: bool = True, accepts_server: bool = False
+) -> "PostgresStore":
+    """Open the store and make its tables; `listen` is the server's own address behind a pooler.
+
+    With `accepts_server`, serve it from there from now on, also if another server served it.
+    """
+    server = await Server.open(
+        url,
+        listen=listen,
+        may_be_pooled=bool(listen) or not watches,
+        accepts_server=accepts_server,
     )
+    changes = PostgresChanges(server)
     try:
         if watches:
             await changes.listen()
@@ -208,6 +216,11 @@ class PostgresStore:
         rows = await self._server.fetch_again("clock")
         moment: datetime = rows[0][0]
         return moment
+
+    async def replication(self) -> Sequence[tuple[str, str | None]]:
+        """See Replicated."""
+        self._refuse_if_closed()
+        return await self._server.replication()
 
     async def aclose(self) -> None:
         """See Store."""

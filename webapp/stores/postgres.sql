@@ -7,9 +7,11 @@ CREATE TABLE elicit_store (
     layout        integer NOT NULL,
     oldest_layout integer NOT NULL,
     fenced        text,                -- why nothing may be written
-    checked_at    timestamptz
+    checked_at    timestamptz,
+    system_identifier text,            -- of the database cluster that serves it
+    timeline      integer              -- the highest that the server has had
 );
-INSERT INTO elicit_store (layout, oldest_layout) VALUES (1, 1);
+INSERT INTO elicit_store (layout, oldest_layout) VALUES (2, 1);
 
 CREATE TABLE elicit_records (
     owner         text COLLATE "C" NOT NULL,
@@ -148,11 +150,43 @@ SELECT
     current_setting('fsync') AS fsync,
     current_setting('full_page_writes') AS full_page_writes,
     current_setting('server_encoding') AS encoding,
-    pg_is_in_recovery() AS is_standby,
     current_setting('default_transaction_isolation') AS isolation,
     pg_backend_pid() AS process,
     to_regclass('elicit_store') IS NOT NULL AS is_ours,
     to_regclass('elicit_records') IS NOT NULL AS has_records;
+
+-- name: identity
+SELECT
+    (SELECT system_identifier::text FROM pg_control_system()) AS system,
+    CASE WHEN pg_is_in_recovery() THEN NULL
+        ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END AS timeline, -- hexadecimal
+    pg_postmaster_start_time() AS started_at,
+    pg_is_in_recovery() AS is_standby,
+    current_setting('transaction_read_only') = 'on' AS is_read_only;
+
+-- name: identity_without_timeline
+-- For a service that forbids the functions above.
+SELECT NULL AS system, NULL AS timeline, pg_postmaster_start_time() AS started_at,
+    pg_is_in_recovery() AS is_standby,
+    current_setting('transaction_read_only') = 'on' AS is_read_only;
+
+-- name: replication
+SELECT (SELECT count(*) FROM pg_stat_replication) AS standbys,
+    current_setting('synchronous_commit') AS synchronous_commit,
+    current_setting('synchronous_standby_names') AS synchronous_standby_names,
+    current_setting('archive_mode') AS archive_mode;
+
+-- name: seen_server
+SELECT system_identifier, timeline FROM elicit_store;
+
+-- name: note_server
+UPDATE elicit_store SET system_identifier = $1, timeline = $2;
+
+-- name: layout_2
+-- Of layout 1, beside whose code this one serves: it writes neither column.
+ALTER TABLE elicit_store
+    ADD COLUMN IF NOT EXISTS system_identifier text, ADD COLUMN IF NOT EXISTS timeline integer;
+UPDATE elicit_store SET layout = 2 WHERE layout < 2;
 
 -- name: lock
 SELECT pg_advisory_xact_lock(1701603683); -- "elic"

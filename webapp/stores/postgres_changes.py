@@ -19,7 +19,7 @@ from flows.errors import StoreUnavailable
 from webapp.stores.lanes import Lanes, first
 from webapp.stores.postgres_driver import ERRORS, PostgresConnection
 from webapp.stores.postgres_rows import record_of
-from webapp.stores.postgres_server import Server, listening, unavailable
+from webapp.stores.postgres_server import Server
 from webapp.stores.store import Look, Record
 from webapp.stores.watch import Watch
 
@@ -40,11 +40,8 @@ _Name = tuple[str, str, str]
 class PostgresChanges:
     """Sends the names of what this opening wrote, and hears those of others."""
 
-    def __init__(self, server: Server, *, url: str, name: str) -> None:
-        """`name` is the setting of the address at which it listens."""
+    def __init__(self, server: Server) -> None:
         self._server = server
-        self._url = url
-        self._name = name
         self._opening = secrets.token_hex(8)
         self._watches: WeakSet[Watch] = WeakSet()
         self._sending: Lanes[_Name] = Lanes(self._send, fit=first(_NAMES_AT_ONCE))
@@ -140,12 +137,12 @@ class PostgresChanges:
             wait = _FIRST_WAIT_SECONDS
 
     async def _connect(self) -> PostgresConnection:
-        connection = await listening(self._url, name=self._name)
+        connection = await self._server.listening()
         try:
             await connection.add_listener(_CHANNEL, self._hear)
         except ERRORS as error:
             connection.terminate()
-            raise unavailable(error, url=self._url, name=self._name) from None
+            raise self._server.unavailable(error) from None
         return connection
 
     async def _stay(self, connection: PostgresConnection) -> None:
@@ -165,7 +162,7 @@ class PostgresChanges:
                     if looks % _LOOKS_A_CHECK == 0:
                         await connection.execute("SELECT 1")
         except ERRORS as error:
-            why = unavailable(error, url=self._url, name=self._name).why
+            why = self._server.unavailable(error).why
         finally:
             connection.terminate()
         _log.warning("store.hears_nothing", extra={"why": why})

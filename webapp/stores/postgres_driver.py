@@ -1,7 +1,10 @@
-"""asyncpg as it is used here, with the types that it does not tell."""
+"""asyncpg as it is used here, with the types that it does not tell, and the statements for it."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import cache
+from importlib.resources import files
 from typing import Any, Final, Protocol
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] - hence this module
@@ -9,6 +12,14 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs] - hence this module
 _library: Any = asyncpg
 
 Row = Sequence[Any]
+
+
+@cache
+def statements() -> Mapping[str, str]:
+    """Return each statement of postgres.sql by its name."""
+    text = files("webapp.stores").joinpath("postgres.sql").read_text("utf-8")
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 class PostgresConnection(Protocol):
@@ -46,8 +57,15 @@ async def connect(url: str, **options: Any) -> PostgresConnection:
     return connection
 
 
-async def create_pool(url: str, **options: Any) -> PostgresPool:
-    pool: PostgresPool = await _library.create_pool(url, **options)
+async def create_pool(
+    connect: Callable[..., Coroutine[Any, Any, PostgresConnection]], **options: Any
+) -> PostgresPool:
+    """Create a pool whose connections `connect` makes, by the options and some of the library's."""
+
+    async def connected(_: None, **given: Any) -> PostgresConnection:
+        return await connect(**given)
+
+    pool: PostgresPool = await _library.create_pool(connect=connected, **options)
     return pool
 
 
@@ -60,6 +78,12 @@ TooManyConnections: Final[type[Exception]] = _library.TooManyConnectionsError
 NoFunction: Final[type[Exception]] = _library.UndefinedFunctionError
 ReadOnly: Final[type[Exception]] = _library.ReadOnlySQLTransactionError
 WrongAddress: Final[type[Exception]] = _library.ClientConfigurationError
+# What a server says that has no such function, or whose administrator lets nobody call it.
+UNREADABLE: Final[tuple[type[Exception], ...]] = (
+    MayNot,
+    NoFunction,
+    _library.FeatureNotSupportedError,
+)
 # Where others are at the same rows: what was asked is undone, and may be asked again.
 TO_REPEAT: Final[tuple[type[Exception], ...]] = (
     UniqueViolation,

@@ -1,67 +1,95 @@
-"""The PostgreSQL server of a store: its address, what it must be like, and connections to it.
+"""The PostgreSQL server of a store: what it must be like, and the connections to it.
 
 What could go wrong: a server that acknowledges what a power cut takes away, a table of a newer
-layout, a password in a log. All of it is refused, or left out, before any use; each refusal says
-what to set. And a server that is gone keeps nobody waiting for more than the ten seconds below.
+layout. All of it is refused before any use; each refusal says what to set. And a server that is
+silent keeps nobody waiting for more than the ten seconds below: after two, its address is asked
+whether another server has taken over.
 """
 
-import os
-import re
-import ssl
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from functools import cache
-from importlib.resources import files
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from flows.errors import StoreUnavailable
 from webapp.stores import postgres_driver as driver
-from webapp.stores.opening import may_be_unescaped, without_password
-from webapp.stores.postgres_driver import ERRORS, TO_REPEAT, PostgresConnection, PostgresPool, Row
+from webapp.stores.opening import without_password
+from webapp.stores.postgres_address import SECONDS, unavailable
+from webapp.stores.postgres_driver import (
+    ERRORS,
+    TO_REPEAT,
+    PostgresConnection,
+    PostgresPool,
+    Row,
+    statements,
+)
+from webapp.stores.postgres_hosts import Connector, Servers
 from webapp.stores.store import Fences, OtherFence
 
-SECONDS = 10.0
 _LAYOUT_SECONDS = 60.0
 _CONNECTIONS_AT_MOST = 4  # and one that listens
 _IDLE_SECONDS = 300.0
-_LAYOUT = 1
+_SILENT_SECONDS = 2.0
+# So often the address is asked which server it leads to by now: an older one may be written to.
+_LOOK_SECONDS = 15.0
+_LOOK_SECONDS_OF_SEVERAL = 5.0
+_BETWEEN_LOOKS_SECONDS = 1.0
+_LAYOUT = 2
 _OLDEST_SERVER = 14
-_FENCED = "EL001"
+_NAME, _LISTEN_NAME = "ELICIT_STORE", "ELICIT_STORE_LISTEN"
 # In which a statement sees what was committed before it began; the second is the first by its name.
 _ISOLATIONS = ("read committed", "read uncommitted")
-_LIKE = "postgresql://user:password@host:5432/database"
-
-
-@cache
-def statements() -> Mapping[str, str]:
-    """Each statement of postgres.sql by its name."""
-    text = files("webapp.stores").joinpath("postgres.sql").read_text("utf-8")
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 class Server:
     """Connections to one address, given out for a statement or a transaction."""
 
-    def __init__(self, pool: PostgresPool, *, address: str) -> None:
+    def __init__(
+        self,
+        pool: PostgresPool,
+        *,
+        address: str,
+        servers: Servers,
+        pooled: Connector,
+        own: Connector,
+    ) -> None:
         self.address = address
         self.round_trips = 0
         self._pool = pool
+        self._servers = servers
+        self._pooled = pooled
+        self._own = own
+        self._is_silent = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._watching = self._loop.create_task(self._watch())
 
     @classmethod
-    async def open(cls, url: str, *, may_be_pooled: bool, seconds: float = SECONDS) -> "Server":
+    async def open(
+        cls,
+        url: str,
+        *,
+        listen: str = "",
+        may_be_pooled: bool,
+        accepts_server: bool = False,
+        seconds: float = SECONDS,
+    ) -> "Server":
         """Look at the server, lay the tables out if there are none, and connect.
 
-        What takes longer than so many seconds has failed.
+        `listen` is the server's own address behind a pooler. With `accepts_server` the store is
+        served from here from now on, whichever server it was served from. What takes longer than so
+        many seconds has failed.
         """
-        name = "ELICIT_STORE"
-        probe = await connect(url, name=name)
+        servers = Servers()
+        connector = Connector(url, name=_NAME, servers=servers)
+        own = Connector(listen, name=_LISTEN_NAME, servers=servers) if listen else connector
+        probe = await connector.connect(statement_cache_size=0, command_timeout=SECONDS)
         try:
             row = await probe.fetchrow(statements()["server"])
             assert row is not None
             must_be_safe(row)
             _must_be_ours(row)
-            is_pooled = row["process"] != probe.get_server_pid()
+            servers.is_pooled = is_pooled = row["process"] != probe.get_server_pid()
             if is_pooled and not may_be_pooled:
                 raise StoreUnavailable(
                     "ELICIT_STORE leads to a pooler, as PgBouncer is, through which no server "
@@ -75,17 +103,12 @@ class Server:
                     "ALTER ROLE ... SET default_transaction_isolation = 'read committed')"
                 )
             await _lay_out(probe)
-        except ERRORS as error:
-            raise unavailable(error, url=url, name=name) from None
-        finally:
-            probe.terminate()
-        try:
+            await _note_server(probe, servers, accepts=accepts_server)
             pool = await driver.create_pool(
-                url,
+                partial(_connect_for_pool, connector, servers),
                 min_size=0,
                 max_size=_CONNECTIONS_AT_MOST,
                 max_inactive_connection_lifetime=_IDLE_SECONDS,
-                timeout=seconds,
                 command_timeout=seconds,
                 reset=_keep,
                 # A pooler gives each transaction another session, which knows no statement of ours.
@@ -93,21 +116,68 @@ class Server:
                 server_settings={} if is_pooled else _SESSION,
             )
         except ERRORS as error:
-            raise unavailable(error, url=url, name=name) from None
-        return cls(pool, address=without_password(url))
+            raise unavailable(error, url=url, name=_NAME) from None
+        finally:
+            probe.terminate()
+        address = without_password(url)
+        return cls(pool, address=address, servers=servers, pooled=connector, own=own)
 
     @staticmethod
     async def holds_something(url: str) -> bool:
         """Whether the tables are there and hold a record. Raises StoreUnavailable."""
-        connection = await connect(url, name="ELICIT_STORE")
+        connector = Connector(url, name=_NAME, servers=Servers())
+        connection = await connector.connect(statement_cache_size=0, command_timeout=SECONDS)
         try:
             if not await connection.fetchval(statements()["is_laid_out"]):
                 return False
             return bool(await connection.fetchval(statements()["any"]))
         except ERRORS as error:
-            raise unavailable(error, url=url, name="ELICIT_STORE") from error
+            raise unavailable(error, url=url, name=_NAME) from error
         finally:
             connection.terminate()
+
+    async def listening(self) -> PostgresConnection:
+        """Return a connection that hears notifications, to the server that is in use.
+
+        Raises StoreUnavailable, also for one through a pooler, where it would hear none.
+        """
+        connection = await self._own.connect(statement_cache_size=0, command_timeout=SECONDS)
+        try:
+            if await connection.fetchval("SELECT pg_backend_pid()") == connection.get_server_pid():
+                return connection
+        except ERRORS as error:
+            connection.terminate()
+            raise self.unavailable(error) from None
+        connection.terminate()
+        raise StoreUnavailable(
+            f"{self._own.name} leads to a pooler, as PgBouncer is, and nothing is heard through "
+            "it: give the address of the PostgreSQL server itself"
+        )
+
+    def unavailable(self, error: Exception) -> StoreUnavailable:
+        """Return the store's own error for one on the connection that listens."""
+        return self._own.unavailable(error)
+
+    async def replication(self) -> Sequence[tuple[str, str | None]]:
+        """Return what an operator should know of the servers, and what to do about it."""
+        (row,) = await self.fetch_again("replication")
+        return [*await self._pooled.states(), *_of_replication(row)]
+
+    async def look(self) -> None:
+        """See which server the addresses lead to by now; leave the one in use for its successor."""
+        for connector in dict.fromkeys((self._pooled, self._own)):
+            await connector.look()
+
+    async def _watch(self) -> None:
+        """Look now and then, and whenever a statement stays without an answer."""
+        several = self._pooled.has_several_hosts or self._own.has_several_hosts
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS_OF_SEVERAL if several else _LOOK_SECONDS):
+                    await self._is_silent.wait()
+            self._is_silent.clear()
+            await self.look()
+            await asyncio.sleep(_BETWEEN_LOOKS_SECONDS)
 
     async def fetch(self, name: str, *values: object, **words: str) -> Sequence[Row]:
         """Run the statement of that name, with words put in; it is a transaction of its own.
@@ -129,18 +199,20 @@ class Server:
         try:
             return await self.fetch(name, *values, **words)
         except TO_REPEAT as error:
-            raise unavailable(error, url=self.address, name="ELICIT_STORE") from error
+            raise unavailable(error, url=self.address, name=_NAME) from error
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[PostgresConnection]:
         """One for a while; its errors are raised as StoreUnavailable."""
         self.round_trips += 1
+        silence = self._loop.call_later(_SILENT_SECONDS, self._is_silent.set)
         try:
             async with self._pool.acquire(timeout=SECONDS) as connection:
                 try:
                     yield connection
                 except TimeoutError:
-                    connection.terminate()  # nobody waits for it once more
+                    with suppress(*ERRORS):  # it may be closed already
+                        connection.terminate()  # nobody waits for it once more
                     raise
                 except driver.ReadOnly:
                     # After a failover the address may lead to another server than these do.
@@ -149,7 +221,9 @@ class Server:
         except ERRORS as error:
             if isinstance(error, TO_REPEAT):
                 raise
-            raise unavailable(error, url=self.address, name="ELICIT_STORE") from error
+            raise unavailable(error, url=self.address, name=_NAME) from error
+        finally:
+            silence.cancel()
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncGenerator[PostgresConnection]:
@@ -179,6 +253,8 @@ class Server:
 
     async def aclose(self) -> None:
         """Close every connection; none may be in use."""
+        self._watching.cancel()
+        await asyncio.wait([self._watching])
         try:
             await self._pool.close()
         except ERRORS:
@@ -197,98 +273,67 @@ _SESSION = {
 }
 
 
-_ERRORS_OF_ADDRESS: tuple[type[Exception], ...] = (*ERRORS, ValueError)
-
-
 async def _keep(_connection: object) -> None:
     """We change no session: to reset it would be a round trip for each statement."""
 
 
-async def connect(url: str, *, name: str) -> PostgresConnection:
-    """One connection of its own; `name` is the setting that has the address."""
-    if may_be_unescaped(url):
-        raise unavailable(ValueError(), url=url, name=name)
-    try:
-        return await driver.connect(
-            url, timeout=SECONDS, command_timeout=SECONDS, statement_cache_size=0
+async def _connect_for_pool(
+    connector: Connector, servers: Servers, **options: Any
+) -> PostgresConnection:
+    connection = await connector.connect(**options)
+    if servers.noted != servers.used:
+        try:
+            await _note_server(connection, servers, accepts=False)
+        except BaseException:
+            connection.terminate()
+            raise
+    return connection
+
+
+async def _note_server(connection: PostgresConnection, servers: Servers, *, accepts: bool) -> None:
+    """Compare the server with what the store's own row says of it, and let the row say so.
+
+    Raises StoreUnavailable for one that is older, unless it is accepted.
+    """
+    used = servers.used
+    assert used is not None
+    row = await connection.fetchrow(statements()["seen_server"])
+    system, timeline = (row["system_identifier"], row["timeline"]) if row else (None, None)
+    why = None if accepts else used.why_older(system=system, timeline=timeline)
+    if why is not None:
+        raise StoreUnavailable(
+            f"{_NAME} leads to a server that may not serve this store: {why}. If it is a copy that "
+            "is to be served from now on, or was upgraded (pg_upgrade), run elicit move --unfence "
+            "with this address"
         )
-    except _ERRORS_OF_ADDRESS as error:
-        # None of its causes: asyncpg shows what it can't read of an address, with what is in it.
-        raise unavailable(error, url=url, name=name) from None
+    if used.timeline is not None and (system, timeline) != (used.system, used.timeline):
+        async with connection.transaction(isolation="read_committed"):
+            await connection.execute(statements()["note_server"], used.system, used.timeline)
+    servers.noted = used
 
 
-async def listening(url: str, *, name: str) -> PostgresConnection:
-    """A connection that hears notifications; refused through a pooler, where it would hear none."""
-    connection = await connect(url, name=name)
-    try:
-        if await connection.fetchval("SELECT pg_backend_pid()") == connection.get_server_pid():
-            return connection
-    except ERRORS as error:
-        connection.terminate()
-        raise unavailable(error, url=url, name=name) from None
-    connection.terminate()
-    raise StoreUnavailable(
-        f"{name} leads to a pooler, as PgBouncer is, and nothing is heard through it: give the "
-        "address of the PostgreSQL server itself"
-    )
-
-
-def unavailable(error: Exception, *, url: str, name: str) -> StoreUnavailable:
-    """The store's own error for the library's or the system's: what to do about it, no password."""
-    if isinstance(error, StoreUnavailable):
-        return error
-    if getattr(error, "sqlstate", None) == _FENCED:
-        return StoreUnavailable(str(error))
-    if isinstance(error, driver.WrongAddress) or type(error) is ValueError:
-        return StoreUnavailable(
-            f"{name} is no address that can be read: write {_LIKE}, with %-escapes for what a "
-            "password has of : / @ ? # %"
-        )
-    what = f"the store {without_password(url)} "
-    if isinstance(error, TimeoutError):
-        what += f"did not answer within {SECONDS:.0f} seconds"
+def _of_replication(row: Any) -> list[tuple[str, str | None]]:
+    standbys, names = row["standbys"], row["synchronous_standby_names"]
+    waits = bool(names) and row["synchronous_commit"] != "local"
+    follow = "1 standby follows" if standbys == 1 else f"{standbys} standbys follow"
+    fix = "docs/failover.md says how"
+    if not standbys and not waits:
+        found = "no standby follows this server: what it acknowledged is lost with its disk"
+        told: tuple[str, str | None] = (found, f"let a standby follow it; {fix}")
+    elif not waits:
+        found = f"{follow} and no commit waits for it: a failover loses the last seconds"
+        told = (found, f"set synchronous_standby_names to two standbys; {fix}")
+    elif standbys < 2:
+        found = f"{follow} and commits wait for {names}: they stand still while it is away"
+        told = (found, f"let two standbys follow it; {fix}")
     else:
-        # Each loop has words of its own for a refused connection.
-        of_system = isinstance(error, ConnectionError) and error.errno
-        what += f"is not usable: {os.strerror(of_system) if of_system else error}".rstrip(".")
-    advice = next((says for kind, says in _ADVICE if isinstance(error, kind)), None)
-    return StoreUnavailable(what if advice is None else f"{what}. {name}: {advice}")
-
-
-_LOOK_AT_ADDRESS = (
-    "see that the server runs, that host and port are its own, and that a file which the address "
-    "names is there"
-)
-# What to do about each, the narrower ones first.
-_ADVICE: tuple[tuple[type[Exception], str], ...] = (
-    (
-        driver.WrongLogin,
-        "put the right user and password in the address, or into PGPASSWORD or ~/.pgpass",
-    ),
-    (driver.NoDatabase, "make the database (createdb), or name another"),
-    (
-        driver.MayNot,
-        "make its user the owner of the database, for it has to make tables",
-    ),
-    (
-        driver.TooManyConnections,
-        "let the server take more (max_connections), or put PgBouncer before it",
-    ),
-    (
-        driver.NoFunction,
-        "a newer version of this program has changed the tables: update this one",
-    ),
-    (
-        driver.ReadOnly,
-        "this server only follows another: name the one that takes writes",
-    ),
-    (
-        ssl.SSLError,
-        "set sslmode and sslrootcert in the address as the server's certificate asks",
-    ),
-    (TimeoutError, "look at the load of the server, and whether host and port are its own"),
-    (OSError, _LOOK_AT_ADDRESS),
-)
+        told = (f"{follow}, and commits wait for {names}", None)
+    archives = row["archive_mode"] != "off"
+    archive = (
+        "its log is archived" if archives else "its log is not archived (archive_mode is off)",
+        None if archives else "set archive_mode and archive_command, or take a backup each night",
+    )
+    return [told, archive]
 
 
 def must_be_safe(row: Mapping[str, Any]) -> None:
@@ -296,11 +341,6 @@ def must_be_safe(row: Mapping[str, Any]) -> None:
     if row["version_number"] < _OLDEST_SERVER * 10_000:
         _refuse(
             f"the server is PostgreSQL {row['version']}, and {_OLDEST_SERVER} or newer is needed"
-        )
-    if row["is_standby"]:
-        _refuse(
-            "the server only follows another and takes no writes: name the one that does, or "
-            "several hosts and target_session_attrs=read-write"
         )
     if row["encoding"] != "UTF8":
         _refuse(
@@ -341,6 +381,10 @@ async def _lay_out(connection: PostgresConnection) -> None:
             if not await connection.fetchval(statements()["is_laid_out"]):
                 await connection.execute(statements()["schema"])
     layout = await connection.fetchrow(statements()["layout"])
+    if layout is not None and layout["layout"] < _LAYOUT:
+        async with connection.transaction(isolation="read_committed"):
+            await connection.execute(statements()["lock"], timeout=_LAYOUT_SECONDS)
+            await connection.execute(statements()["layout_2"])
     if layout is None:
         _refuse("the table elicit_store is empty: put a copy of before in its place")
     elif layout["oldest_layout"] > _LAYOUT:

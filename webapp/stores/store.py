@@ -195,6 +195,15 @@ class Clocked(Protocol):
 
 
 @runtime_checkable
+class Replicated(Protocol):
+    """A store on a server that other servers can follow."""
+
+    async def replication(self) -> Sequence[tuple[str, str | None]]:
+        """Return sentences for an operator, each with what to do, or None if it is well."""
+        ...
+
+
+@runtime_checkable
 class Vacuums(Protocol):
     """A store that keeps the room of what was erased until it is told to let it go."""
 

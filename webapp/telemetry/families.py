@@ -185,6 +185,12 @@ DISK = MetricFamily(
     kind="gauge",
     says="Room on the disk of a store that is a file.",
 )
+STEPPED_BACK = MetricFamily(
+    name="elicit_store_stepped_back_timestamp_seconds",
+    kind="gauge",
+    says="When it was noticed last that the store had lost what it had acknowledged; 0 if it never "
+    "was. See [failover](failover.md).",
+)
 LOOKED_UP = MetricFamily(
     name="elicit_store_counted_timestamp_seconds",
     kind="gauge",
@@ -192,6 +198,16 @@ LOOKED_UP = MetricFamily(
     "Until that is done for the first time they are left out.",
 )
 OF_THE_STORE = (
-    *(READY, OPEN, UNSPENT, UNRESOLVED, UNRESOLVED_AGE, EVENTS_WAITING, DISK, LOOKED_UP),
+    *(
+        READY,
+        OPEN,
+        UNSPENT,
+        UNRESOLVED,
+        UNRESOLVED_AGE,
+        EVENTS_WAITING,
+        DISK,
+        STEPPED_BACK,
+        LOOKED_UP,
+    ),
 )
 FAMILIES = (*COUNTED, *OF_THE_STORE)

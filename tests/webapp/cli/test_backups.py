@@ -53,6 +53,9 @@ async def test_a_backup_beside_a_server_has_all_and_is_put_back_with_its_key(
     assert back.status == 0, back.err
     assert "is kept as" in back.out
     assert await ids(home) == ["a-1"]
+    # finding: XB4
+    told = await called("doctor", home=home)
+    assert "a backup was restored" in told.out
     shutil.rmtree(folder_of(home))
     assert (await called("restore", str(copy), home=home)).status == 0
     assert await ids(home) == ["a-1"]

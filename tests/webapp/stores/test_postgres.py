@@ -19,7 +19,6 @@ from webapp.stores.postgres_server import must_be_safe
 SAFE = {
     "version_number": 150000,
     "version": "15.0",
-    "is_standby": False,
     "encoding": "UTF8",
     "synchronous_commit": "on",
     "fsync": "on",
@@ -59,7 +58,6 @@ async def refusal(url: str) -> str:
     ("change", "words"),
     [
         ({"version_number": 130013, "version": "13.13"}, "14 or newer"),
-        ({"is_standby": True}, "target_session_attrs=read-write"),
         ({"encoding": "LATIN1"}, "createdb -E UTF8"),
         ({"synchronous_commit": "off"}, "SET synchronous_commit = on"),
         ({"fsync": "off"}, "set fsync = on"),
@@ -202,7 +200,7 @@ async def test_another_programs_table_is_left_alone(url):
 
 async def test_a_layout_that_this_code_may_not_write_is_refused(url):
     await (await open_store(url)).aclose()
-    await said(url, "UPDATE elicit_store SET layout = 3, oldest_layout = 2")
+    await said(url, "UPDATE elicit_store SET layout = 3, oldest_layout = 3")
     why = await refusal(url)
     assert "layout 3" in why
     assert "update it" in why
@@ -213,7 +211,7 @@ async def test_a_newer_layout_that_adds_to_the_tables_may_serve_beside_this_code
     await said(
         url,
         "ALTER TABLE elicit_records ADD COLUMN added text NOT NULL DEFAULT 'x'",
-        "UPDATE elicit_store SET layout = 2, oldest_layout = 1",
+        "UPDATE elicit_store SET layout = 3, oldest_layout = 1",
     )
     later = await open_store(url)
     assert await later.find("a", "elicitation", "k") == first

@@ -144,7 +144,7 @@ async def test_a_server_killed_in_any_write_of_a_lifecycle_has_lost_nothing_ackn
 
 async def test_what_hangs_is_given_up_and_keeps_no_later_call(url):
     server = await Server.open(url, may_be_pooled=False, seconds=0.2)
-    changes = PostgresChanges(server, url=url, name="ELICIT_STORE")
+    changes = PostgresChanges(server)
     await changes.listen()
     store = PostgresStore(server, changes=changes)
     await store.write(record())

@@ -28,7 +28,7 @@ from webapp.stores import Conflict, Look, holds_something, open_store, without_p
 from webapp.stores.moving import half, move
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.valkey.address import parse_address
-from webapp.stores.valkey.layout import key, shard_of
+from webapp.stores.valkey.layout import SERVER_KEY, key, shard_of
 from webapp.stores.valkey.scripts import Script
 from webapp.stores.valkey.server import ANSWER_SECONDS
 from webapp.stores.valkey.start import check_info
@@ -37,8 +37,14 @@ from webapp.stores.valkey.store import ValkeyStore
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 LIMIT_SECONDS = 300
+_AT_ONCE = {"repl_diskless_sync_delay": "0"}  # a replica is served as soon as it asks
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "stores.md").read_text("utf-8")
 SAFE = {"redis_version": "7.2.4", "role": "master", "aof_enabled": 1}
+
+
+def owner_in(shard):
+    """One whose records are in this shard of a cluster."""
+    return next(name for name in map(str, range(10_000)) if shard_of(name, shards=64) == shard)
 
 
 @asynccontextmanager
@@ -343,7 +349,7 @@ class TestKeys:
                     await store.write(replace(written[0], due_at=None, erase_at=None, key="k"))
                     assert await store.erase(owner=owner) == 5
                 left = {name for client in clients for name in client().keys("*")}
-            assert left == {b"elicit:layout"}
+            assert left - {SERVER_KEY.encode()} == {b"elicit:layout"}
 
     async def test_a_store_keeps_its_shards_where_its_server_joins_a_cluster_or_leaves_it(self):
         for server, shards in ((fresh_cluster()[0], 1), (fresh_valkey(), 64)):
@@ -544,6 +550,7 @@ class TestConnection:
             async with opened(f"valkey://{way}?db=0") as store:
                 await store.write(record("a-1"))
                 (nobody,) = free_ports(1)
+                new.look().set(SERVER_KEY, old.look().get(SERVER_KEY))  # as it was replicated
                 old.look().replicaof("127.0.0.1", nobody)
                 for call in (lambda: store.write(record("a-2")), store.check):
                     with pytest.raises(StoreUnavailable, match="replica"):
@@ -553,6 +560,72 @@ class TestConnection:
                 way.symlink_to(new.socket)
                 (row,) = await recovered(lambda: store.write(record("a-2")))
                 assert [*await store.list("elicitation")] == [row]
+
+    # finding: XB2
+    @pytest.mark.parametrize("is_started_again", [False, True])
+    async def test_primary_that_was_replaced_and_comes_back_is_refused(
+        self, caplog, is_started_again
+    ):
+        with own_valkey(has_port=True, **_AT_ONCE) as old, own_valkey() as new:
+            way = old.socket.with_name("way")
+            way.symlink_to(old.socket)
+            async with opened(f"valkey://{way}?db=0") as store:
+                (row,) = await store.write(record("a-1"))
+                new.look().replicaof("127.0.0.1", old.port)
+                while not new.look().get(SERVER_KEY):
+                    pass
+                new.look().replicaof("NO", "ONE")
+                way.unlink()
+                way.symlink_to(new.socket)
+                old.look().client_kill_filter(_type="normal", skipme=True)
+                (row,) = await recovered(lambda: store.write(row))
+                if is_started_again:
+                    old.kill()
+                    old.start()
+                way.unlink()
+                way.symlink_to(old.socket)
+                await store._server._client.connection_pool.disconnect()
+                for call in (lambda: store.write(row), store.check, lambda: store.list("x")):
+                    with pytest.raises(StoreUnavailable, match="another server has replaced it"):
+                        await call()
+                way.unlink()
+                way.symlink_to(new.socket)
+                assert await recovered(lambda: store.read("a", "elicitation", "a-1")) == row
+            assert "store.older_server" in caplog.messages
+
+    # finding: XB2
+    async def test_connections_to_the_server_before_are_closed_when_one_leads_to_its_successor(
+        self,
+    ):
+        with own_valkey(has_port=True, **_AT_ONCE) as old, own_valkey() as new:
+            way = old.socket.with_name("way")
+            way.symlink_to(old.socket)
+            async with opened(f"valkey://{way}?db=0") as store:
+                watch = store.watch()
+                await store.write(record("a-1"))
+                new.look().replicaof("127.0.0.1", old.port)
+                while not new.look().get(SERVER_KEY):
+                    pass
+                new.look().replicaof("NO", "ONE")
+                way.unlink()
+                way.symlink_to(new.socket)
+                await store._server._client.connection_pool.disconnect()
+                await store.write(record("a-2"))
+                async with asyncio.timeout(LIMIT_SECONDS):
+                    assert await anext(watch) is None, "what it listens on has moved too"
+                while len(old.look().client_list(_type="pubsub")):
+                    pass
+                assert old.look().hlen(key(0, "records")) == 1
+
+    async def test_server_that_is_started_again_any_number_of_times_stays_in_use(self):
+        with own_valkey() as server:
+            async with opened(server.url) as store, opened(server.url) as other:
+                (row,) = await store.write(record())
+                for _ in range(3):
+                    server.kill()
+                    server.start()
+                    (row,) = await recovered(lambda row=row: other.write(row))
+                assert await recovered(lambda: store.read("a", "elicitation", "a-1")) == row
 
     async def test_a_watch_is_told_to_look_again_when_the_server_is_back(self):
         with own_valkey() as server:
@@ -673,6 +746,35 @@ class TestCluster:
                 assert await other.read("a", "elicitation", "a-1") == row
                 (row,) = await other.write(replace(row, status="accepted"))
                 assert await store.read("a", "elicitation", "a-1") == row
+
+    # finding: XB1
+    async def test_silent_node_holds_up_no_other_and_is_left_for_its_replica(self):
+        with own_cluster(has_replica=True) as nodes:
+            client = nodes[0].look()
+            while client.info("replication").get("slave0", {}).get("state") != "online":
+                pass
+            async with opened(nodes[1].url, answer_seconds=2) as store:
+                owners = {store._server.node_of(("GET", key(n, "x"))): n for n in range(64)}
+                of_node = {name.rpartition(":")[2]: owner_in(n) for name, n in owners.items()}
+                mine, others = of_node.pop(str(nodes[0].port)), [*of_node.values()]
+                for owner in (mine, *others):
+                    await store.write(record(owner=owner))
+                own = key(owners[f"127.0.0.1:{nodes[0].port}"], "last")
+                client.set(own, "by this client, for whose writes it then waits")
+                assert client.execute_command("WAIT", 1, 60_000) == 1
+                os.kill(nodes[0].pid, signal.SIGSTOP)
+                try:
+                    silent = asyncio.create_task(store.read(mine, "elicitation", "a-1"))
+                    await asyncio.sleep(0)
+                    for owner in others:
+                        assert await store.read(owner, "elicitation", "a-1") is not None
+                        assert not silent.done(), "it waits, and nobody else does"
+                    with pytest.raises(StoreUnavailable):
+                        await silent
+                    found = await recovered(lambda: store.read(mine, "elicitation", "a-1"))
+                    assert found is not None
+                finally:
+                    os.kill(nodes[0].pid, signal.SIGCONT)
 
     async def test_a_server_that_is_gone_stops_its_own_owners_alone(self):
         with own_cluster() as nodes:

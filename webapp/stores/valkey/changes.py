@@ -100,9 +100,11 @@ class ValkeyChanges:
 
     async def _hear(self, connection: AbstractConnection) -> None:
         """Pass on what is published. Raises when the server is gone."""
-        is_asked = False
+        is_asked, moves = False, self._server.one.moves
         while True:
             answer = cast("Any", await connection.read_response(timeout=_SILENCE_SECONDS))
+            if self._server.one.moves != moves:
+                raise LostConnection("the store is at another server")
             if answer is None:
                 if is_asked:
                     raise LostConnection("the server is silent")

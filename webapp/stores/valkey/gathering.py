@@ -10,27 +10,38 @@ Job = TypeVar("Job")
 
 
 class Gathering(Generic[Job]):
-    """One batch under way; jobs that come meanwhile are the next.
+    """One batch under way on each lane; jobs that come meanwhile are the next.
 
-    `carry_out` returns an answer for each job of a batch, an exception where it failed.
+    `carry_out` returns an answer for each job of a batch, an exception where it failed. `lane_of`
+    names the server that a job is for: one that is silent holds up no job for another.
     """
 
     def __init__(
-        self, carry_out: Callable[[Sequence[Job]], Awaitable[Sequence[object]]], *, at_once: int
+        self,
+        carry_out: Callable[[Sequence[Job]], Awaitable[Sequence[object]]],
+        *,
+        at_once: int,
+        lane_of: Callable[[Job], str] = lambda _: "",
     ) -> None:
         self._carry_out = carry_out
+        self._at_once = at_once
+        self._lane_of = lane_of
         self._loop = asyncio.get_running_loop()
-        self._lanes: Lanes[tuple[Job, asyncio.Future[Any]]] = Lanes(self._run, fit=first(at_once))
+        self._lanes: dict[str, Lanes[tuple[Job, asyncio.Future[Any]]]] = {}
 
     def put(self, job: Job) -> "asyncio.Future[Any]":
         """Queue it; nobody need wait for the answer."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._lanes.put((job, future))
+        name = self._lane_of(job)
+        if (lane := self._lanes.get(name)) is None:
+            lane = self._lanes[name] = Lanes(self._run, fit=first(self._at_once))
+        lane.put((job, future))
         return future
 
     async def finish(self) -> None:
         """Wait until everything that was put is answered."""
-        await self._lanes.finish()
+        for lane in tuple(self._lanes.values()):
+            await lane.finish()
 
     async def _run(self, batch: Sequence[tuple[Job, "asyncio.Future[Any]"]]) -> None:
         try:

@@ -17,6 +17,8 @@ from webapp.stores.store import Record
 
 LAYOUT_VERSION = 1
 LAYOUT_KEY = "elicit:layout"
+# Of a server that stands alone: how many there were, and the identifier of its replication.
+SERVER_KEY = "elicit:server"
 SHARDS_OF_A_CLUSTER = 64
 # Each shard has these; the head of each script says what they hold.
 KEYS = ("fence", "records", "holders", "owned", "ids", "due", "erase", "claims", "checked")

@@ -6,17 +6,26 @@ nothing is acknowledged. What the server refused before it did anything alone is
 script that it does not know (its cache was flushed, or it was started anew), with its text, and
 what another node of a cluster has now.
 
+After a failover the address may lead to another server, and then to the one before, which has come
+back. So the server that stands alone is told from others at each connection, by the identifier of
+its replication and by how often that has changed, which is noted in the server and so replicated:
+all connections lead to one server, and to none whose successor this process has seen. In a cluster
+the nodes themselves agree on who takes writes.
+
 A pipeline that writes ends with WAITAOF on the same connection. Where `appendfsync` is `always`,
 the server answers nobody before the disk has what was written, and this costs a twentieth of a
 millisecond; where somebody has changed that since the start, it waits for the disk all the same.
 """
 
+import asyncio
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
+from weakref import WeakSet
 
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -42,13 +51,14 @@ from redis.exceptions import (
 
 from flows.errors import StoreUnavailable
 from webapp.stores.valkey.address import ValkeyAddress
-from webapp.stores.valkey.layout import key
+from webapp.stores.valkey.layout import SERVER_KEY, key
 from webapp.stores.valkey.scripts import Command, whole_of
 
 # What is silent for longer than this is taken for gone.
 ANSWER_SECONDS = 10.0
 FAILED = (RedisError, RedisClusterException, OSError)
 _CONNECT_SECONDS = 5.0
+_LEFT_AT_MOST = 4  # clients that are not used any more, and may be at work still
 _NOTHING_DONE = (NoScriptError, MovedError, AskError, TryAgainError)
 
 # The library has several errors for it.
@@ -62,16 +72,77 @@ _ELSEWHERE = (
     TooLate,
     OSError,
 )
+_log = logging.getLogger(__name__)
 _Client: TypeAlias = "Redis | RedisCluster"
+
+
+class OneServer:
+    """The server that all connections of a client lead to."""
+
+    def __init__(self) -> None:
+        self.moves = 0  # how often it was another one
+        self.pool: ConnectionPool | None = None
+        self._used: tuple[int, str] | None = None  # how many there were, and its identifier
+        self._connections: WeakSet[AbstractConnection] = WeakSet()
+
+    async def meet(self, connection: AbstractConnection) -> None:
+        """Log in, and see that the connection leads to the server in use, or to its successor.
+
+        Raises LostConnection for an older one.
+        """
+        await connection.on_connect()
+        sections = ("replication", "cluster")
+        info = cast("bytes", await self._ask(connection, "INFO", *sections)).decode()
+        told = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+        name = told.get("master_replid", "")
+        if told.get("role") != "master" or told.get("cluster_enabled") == "1" or not name:
+            return  # it refuses writes by itself, or is no server of which that can be told
+        found = cast("bytes | None", await self._ask(connection, "GET", SERVER_KEY)) or b"0 "
+        number, _, noted = found.decode().partition(" ")
+        now, used = (int(number), noted), self._used
+        if used is not None and now != used and now[0] <= used[0]:
+            why = "another server has replaced it: stop it, or let it follow that one (REPLICAOF)"
+            _log.error("store.older_server", extra={"server": name, "why": why})
+            raise LostConnection(why)
+        if noted != name:
+            now = (now[0] + 1, name)
+            await self._ask(connection, "SET", SERVER_KEY, f"{now[0]} {name}")
+        if used is not None and now != used:
+            _log.warning("store.other_server", extra={"server": name})
+            self.moves += 1
+            for other in self._connections:
+                marked: Any = other  # most of the library's methods have no types
+                marked.mark_for_reconnect()  # once what is under way on it has ended
+            self._connections.clear()
+            if self.pool is not None:
+                await self.pool.disconnect(inuse_connections=False)
+        self._used = now
+        self._connections.add(connection)
+
+    async def _ask(self, connection: AbstractConnection, *command: str) -> object:
+        await connection.send_command(*command)
+        return cast("object", await connection.read_response())
 
 
 class ValkeyServer:
     """A client of redis-py; in a cluster, one that knows which node has which slot."""
 
-    def __init__(self, address: ValkeyAddress, client: _Client, *, answer_seconds: float) -> None:
+    def __init__(
+        self,
+        address: ValkeyAddress,
+        client: _Client,
+        *,
+        answer_seconds: float,
+        options: Mapping[str, Any],
+    ) -> None:
+        """`options` are those that a client of a cluster is made with."""
         self.address = address
         self._client = client
         self._answer_seconds = answer_seconds
+        self._options = options
+        self.one = OneServer()
+        self._finding: asyncio.Task[None] | None = None
+        self._left: list[RedisCluster] = []  # what is still asked on them ends by itself
 
     @classmethod
     async def connect(
@@ -84,15 +155,21 @@ class ValkeyServer:
             "socket_timeout": answer_seconds,
             "socket_connect_timeout": min(_CONNECT_SECONDS, answer_seconds),
         }
-        client = Redis(db=address.database, retry=Retry(NoBackoff(), 0), **options)
-        server = cls(address, client, answer_seconds=answer_seconds)
+        one = OneServer()
+        client = Redis(
+            db=address.database,
+            retry=Retry(NoBackoff(), 0),
+            redis_connect_func=one.meet,
+            **options,
+        )
+        server = cls(address, client, answer_seconds=answer_seconds, options=options)
+        server.one, one.pool = one, client.connection_pool
         try:
             (info,) = await server.ask_each("INFO", "cluster")
             if info.get("cluster_enabled"):
                 await server.aclose()
-                cluster = RedisCluster(retry=Retry(NoBackoff(), 0), **options)
-                server = cls(address, cluster, answer_seconds=answer_seconds)
-                _ = await cluster.initialize()
+                cluster = await _cluster(options)
+                server = cls(address, cluster, answer_seconds=answer_seconds, options=options)
         except BaseException:
             await server.aclose()
             raise
@@ -101,6 +178,15 @@ class ValkeyServer:
     @property
     def is_cluster(self) -> bool:
         return isinstance(self._client, RedisCluster)
+
+    def node_of(self, command: Command) -> str:
+        """Return the name of the node that a command is for; of a server alone it has none."""
+        if isinstance(self._client, RedisCluster):
+            of_script = command[0] == "EVALSHA"
+            with suppress(RedisClusterException):  # no node has its slot at the moment
+                node = self._client.get_node_from_key(str(command[3 if of_script else 1]))
+                return "" if node is None else str(node.name)
+        return ""
 
     async def run(
         self, commands: Sequence[Command], *, durable: Sequence[int] | None = None
@@ -113,7 +199,7 @@ class ValkeyServer:
             answers = await self._pipeline(commands, durable)
             again = [n for n, answer in enumerate(answers) if isinstance(answer, _NOTHING_DONE)]
             if again:
-                await self._find_nodes(answers)
+                await self._find_nodes(answers, waits=True)
                 answered = await self._pipeline(
                     [whole_of(commands[n]) for n in again], durable, is_redirected=True
                 )
@@ -148,7 +234,11 @@ class ValkeyServer:
         return made
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.wait([self._finding])
+        for client in (*self._left, self._client):
+            await client.aclose()
 
     async def _pipeline(
         self,
@@ -180,7 +270,7 @@ class ValkeyServer:
                 raise TooLate("its disk has not taken what was written (WAITAOF)")
         return answers[: len(commands)]
 
-    async def _find_nodes(self, answers: Sequence[object]) -> None:
+    async def _find_nodes(self, answers: Sequence[object], *, waits: bool = False) -> None:
         """Let the client learn anew who takes writes, where that may have changed."""
         client = self._client
         is_of_replica = any(map(_is_of_replica, answers))
@@ -189,7 +279,50 @@ class ValkeyServer:
                 if is_of_replica:  # after a failover the address may lead to another server
                     await client.connection_pool.disconnect(inuse_connections=False)
             elif is_of_replica or any(isinstance(answer, _ELSEWHERE) for answer in answers):
-                await client.aclose()  # it looks around before it is used again
+                if self._finding is None or self._finding.done():
+                    self._finding = asyncio.create_task(self._look_around(client))
+                if waits:
+                    await asyncio.shield(self._finding)
+
+    async def _look_around(self, client: RedisCluster) -> None:
+        """Ask all nodes at once who has which slot, and use what is said first.
+
+        The library asks one after another, so that a silent one keeps everybody waiting. What is
+        under way on the client before ends by itself.
+        """
+        places = {(self._options["host"], self._options["port"])}
+        places |= {(node.host, node.port) for node in client.get_nodes()}
+        asked = [
+            asyncio.create_task(_cluster({**self._options, "host": host, "port": port}))
+            for host, port in places
+        ]
+        found: RedisCluster | None = None
+        try:
+            for answer in asyncio.as_completed(asked):
+                with suppress(*FAILED):
+                    found = await answer
+                    break
+        finally:
+            for task in asked:
+                task.cancel()
+            for other in await asyncio.gather(*asked, return_exceptions=True):
+                if isinstance(other, RedisCluster) and other is not found:
+                    await other.aclose()
+        if found is not None:
+            self._client = found
+            self._left.append(client)
+        while len(self._left) > _LEFT_AT_MOST:
+            await self._left.pop(0).aclose()
+
+
+async def _cluster(options: Mapping[str, Any]) -> RedisCluster:
+    """Return a client that has asked this node for all others."""
+    client = RedisCluster(retry=Retry(NoBackoff(), 0), **options)
+    try:
+        return await client.initialize()
+    except BaseException:
+        await client.aclose()
+        raise
 
 
 def _is_of_replica(answer: object) -> bool:

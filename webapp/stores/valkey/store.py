@@ -95,8 +95,14 @@ class ValkeyStore:
         self._shards = shards
         self._opening = secrets.token_hex(8)
         self._channel = f"elicit:{server.address.database}:written"
-        self._reads: Gathering[Command] = Gathering(server.run, at_once=_READS_AT_ONCE)
-        self._writes: Gathering[_Write] = Gathering(self._write_together, at_once=_WRITES_AT_ONCE)
+        self._reads: Gathering[Command] = Gathering(
+            server.run, at_once=_READS_AT_ONCE, lane_of=server.node_of
+        )
+        self._writes: Gathering[_Write] = Gathering(
+            self._write_together,
+            at_once=_WRITES_AT_ONCE,
+            lane_of=lambda write: server.node_of(("GET", key(write[0], "fence"))),
+        )
         self._others: Gathering[_Change] = Gathering(self._change_one_by_one, at_once=1)
         self._changes = ValkeyChanges(
             server, channel=self._channel, opening=self._opening, read=self._read_names

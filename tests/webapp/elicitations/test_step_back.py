@@ -1,0 +1,121 @@
+"""A process whose store has stepped back: one of them acts on it, and none goes on from memory."""
+
+from dataclasses import fields
+from datetime import datetime
+from typing import ClassVar
+
+import pytest
+
+from flows.elicitation.states import Status
+from flows.errors import Failed
+from tests.support.clock import Clock
+from tests.support.records import go_back, scanned
+from tests.support.service_env import asked, process, question_in_store
+from webapp.elicitations.watcher import _hear
+from webapp.payments.webhook_rows import WebhookRows
+from webapp.records.high_water import STEP_BACK, step_back_of
+from webapp.records.owners import SERVICE
+from webapp.records.values import StoredWebhook
+from webapp.service import Service
+from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
+
+CLAIM_OVER_SECONDS = 31
+
+
+class Acting(Service):
+    """Notes since when something may be lost, and fails as often as it is told to."""
+
+    since: ClassVar[list[datetime]]
+    failures: ClassVar[int]
+
+    async def store_stepped_back(self, since: datetime) -> None:
+        self.since.append(since)
+        if len(self.since) <= self.failures:
+            raise Failed("the provider does not answer")
+
+
+def acting(service: Service) -> Acting:
+    return Acting(**{each.name: getattr(service, each.name) for each in fields(service)})
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def store():
+    return MemoryStore()
+
+
+# finding: XB4
+async def test_sweeper_acts_on_a_step_back_until_that_is_done_and_then_not_again(store, clock):
+    async with process(store, clock) as here, process(store.sibling(), clock) as there:
+        Acting.since, Acting.failures = [], 2
+        both = [acting(each) for each in (here, there)]
+        await asked(here)
+        await here.elicitations.high_water.make_mark()
+        survived = clock()
+        copies = await scanned(store)
+        clock.tick(seconds=6)
+        await asked(here, join="another question")
+        await here.elicitations.high_water.make_mark()
+        await go_back(store, copies)
+        await _hear(here.elicitations, None)
+        for _ in range(6):
+            for each in both:
+                await fall_due(each)
+            clock.tick(seconds=CLAIM_OVER_SECONDS)
+        assert Acting.since == [survived] * 3, "it failed twice"
+        record = await store.read(SERVICE, STEP_BACK, SERVICE)
+        assert step_back_of(record).is_handled
+        assert record.due_at is None
+
+
+# finding: XB4
+async def test_what_ended_in_what_was_lost_is_read_again_after_a_reconnection(store, clock):
+    async with process(store, clock) as service:
+        question = await asked(service)
+        copies = await scanned(store)
+        await service.elicitations.settle(question.id, Status.DECLINED)
+        assert service.elicitations.recent.has_ended(question.id)
+        await go_back(store, copies)
+        await _hear(service.elicitations, None)
+        assert not service.elicitations.recent.has_ended(question.id)
+        assert await service.elicitations.high_water.step_back() is not None
+
+
+# finding: XB3
+async def test_webhook_that_was_applied_in_what_was_lost_is_applied_again(store, clock):
+    async with process(store, clock) as service:
+        rows = WebhookRows(service.elicitations)
+        hook = StoredWebhook(
+            id="~1",
+            owner=SERVICE,
+            seller="stripe",
+            elicitation_id="",
+            session="",
+            body="",
+            received_at=clock(),
+            erase_at=clock(),
+        )
+        rows.note_applied(hook)
+        assert rows.is_applied(hook)
+        await _hear(service.elicitations, None)
+        assert not rows.is_applied(hook)
+
+
+# finding: XB4
+async def test_owner_whose_key_was_lost_gets_another_that_the_store_has(store, clock):
+    async with process(store, clock) as service:
+        copies = await scanned(store)
+        question = await asked(service)
+        await go_back(store, copies, newer=[question.owner])
+        await _hear(service.elicitations, None)
+        again = question_in_store(service)
+        await service.elicitations.write(again)
+        async with process(store.sibling(), clock) as other:
+            found = await other.elicitations.get(again.id)
+            assert found is not None
+            assert found.asked == again.asked

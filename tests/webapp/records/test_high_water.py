@@ -1,0 +1,232 @@
+"""A store that has stepped back is noticed: by what a process saw, and by a copy of its mark."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.records import go_back, record, scanned
+from tests.support.shared_stores import STORES
+from webapp.deadline import NOON, HandClock
+from webapp.records.high_water import MARK, STEP_BACK, HighWater, StepBack, mark_of
+from webapp.records.owners import SERVICE
+from webapp.stores import open_store
+from webapp.stores.memory import MemoryStore
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture(params=["memory", *STORES])
+async def pair(request, tmp_path):
+    """Two openings of one store, as two processes have it."""
+    if request.param == "memory":
+        store = MemoryStore()
+        yield store, store.sibling()
+        return
+    async with STORES[request.param](tmp_path) as url:
+        stores = await open_store(url), await open_store(url)
+        yield stores
+        for each in stores:
+            await each.aclose()
+
+
+@pytest.fixture
+def store(pair):
+    return pair[0]
+
+
+async def write(high_water, store, wanted):
+    (written,) = await store.write(wanted)
+    high_water.wrote([wanted])
+    return written
+
+
+async def with_marks(high_water, clock, *, number):
+    """That many marks, each after a write."""
+    for _ in range(number):
+        clock.tick(seconds=6)
+        high_water.wrote([record("a-0")])
+        await high_water.make_mark()
+
+
+async def noted(high_water: HighWater) -> StepBack:
+    back = await high_water.step_back()
+    assert back is not None
+    return back
+
+
+def said(caplog, event):
+    return [each for each in caplog.records if each.message == event]
+
+
+# finding: XB4
+async def test_store_without_a_mark_that_was_seen_has_stepped_back(store, clock, caplog):
+    high_water = HighWater(store, clock=clock)
+    await write(high_water, store, record())
+    await high_water.make_mark()
+    survived = clock()
+    copies = await scanned(store)
+    await with_marks(high_water, clock, number=2)
+    assert not await high_water.look()
+    await go_back(store, copies)
+    assert await high_water.look()
+    (line,) = said(caplog, "store.stepped_back")
+    assert line.levelname == "ERROR"
+    assert "mark 3, made at 2026-03-01 12:00:12 UTC, is missing" in line.why
+    back = await noted(high_water)
+    assert (back.noticed_at, back.survived, back.is_handled) == (clock(), survived, False)
+    assert not await high_water.look(), "it is noted once"
+
+
+# finding: XB4
+async def test_number_of_marks_does_not_hide_that_others_were_made_since(pair, clock, caplog):
+    high_water, other = (HighWater(each, clock=clock) for each in pair)
+    await with_marks(high_water, clock, number=1)
+    copies = await scanned(pair[0])
+    await with_marks(high_water, clock, number=2)
+    await go_back(pair[0], copies)
+    await with_marks(other, clock, number=5)
+    assert await high_water.look()
+    assert (await noted(high_water)).survived == NOON + timedelta(seconds=6)
+
+
+# finding: XB4
+@pytest.mark.parametrize("lost", ["missing", "older"])
+async def test_record_that_was_lost_after_the_last_mark_is_noticed_on_reconnection(
+    store, clock, lost
+):
+    high_water = HighWater(store, clock=clock)
+    first = await write(high_water, store, record())
+    await high_water.make_mark()
+    copies = await scanned(store)
+    clock.tick(seconds=3)
+    if lost == "older":
+        await write(high_water, store, first)
+    else:
+        await write(high_water, store, record("b-1", owner="b"))
+    clock.tick(seconds=1)
+    await go_back(store, copies, newer=["b"])
+    assert not await high_water.look(), "the mark is there"
+    high_water.reconnected()
+    assert await high_water.look()
+    back = await noted(high_water)
+    assert back.survived == NOON
+    assert "1 of the records" in back.why
+
+
+# finding: XB4
+async def test_record_that_another_process_wrote_and_this_one_read_is_compared(store, clock):
+    high_water = HighWater(store, clock=clock)
+    await high_water.look()
+    copies = await scanned(store)
+    (written,) = await store.write(record())
+    high_water.saw(written)
+    await go_back(store, copies, newer=["a"])
+    high_water.reconnected()
+    assert await high_water.look()
+
+
+async def test_record_whose_time_is_over_and_one_that_was_changed_are_no_step_back(store, clock):
+    high_water = HighWater(store, clock=clock)
+    await write(high_water, store, record(erase_at=clock() + timedelta(seconds=5)))
+    changed = await write(high_water, store, record("a-2"))
+    await store.write(changed)
+    await high_water.make_mark()
+    clock.tick(seconds=10)
+    await store.erase(before=clock())
+    high_water.reconnected()
+    assert not await high_water.look()
+    assert await high_water.step_back() is None
+
+
+async def test_marks_are_made_while_something_is_written_and_not_by_each_process(pair, clock):
+    high_water, other = (HighWater(each, clock=clock) for each in pair)
+    for _ in range(3):
+        clock.tick(seconds=6)
+        await high_water.make_mark()
+    assert await pair[0].read(SERVICE, MARK, SERVICE) is None
+    high_water.wrote([record()])
+    other.wrote([record()])
+    await high_water.make_mark()
+    await other.make_mark()
+    assert (await pair[0].read(SERVICE, MARK, SERVICE)).version == 1
+    clock.tick(seconds=20)
+    await high_water.make_mark()
+    clock.tick(seconds=20)
+    await high_water.make_mark()
+    assert (await pair[0].read(SERVICE, MARK, SERVICE)).version == 2
+
+
+# finding: XB4
+async def test_two_processes_that_notice_it_note_it_once(pair, clock, caplog):
+    both = [HighWater(each, clock=clock) for each in pair]
+    await with_marks(both[0], clock, number=1)
+    copies = await scanned(pair[0])
+    await with_marks(both[0], clock, number=1)
+    await both[1].look()
+    await go_back(pair[0], copies)
+    clock.tick(seconds=1)
+    assert await asyncio.gather(*(each.look() for each in both)) == [True, True]
+    assert len(said(caplog, "store.stepped_back")) == 1
+    assert len(said(caplog, "store.stepped_back_before")) == 1
+    assert (await pair[0].read(SERVICE, STEP_BACK, SERVICE)).version == 1
+
+
+# finding: XB4
+async def test_new_process_sees_by_the_copy_of_a_mark_that_the_store_is_older(
+    store, clock, tmp_path, caplog
+):
+    folder = tmp_path / "marks"
+    former = HighWater(store, clock=clock, folder=folder)
+    await with_marks(former, clock, number=1)
+    copies = await scanned(store)
+    await with_marks(former, clock, number=1)
+    assert not await HighWater(store, clock=clock, folder=folder).look()
+    await go_back(store, copies)
+    newer = HighWater(store, clock=clock, folder=folder)
+    assert "mark 2" in (await newer.why_older() or "")
+    assert await newer.look()
+    assert said(caplog, "store.stepped_back")
+    await newer.make_mark()
+    assert not await HighWater(store, clock=clock, folder=folder).look()
+    (copy,) = folder.iterdir()
+    assert oct(folder.stat().st_mode)[-3:] == "700"
+    copy.write_text("no mark")
+    assert not await HighWater(store, clock=clock, folder=folder).look()
+
+
+async def test_folder_that_takes_no_copy_is_logged_and_stops_nothing(clock, tmp_path, caplog):
+    (tmp_path / "file").touch()
+    high_water = HighWater(MemoryStore(), clock=clock, folder=tmp_path / "file" / "marks")
+    await with_marks(high_water, clock, number=1)
+    assert said(caplog, "store.mark_not_copied")
+
+
+async def test_second_step_back_before_the_first_was_handled_keeps_the_earlier_time(store, clock):
+    high_water = HighWater(store, clock=clock)
+    await with_marks(high_water, clock, number=1)
+    copies = await scanned(store)
+    for _ in range(2):
+        await with_marks(high_water, clock, number=1)
+        await go_back(store, copies)
+        assert await high_water.look()
+    back = await noted(high_water)
+    assert back.survived == NOON + timedelta(seconds=6)
+
+
+async def test_mark_of_another_process_is_heard(pair, clock):
+    high_water, other = (HighWater(each, clock=clock) for each in pair)
+    await with_marks(high_water, clock, number=1)
+    await other.look()
+    copies = await scanned(pair[0])
+    await with_marks(high_water, clock, number=1)
+    other.hear(await pair[1].read(SERVICE, MARK, SERVICE))
+    await go_back(pair[1], copies)
+    assert await other.look()
+    heard = await pair[1].read(SERVICE, MARK, SERVICE)
+    other.hear(replace(heard, sealed=copies[0].sealed))
+    assert mark_of(heard).number == heard.version

@@ -1,0 +1,176 @@
+"""A PostgreSQL primary that is lost and comes back, with a streaming standby that takes over."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from flows.errors import StoreUnavailable
+from tests.support.postgres_server import USER
+from tests.support.records import record
+from tests.support.standby import LOSSES, replicating
+from webapp.deadline import HandClock
+from webapp.records.high_water import HighWater
+from webapp.stores import Conflict
+from webapp.stores.postgres import open_store
+
+DEADLINE_SECONDS = 300.0
+
+
+async def written(store, id: str) -> None:
+    """Write until it is acknowledged, as a caller does who is told to try again."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            try:
+                await store.write(record(id))
+            except StoreUnavailable:
+                await asyncio.sleep(0.01)
+            except Conflict:
+                return  # it was written, and the answer was lost
+            else:
+                return
+
+
+# finding: XB1
+# finding: XB2
+@pytest.mark.parametrize("how", LOSSES)
+async def test_lost_primary_is_left_and_never_written_again(how, caplog):
+    async with replicating() as pair:
+        instances = [await open_store(pair.url) for _ in range(2)]
+        await instances[0].write(record("before"))
+        await pair.has_everything()
+        await pair.lose_primary(how)
+        await pair.promote()
+        for number, store in enumerate(instances):
+            await written(store, f"a-{number}")
+        await pair.bring_primary_back(how)
+        for store in instances:
+            await store._server.look()
+        instances.append(await open_store(pair.url))
+        before = await pair.written_on(pair.primary)
+        for number, store in enumerate(instances):
+            await asyncio.gather(*(store.list("elicitation") for _ in range(8)))
+            await written(store, f"b-{number}")
+        assert await pair.written_on(pair.primary) == before
+        for store in instances:
+            assert len(await store.list("elicitation")) == 1 + 2 + 3
+            await store.aclose()
+        refused = [each for each in caplog.records if each.message == "store.older_server"]
+        assert {each.host for each in refused} == {pair.cables[0].host}
+        assert "on timeline 1" in refused[0].why
+
+
+# finding: XB2
+async def test_old_primary_alone_is_refused_by_whoever_has_seen_its_successor():
+    async with replicating() as pair:
+        store = await open_store(pair.url)
+        await pair.has_everything()
+        await pair.promote()
+        await store._server.look()
+        await store.write(record())
+        await pair.cables[1].cut()
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable) as refused:
+                await store.write(record("a-2"))
+            why = refused.value.why
+            assert "on timeline 1, and the store has been served from timeline 2" in why
+            assert pair.cables[1].host in why
+        assert await pair.written_on(pair.primary) == (0, 0)
+        await store.aclose()
+
+
+# finding: XB2
+async def test_statement_without_an_answer_leads_to_the_successor_before_its_time_is_over():
+    async with replicating() as pair:
+        store = await open_store(pair.url)
+        await store.write(record())
+        await pair.has_everything()
+        await pair.promote()
+        pair.primary.hang()
+        with pytest.raises(StoreUnavailable) as refused:
+            await store.read("a", "elicitation", "a-1")
+        assert "did not answer" not in refused.value.why
+        assert await store.read("a", "elicitation", "a-1") is not None
+        await store.aclose()
+
+
+# finding: XB2
+async def test_address_that_leads_elsewhere_leaves_no_connection_at_the_server_before():
+    async with replicating() as pair:
+        cable = pair.cables[0]
+        url = f"postgresql://{USER}@{cable.host}/elicit"
+        store = await open_store(url)
+        await asyncio.gather(*(store.list("elicitation") for _ in range(8)))
+        await pair.has_everything()
+        await pair.promote()
+        cable.leads_to = pair.standby.socket
+        await store._server.look()
+        await asyncio.gather(*(store.list("elicitation") for _ in range(8)))
+        await store.write(record())
+        while await pair.connections_to(pair.primary):
+            pass
+        assert await pair.written_on(pair.primary) == (0, 0)
+        cable.leads_to = pair.primary.socket
+        await cable.cut_connections()
+        with pytest.raises(StoreUnavailable, match="on timeline 1"):
+            await store.write(record("a-2"))
+        await store.aclose()
+
+
+# finding: XB4
+async def test_standby_that_lacks_the_last_seconds_is_noticed_by_who_wrote_and_who_read_them():
+    clock = HandClock()
+    async with replicating() as pair:
+        stores = [await open_store(pair.url) for _ in range(2)]
+        writer, reader = (HighWater(each, clock=clock) for each in stores)
+        await stores[0].write(record("kept"))
+        writer.wrote([record("kept")])
+        await writer.make_mark()
+        await reader.look()
+        await pair.has_everything()
+        survived = clock()
+        clock.tick(seconds=2)
+        pair.stream.freeze()
+        await stores[0].write(record("lost"))
+        writer.wrote([record("lost")])
+        found = await stores[1].read("a", "elicitation", "lost")
+        assert found is not None
+        reader.saw(found)
+        await pair.lose_primary("killed")
+        await pair.promote()
+        for store, high_water in zip(stores, (writer, reader), strict=True):
+            await written(store, f"after-{id(store)}")
+            assert not await high_water.look(), "the last mark is there"
+            high_water.reconnected()
+            assert await high_water.look()
+        back = await writer.step_back()
+        assert back is not None
+        assert back.survived == survived
+        for store in stores:
+            await store.aclose()
+
+
+# finding: XB3
+@pytest.mark.parametrize("how", LOSSES)
+async def test_synchronous_standby_has_all_that_was_acknowledged_to_two_instances(how):
+    async with replicating(is_synchronous=True) as pair:
+        stores = [await open_store(pair.url) for _ in range(2)]
+        acknowledged, are_many = set[str](), asyncio.Event()
+
+        async def write(store, number: int) -> None:
+            with suppress(StoreUnavailable):
+                await store.write(record(f"a-{number:03}"))
+                acknowledged.add(f"a-{number:03}")
+                if len(acknowledged) == 50:
+                    are_many.set()
+
+        writing = [asyncio.create_task(write(stores[number % 2], number)) for number in range(200)]
+        await are_many.wait()
+        await pair.lose_primary(how)
+        await pair.promote()
+        await asyncio.gather(*writing)
+        for store in stores:
+            await written(store, f"b-{id(store)}")
+            found = {each.id for each in await store.list("elicitation", limit=1000)}
+            assert acknowledged <= found
+            await store.aclose()

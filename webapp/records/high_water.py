@@ -1,0 +1,342 @@
+"""The high-water mark: whether the store still holds what this process has seen in it.
+
+A store can step back. A standby takes over that lacks the last seconds, a primary that was replaced
+comes back, a backup or an older copy of a file is put in its place. Nothing in such a store looks
+wrong: what it acknowledged since is gone, and money that was paid then is on no list. So the store
+holds a mark. While records are written, a new mark is made every few seconds. Each has a nonce, and
+lists the nonces of the marks before it. A process compares that list with the last mark that it
+saw, and once its connection was lost, the versions of the records that it wrote or read last. A new
+process compares the mark with a copy of it outside of the store, in a folder of this machine.
+
+Two things could go wrong. Another process makes marks in a store that has stepped back, until their
+number is as high as before: their nonces differ. Or a record is missing because its time was over,
+or because its owner was purged. A record past its time is no proof. A purge in the seconds before a
+connection is lost can be taken for a step back; what follows from that, a comparison with the
+payment providers, changes nothing.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from webapp.deadline import Clock, ticks_of
+from webapp.records.owners import SERVICE
+from webapp.stores import Conflict, Record, Store
+
+MARK: Final = "store mark"
+STEP_BACK: Final = "step back"
+MARKED_EVERY: Final = timedelta(seconds=5)
+# So long a record is compared also after the next mark: parts of a cluster do not fail together.
+_COMPARED_SECONDS: Final = 15.0
+_RECORDS_AT_MOST: Final = 64
+_MARKS_LISTED: Final = 32
+_NONCE_BYTES: Final = 8
+_log = logging.getLogger(__name__)
+
+_Name: TypeAlias = tuple[str, str, str]
+_Remembered: TypeAlias = OrderedDict[_Name, tuple[Record, float]]
+
+
+class MadeMark(Struct, frozen=True, array_like=True):
+    """One mark. What was acknowledged before `at` was in the store when it was made."""
+
+    nonce: bytes
+    at: datetime
+
+
+class Mark(Struct, frozen=True, kw_only=True):
+    """The newest marks of a store, the last one last; its number is the record's version.
+
+    `store` is a random name, which copies of the store have too.
+    """
+
+    number: int
+    store: str
+    made: tuple[MadeMark, ...]
+
+    @property
+    def at(self) -> datetime:
+        return self.made[-1].at
+
+    def has_lost(self, before: "Mark") -> bool:
+        """Return whether `before` was made earlier, and this mark does not go back to it."""
+        back = self.number - before.number
+        if back < 0:
+            return True
+        return back < len(self.made) and self.made[-1 - back] != before.made[-1]
+
+    def common_with(self, other: "Mark") -> datetime | None:
+        """Return when the newest mark was made that both list."""
+        both = {*self.made} & {*other.made}  # of which no nonce was made twice
+        return max((each.at for each in both), default=None)
+
+
+class StepBack(Struct, frozen=True, kw_only=True):
+    """When it was noticed last that the store had stepped back, and up to when nothing was lost.
+
+    Or when a backup was restored, which is the same for the payments since. `is_handled`: what has
+    to follow was done.
+    """
+
+    noticed_at: datetime
+    survived: datetime
+    why: str
+    was_restored: bool = False
+    is_handled: bool = False
+
+
+class HighWater:
+    """What one process knows of a store, and the marks that it makes there for others."""
+
+    def __init__(self, store: Store, *, clock: Clock, folder: Path | None = None) -> None:
+        """`folder` gets a copy of each mark, and has those of the processes before this one."""
+        self._store = store
+        self._clock = clock
+        self._ticks = ticks_of(clock)
+        self._folder = folder
+        self._known: Mark | None = None
+        self._copied: Mark | None = None
+        self._has_looked_outside = False
+        self._has_reconnected = False
+        # The newest records that were written here or read, and when.
+        self._written, self._read = _Remembered(), _Remembered()
+        self._lock = asyncio.Lock()
+
+    def wrote(self, records: Iterable[Record]) -> None:
+        """Remember what was acknowledged; each record has the version that the writer had read."""
+        for record in records:
+            self._remember(self._written, record, version=record.version + 1)
+
+    def saw(self, record: Record) -> None:
+        """Remember a record as it was read."""
+        self._remember(self._read, record, version=record.version)
+
+    def hear(self, record: Record) -> None:
+        """Another process has made a mark."""
+        found = mark_of(record)
+        if self._known is not None and not found.has_lost(self._known):
+            self._known = found
+
+    def reconnected(self) -> None:
+        """The store was not reached for a while: compare the records too, at the next look."""
+        self._has_reconnected = True
+
+    async def look(self) -> bool:
+        """Compare the store with what is known; return whether it has stepped back since.
+
+        A step back is logged, and noted in the store for the process that acts on it. Raises
+        StoreUnavailable.
+        """
+        async with self._lock:
+            found = await self._found()
+            if not self._has_looked_outside:
+                self._known = await self._outside(found)
+                self._has_looked_outside = True
+            known = self._known
+            if known is not None and (found is None or found.has_lost(known)):
+                common = None if found is None else found.common_with(known)
+                survived, why = common or known.made[0].at, _missing(known)
+            elif self._has_reconnected and (lost := await self._lost()):
+                survived = min(lost) if known is None else min(*lost, known.at)
+                why = f"{len(lost)} of the records written or read last are missing or older"
+            else:
+                self._known, self._has_reconnected = found, False
+                return False
+            await self._note(why, survived=survived, known=known)
+            self._has_reconnected = False
+            return True
+
+    async def make_mark(self) -> None:
+        """Make a mark if something was written since the last one. Raises StoreUnavailable."""
+        if await self.look():
+            return
+        async with self._lock:
+            now, is_time = self._ticks(), self._known is None
+            if self._known is not None:
+                is_time = self._known.at + MARKED_EVERY <= self._clock()
+            if self._written and is_time:
+                with suppress(Conflict):  # another process makes one at this moment
+                    await self._write(await self._read_mark())
+                for names in (self._written, self._read):
+                    for name, (_, since) in tuple(names.items()):
+                        if since < now - _COMPARED_SECONDS:
+                            del names[name]
+        await self._copy_outside()
+
+    async def step_back(self) -> StepBack | None:
+        """Return the last one that is noted in the store."""
+        record = await self._store.read(SERVICE, STEP_BACK, SERVICE)
+        return None if record is None else step_back_of(record)
+
+    async def settle(self, record: Record) -> None:
+        """Note that what has to follow from this step back was done. Raises Conflict."""
+        done = replace(step_back_of(record), is_handled=True)
+        await self._store.write(_step_back_record(done, version=record.version))
+
+    async def why_older(self) -> str | None:
+        """Return why the store is older than the copy of its mark, for who changes nothing."""
+        found = await self._found()
+        before = await self._outside(found)
+        has_lost = before is not None and found is not None and found.has_lost(before)
+        return _missing(before) if before is not None and has_lost else None
+
+    async def _note(self, why: str, *, survived: datetime, known: Mark | None) -> None:
+        self._written.clear()
+        self._read.clear()
+        while True:
+            record = await self._store.read(SERVICE, STEP_BACK, SERVICE)
+            former = None if record is None else step_back_of(record)
+            if former is not None and (known is None or known.at <= former.noticed_at):
+                self._known = await self._found()
+                _log.warning("store.stepped_back_before", extra={"why": why})
+                return
+            if former is not None and not former.is_handled:
+                survived = min(survived, former.survived)
+            noticed = StepBack(noticed_at=self._clock(), survived=survived, why=why)
+            version = 0 if record is None else record.version
+            with suppress(Conflict):
+                await self._write(
+                    await self._read_mark(), _step_back_record(noticed, version=version)
+                )
+                break
+        facts = {"why": why, "survived": survived.isoformat(timespec="seconds")}
+        _log.error("store.stepped_back", extra=facts)
+
+    async def _write(self, before: Record | None, *others: Record) -> None:
+        written = await self._store.write(next_mark(before, at=self._clock()), *others)
+        self._known = mark_of(written[0])
+
+    async def _read_mark(self) -> Record | None:
+        return await self._store.read(SERVICE, MARK, SERVICE)
+
+    async def _found(self) -> Mark | None:
+        record = await self._read_mark()
+        return None if record is None else mark_of(record)
+
+    async def _lost(self) -> list[datetime]:
+        """When each of those records was written or read that the store does not have any more."""
+        now, ticks = self._clock(), self._ticks()
+        remembered = {**self._read, **self._written}.values()
+        compared = [each for each in remembered if not _is_over(each[0], now)]
+        found = await asyncio.gather(
+            *(self._store.read(each.owner, each.kind, each.id) for each, _ in compared)
+        )
+        return [
+            now - timedelta(seconds=ticks - since)
+            for one, (each, since) in zip(found, compared, strict=True)
+            if one is None or one.version < each.version
+        ]
+
+    def _remember(self, names: _Remembered, record: Record, *, version: int) -> None:
+        name = (record.owner, record.kind, record.id)
+        names[name] = (replace(record, version=version, sealed=b""), self._ticks())
+        names.move_to_end(name)
+        if len(names) > _RECORDS_AT_MOST:
+            names.popitem(last=False)
+
+    async def _outside(self, found: Mark | None) -> Mark | None:
+        if self._folder is None or found is None:
+            return None
+        return await asyncio.to_thread(_read_copy, _copy_of(found, self._folder))
+
+    async def _copy_outside(self) -> None:
+        known = self._known
+        if self._folder is None or known is None or known == self._copied:
+            return
+        self._copied = known
+        try:
+            await asyncio.to_thread(_write_copy, _copy_of(known, self._folder), known)
+        except OSError as error:  # what a later process could have noticed, it does not
+            _log.warning("store.mark_not_copied", extra={"why": str(error)})
+
+
+def next_mark(record: Record | None, *, at: datetime) -> Record:
+    """Return the record of the mark that follows this one, to be written in its place."""
+    before = None if record is None else mark_of(record)
+    number = 0 if record is None else record.version
+    made = (*(before.made if before else ()), MadeMark(secrets.token_bytes(_NONCE_BYTES), at))
+    mark = Mark(
+        number=number + 1,
+        store=before.store if before else secrets.token_hex(_NONCE_BYTES),
+        made=made[-_MARKS_LISTED:],
+    )
+    return _record(MARK, mark, version=number)
+
+
+def restored(record: Record | None, *, made_at: datetime, now: datetime) -> tuple[Record, Record]:
+    """Return what to load after a backup was copied, so that a process acts on what is missing.
+
+    `record` is the mark in the backup, `made_at` when that was made.
+    """
+    mark = next_mark(record, at=now)
+    survived = made_at if record is None else min(made_at, mark_of(record).at)
+    back = StepBack(
+        noticed_at=now, survived=survived, why="a backup was restored", was_restored=True
+    )
+    return replace(mark, version=mark.version + 1), _step_back_record(back, version=1)
+
+
+def mark_of(record: Record) -> Mark:
+    return msgspec.msgpack.decode(record.sealed, type=Mark)
+
+
+def step_back_of(record: Record) -> StepBack:
+    return msgspec.msgpack.decode(record.sealed, type=StepBack)
+
+
+def _step_back_record(back: StepBack, *, version: int) -> Record:
+    due_at = None if back.is_handled else back.noticed_at
+    return _record(STEP_BACK, back, version=version, due_at=due_at)
+
+
+def _record(kind: str, value: Struct, *, version: int, due_at: datetime | None = None) -> Record:
+    return Record(
+        owner=SERVICE,
+        kind=kind,
+        id=SERVICE,
+        status="noted",
+        key=None,
+        due_at=due_at,
+        erase_at=None,
+        version=version,
+        sealed=msgspec.msgpack.encode(value),
+    )
+
+
+def _is_over(record: Record, now: datetime) -> bool:
+    return record.erase_at is not None and record.erase_at <= now
+
+
+def _missing(before: Mark) -> str:
+    return f"mark {before.number}, made at {before.at:%Y-%m-%d %H:%M:%S} UTC, is missing"
+
+
+def _copy_of(mark: Mark, folder: Path) -> Path:
+    return folder / f"{mark.store}.mark"
+
+
+def _read_copy(path: Path) -> Mark | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Mark)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _write_copy(path: Path, mark: Mark) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(_NONCE_BYTES)}")
+    try:
+        draft.write_bytes(msgspec.json.encode(mark))
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

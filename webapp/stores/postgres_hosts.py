@@ -1,0 +1,347 @@
+"""The hosts of a PostgreSQL address: connect to the one that takes writes, never to an older one.
+
+Two things could go wrong. A host that accepts connections and says nothing uses up the time of the
+other hosts: each host therefore has a share of the time that is its own. And a primary that was
+replaced comes back, so that one deployment writes to two servers: every connection is therefore
+compared with what this process knows. The timeline of a server grows with each promotion, so a
+smaller one means that the server was replaced; another system identifier means another database
+cluster. All connections of an opened store lead to one server. When one of them finds the successor
+of that server, the others are closed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+from flows.errors import StoreUnavailable
+from webapp.stores import postgres_driver as driver
+from webapp.stores.opening import without_password
+from webapp.stores.postgres_address import (
+    CONNECT_SECONDS,
+    SECONDS,
+    Host,
+    parse_address,
+    said,
+    severity,
+    unavailable,
+    with_advice,
+)
+from webapp.stores.postgres_driver import ERRORS, PostgresConnection, statements
+
+# So long one host is waited for before the others are asked too; less, if connect_timeout says so.
+_HOST_SECONDS = 3.0
+_OF_A_HOST: tuple[type[Exception], ...] = (*ERRORS, ValueError, StoreUnavailable)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerIdentity:
+    """What tells one server from another. `None`: the role of the address may not read that."""
+
+    system: str | None
+    timeline: int | None
+    started_at: datetime
+    is_standby: bool
+    is_read_only: bool = field(compare=False)
+
+    def why_older(self, *, system: str | None, timeline: int | None) -> str | None:
+        """Return why a store that was served from there may not be served from here."""
+        if None not in (system, self.system) and system != self.system:
+            return (
+                f"it belongs to another database cluster (system identifier {self.system}) than "
+                f"the server that the store was served from ({system})"
+            )
+        if None not in (timeline, self.timeline) and int(self.timeline or 0) < int(timeline or 0):
+            return (
+                f"it is on timeline {self.timeline}, and the store has been served from timeline "
+                f"{timeline} since: another server has replaced it. Stop it, or make it follow "
+                "that one (pg_rewind)"
+            )
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one host said: a connection to its server, or why that is not used."""
+
+    host: Host
+    connection: PostgresConnection | None = None
+    found: ServerIdentity | None = None
+    error: Exception | None = None
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The greatest one is used: of an older server and its successor, the successor."""
+        if self.found is None:
+            return (False, 0)
+        return (not self.found.is_read_only, self.found.timeline or 0)
+
+
+class Servers:
+    """Which server an opened store uses, and every connection of it that leads there."""
+
+    def __init__(self) -> None:
+        self.used: ServerIdentity | None = None
+        self.noted: ServerIdentity | None = None  # in the store's own row
+        self.host: Host | None = None
+        self.is_pooled = False
+        self._connections: WeakSet[PostgresConnection] = WeakSet()
+        self._refused: set[tuple[Host, str]] = set()
+
+    def why_refused(self, found: ServerIdentity) -> str | None:
+        """Return why a server may not be used after what was used before."""
+        if found.is_standby:
+            return "it only follows another server and takes no writes: name the one that does"
+        if (used := self.used) is None:
+            return None
+        return found.why_older(system=used.system, timeline=used.timeline)
+
+    def refuse(self, host: Host, why: str) -> None:
+        """Log once that there is an older server, and do not count on a pooler that leads to it."""
+        if (host, why) not in self._refused:
+            self._refused.add((host, why))
+            _log.error("store.older_server", extra={"host": str(host), "why": why})
+        if self.is_pooled:
+            self.close_all()
+
+    def add(self, answer: _Answer) -> None:
+        """Count on this connection; if it leads to another server, close those to the former."""
+        found, used = answer.found, self.used
+        if used is not None and found is not None and used != found:
+            self.close_all()
+            is_newer = used.timeline != found.timeline
+            extra = {"host": str(answer.host), "timeline": found.timeline}
+            _log.warning("store.promoted" if is_newer else "store.restarted", extra=extra)
+        self.used, self.host = found, answer.host
+        if answer.connection is not None:
+            self._connections.add(answer.connection)
+
+    def has_successor(self, answers: Sequence[_Answer]) -> bool:
+        """Whether one of them succeeds the server that is in use."""
+        used = self.used
+        return used is not None and any(
+            each.connection is not None and each.rank > (True, used.timeline or 0)
+            for each in answers
+        )
+
+    def close_all(self) -> None:
+        """What is under way fails at once."""
+        for connection in tuple(self._connections):
+            connection.terminate()
+        self._connections.clear()
+
+
+class Connector:
+    """Opens connections to one address."""
+
+    def __init__(self, url: str, *, name: str, servers: Servers) -> None:
+        """`name` is the setting that has the address. Raises StoreUnavailable."""
+        self._url = url
+        self.name = name
+        self._servers = servers
+        try:
+            self._address = parse_address(url)
+        except ValueError:
+            raise unavailable(ValueError(), url=url, name=name) from None
+        self._total_seconds = CONNECT_SECONDS if self.has_several_hosts else SECONDS
+        # So long one host is waited for before the next, and others before one that has answered.
+        self._patience_seconds = min(_HOST_SECONDS, self._address.seconds)
+
+    @property
+    def has_several_hosts(self) -> bool:
+        return len(self._address.hosts) > 1
+
+    async def connect(self, *, asks_all: bool = False, **options: Any) -> PostgresConnection:
+        """Return a connection to the server that is in use, or to its successor.
+
+        With `asks_all`, ask every host of the address, also if the server in use answers. Raises
+        StoreUnavailable, which says of each host what was wrong with it.
+        """
+        answers = await self._ask(options, asks_all=asks_all)
+        connection: PostgresConnection | None = None
+        try:
+            chosen = self._chosen(answers)
+            connection = chosen.connection
+            self._servers.add(chosen)
+        finally:
+            _close([each for each in answers if each.connection is not connection])
+        for each in answers:
+            self._refuse_if_older(each)
+        assert connection is not None
+        return connection
+
+    def unavailable(self, error: Exception) -> StoreUnavailable:
+        return unavailable(error, url=self._url, name=self.name)
+
+    async def states(self) -> list[tuple[str, str | None]]:
+        """Say of each host which server it is, and what to do about it, if anything."""
+        answers = await self._ask({"statement_cache_size": 0}, asks_all=True)
+        _close(answers)
+        told = list[tuple[str, str | None]]()
+        for host in self._address.hosts:
+            where = f"{host}: " if self.has_several_hosts else ""
+            answer = next((each for each in answers if each.host == host), _Answer(host))
+            if answer.found is None:
+                why = said(answer.error or TimeoutError(), self._address.seconds)
+                told.append((f"{host} {why}", "see that its server runs, and is reached from here"))
+            elif answer.found.is_standby:
+                told.append((f"{where}it follows another server", None))
+            elif (older := self._refuse_if_older(answer)) is not None:
+                told.append((f"{where}{older}", "stop it before it is written to by anybody"))
+            else:
+                timeline = answer.found.timeline or "(unknown: its role may not read it)"
+                told.append((f"{where}it takes writes, on timeline {timeline}", None))
+        return told
+
+    async def look(self) -> None:
+        """See which server the address leads to by now; leave the one in use for its successor."""
+        with suppress(StoreUnavailable):
+            (await self.connect(asks_all=True, statement_cache_size=0)).terminate()
+
+    def _chosen(self, answers: Sequence[_Answer]) -> _Answer:
+        # Another connection may have found a successor while this one was made.
+        usable = [
+            each
+            for each in answers
+            if each.connection is not None and not self._refuse_if_older(each)
+        ]
+        if not usable:
+            raise self._unreachable(answers)
+        systems = {each.found.system: each.host for each in usable if each.found is not None}
+        if len(systems) > 1:
+            of_each = ", ".join(f"{host}: {system}" for system, host in systems.items())
+            raise StoreUnavailable(
+                f"{self.name} names primary servers of different database clusters ({of_each}): "
+                "name one server, and those that follow it"
+            )
+        return max(usable, key=lambda each: each.rank)
+
+    def _refuse_if_older(self, answer: _Answer) -> str | None:
+        """Return why its server may not be used, and log that there is such a server."""
+        found = answer.found
+        why = None if found is None else self._servers.why_refused(found)
+        if why is not None and found is not None and not found.is_standby:
+            self._servers.refuse(answer.host, why)
+        return why
+
+    async def _ask(self, options: Mapping[str, Any], *, asks_all: bool) -> Sequence[_Answer]:
+        """Ask the host that is in use, and all others if that does not answer in time."""
+        used, now = self._servers, asyncio.get_running_loop().time
+        hosts = sorted(self._address.hosts, key=lambda each: each != used.host)
+        end = now() + self._total_seconds
+        asking = _Asking(lambda host: self._ask_host(host, options))
+        try:
+            if not asks_all and used.host in hosts:
+                asking.ask(hosts[:1])
+                await asking.wait(self._patience_seconds, until=asking.has_usable)
+                hosts = [] if asking.has_usable() else hosts[1:]
+            if hosts:
+                asking.ask(hosts)
+                # An older server may be the first to answer; a successor is the one to use.
+                found_it = partial(used.has_successor, asking.answers)
+                await asking.wait(self._patience_seconds, until=found_it)
+            await asking.wait(end - now(), until=asking.has_usable)
+        finally:
+            await asking.end()
+        return asking.answers
+
+    async def _ask_host(self, host: Host, options: Mapping[str, Any]) -> _Answer:
+        """Connect to one host, and see which server it is."""
+        connection = None
+        try:
+            async with asyncio.timeout(self._address.seconds):
+                connection = await driver.connect(
+                    self._address.url, **{"timeout": SECONDS, **options, **host.options}
+                )
+                found = await _identity_of(connection)
+        except _OF_A_HOST as error:
+            _close([_Answer(host, connection)])
+            return _Answer(host, error=error)
+        except BaseException:
+            _close([_Answer(host, connection)])
+            raise
+        answer = _Answer(host, connection, found)
+        if (why := self._refuse_if_older(answer)) is None:
+            return answer
+        connection.terminate()
+        return _Answer(host, found=found, error=StoreUnavailable(why))
+
+    def _unreachable(self, answers: Sequence[_Answer]) -> StoreUnavailable:
+        """What was wrong with each host, and what to do about it."""
+        errors: dict[Host, Exception] = {host: TimeoutError() for host in self._address.hosts}
+        for each in answers:
+            why = self._refuse_if_older(each)
+            errors[each.host] = (
+                (each.error or TimeoutError()) if why is None else StoreUnavailable(why)
+            )
+        first, seconds = min(errors.values(), key=severity), self._address.seconds
+        if severity(first) == 0:
+            return unavailable(first, url=self._url, name=self.name)
+        shown = without_password(self._url)
+        if self.has_several_hosts:
+            of_each = [f"{host} {said(error, seconds)}" for host, error in errors.items()]
+            what = f"no server of the store {shown} can be used: {'; '.join(of_each)}"
+        else:
+            what = f"the store {shown} {said(first, seconds)}"
+        return StoreUnavailable(with_advice(what, first, name=self.name))
+
+
+class _Asking:
+    """Several hosts that are asked at once."""
+
+    def __init__(self, ask: Callable[[Host], Coroutine[Any, Any, _Answer]]) -> None:
+        self._ask = ask
+        self._asked: set[asyncio.Task[_Answer]] = set()
+        self.answers: list[_Answer] = []
+
+    def ask(self, hosts: Sequence[Host]) -> None:
+        self._asked |= {asyncio.create_task(self._ask(host)) for host in hosts}
+
+    def has_usable(self) -> bool:
+        return any(each.connection is not None for each in self.answers)
+
+    async def wait(self, seconds: float, *, until: Callable[[], bool]) -> None:
+        """Gather answers for so long, or until that holds."""
+        now = asyncio.get_running_loop().time
+        end = now() + seconds
+        while self._asked and not until() and (left := end - now()) > 0:
+            done, self._asked = await asyncio.wait(
+                self._asked, timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
+            self.answers += [task.result() for task in done]
+
+    async def end(self) -> None:
+        """Ask no more; a connection that was made by now is among the answers."""
+        for task in self._asked:
+            task.cancel()
+        for found in await asyncio.gather(*self._asked, return_exceptions=True):
+            if isinstance(found, _Answer):
+                self.answers.append(found)
+
+
+async def _identity_of(connection: PostgresConnection) -> ServerIdentity:
+    for statement in ("identity", "identity_without_timeline"):
+        try:
+            row = await connection.fetchrow(statements()[statement])
+        except driver.UNREADABLE:  # by this role, or on a server that stores data in its own way
+            continue
+        return ServerIdentity(
+            system=row["system"],
+            timeline=None if row["timeline"] is None else int(row["timeline"], 16),
+            started_at=row["started_at"],
+            is_standby=row["is_standby"],
+            is_read_only=row["is_read_only"],
+        )
+    raise StoreUnavailable("its user may not ask whether the server follows another one")
+
+
+def _close(answers: Iterable[_Answer]) -> None:
+    for each in answers:
+        if each.connection is not None:
+            each.connection.terminate()
