@@ -353,6 +353,7 @@ def paid_row(
         paid_at=now,
         at=at,
         refund_at=None if unused is None else now + unused,
+        asked=elicitation.join,
     )
     return heard(payment, session, now=now)
 

@@ -89,6 +89,11 @@ def terms_of(elicitation: Elicitation) -> CheckoutTerms:
     return msgspec.convert(elicitation.asked.terms, CheckoutTerms)
 
 
+def is_for_good(elicitation: Elicitation) -> bool:
+    """Return True if the question is for a purchase that answers it from then on (`once=True`)."""
+    return elicitation.kind == "payment" and terms_of(elicitation).once
+
+
 def kept_of(attempt: Attempt | None) -> StoredCheckout | None:
     """What an attempt to pay keeps; None if there is none."""
     try:

@@ -246,7 +246,7 @@ class Shop:
 
     async def process(self) -> Process:
         """Another process on the same store."""
-        server = new_server(self.library)
+        self.server = server = new_server(self.library)
         self._sell(server)
         store = self.store.sibling() if isinstance(self.store, MemoryStore) else None
         life = Living(

@@ -224,7 +224,11 @@ class Call:
 
     def is_waiting_for(self, current: Elicitation) -> bool:
         is_done = self.is_over or current.status.is_final or self.is_left_to_come(current)
-        return not is_done and current.waiter == self.leg
+        return not is_done and (current.waiter == self.leg or self._waits_beside(current))
+
+    def _waits_beside(self, current: Elicitation) -> bool:
+        """Whether another call has joined this one's question about a product: both wait."""
+        return current.is_shared and current.run != self.run.value.id
 
     def is_left_to_come(self, current: Elicitation) -> bool:
         """Whether a payment is on its way that the tool does not wait for."""

@@ -20,6 +20,7 @@ from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported
 from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
+from flows.requests import is_for_good
 from webapp.calls.call import Call
 from webapp.calls.once import KEPT, KEPT_UNDER_A_RECEIPT, OnceKey, do_once, do_unkept
 from webapp.calls.outcome import cancelled, outcome_of, processing
@@ -257,16 +258,23 @@ class Verbs:
         if known is None and later is not None and await self._is_got(run.at(step)):
             self._seen.update((one, False) for one in run.alike(step))
             self._counts[fact], step = later.nth + 1, later
-        if known is not None:  # it has no place in the run, and so none in its order
-            call.used.has_known = True
-            self._seen[step] = False
-            call.used.note(fact, known)
-            return Outcome(status=Status.ACCEPTED, content=question.answer(known))
+        if known is not None:
+            return self._given(question, step, known)
         # A call that the client did not continue may ask afresh.
         if is_ordered and call.run.is_continued:
             runs.check_order(run, step, seen=self._seen, says=question.message)
         self._seen[step] = is_ordered
         return step
+
+    def _given(self, question: Question[T], step: Step, known: Json) -> Outcome[T]:
+        """Return the outcome of a question that nobody is asked.
+
+        It has no place in the run, and so none in the order of its questions.
+        """
+        self.call.used.has_known = True
+        self._seen[step] = False
+        self.call.used.note((step.kind, step.digest), known)
+        return Outcome(status=Status.ACCEPTED, content=question.answer(known))
 
     async def _a_gates_run(self) -> Run:
         """The same; but a result that went out is given again behind the gate of a new call."""
@@ -295,7 +303,16 @@ class Verbs:
         kind = call.kinds[request.kind]
         if not kind.may_know:
             return None
-        by = AskedBy(
+        by = self._by(digest)
+        if asking is not None:
+            asked = await call.elicitations.get(asking.elicitation_id)
+            if asked is not None and asked.delivered_at is None and await self._is_open(asked, by):
+                return None
+        return await kind.known(request, by)
+
+    def _by(self, digest: str) -> AskedBy:
+        call = self.call
+        return AskedBy(
             owner=call.run.value.owner,
             server=call.tool.server,
             tool=call.tool.tool,
@@ -304,11 +321,6 @@ class Verbs:
             account=call.used.accounts.get(digest),
             is_later_leg=digest in call.used.of_earlier_legs,
         )
-        if asking is not None:
-            asked = await call.elicitations.get(asking.elicitation_id)
-            if asked is not None and asked.delivered_at is None and await self._is_open(asked, by):
-                return None
-        return await kind.known(request, by)
 
     async def _is_open(self, asked: Elicitation, by: AskedBy) -> bool:
         if traits_of(asked.kind).is_gate and asked.status is Status.ACCEPTED:
@@ -344,10 +356,7 @@ class Verbs:
                 # A new question at a place of old has been shown to nobody.
                 is_again = before is not None and before.elicitation_id == current.id
                 shown = self._questions.shown(current, step, is_again=is_again, group=group)
-                if not question.waits_for_money:
-                    call.leaves_to_come.add(current.id)
-                    waiter.sees_all = True
-                settled = await self._presented(shown, waiter)
+                settled = await self._presented(question, shown, waiter)
                 if settled is None:
                     return cancelled(question, current)
                 current = settled
@@ -361,11 +370,27 @@ class Verbs:
                 await call.run.name(taken, step)
                 return await self._outcome(question, taken)
             if taken is None:
+                shared = await self._shared(question, step)
+                if shared is not None:
+                    return shared
                 await self._questions.take_over()
                 await self._wait_for_the_other(waiter, limit=limit)
 
-    async def _presented(self, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+    async def _shared(self, question: Question[T], step: Step) -> Outcome[T] | None:
+        """Return the outcome that another call uses, if it is the answer to each of them."""
+        if not is_for_good(question.request):
+            return None
+        kind = self.call.kinds[step.kind]
+        known = await kind.known(question.request, self._by(step.digest))
+        return None if known is None else self._given(question, step, known)
+
+    async def _presented(
+        self, question: Question[Any], shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
         """Shown to the person, and waited for; what comes by itself later is neither."""
+        if not question.waits_for_money:
+            self.call.leaves_to_come.add(shown.elicitation.id)
+            waiter.sees_all = True
         if self.call.is_left_to_come(shown.elicitation):
             return shown.elicitation
         await self.call.links.prove()

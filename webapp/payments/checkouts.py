@@ -91,11 +91,16 @@ class Checkouts:
         """Close what an earlier press has opened, unless it is this browser's own page.
 
         Raises Failed if its provider says neither that it is closed nor what became of it, and
-        NotPossible if it is paid, which counts.
+        NotPossible if it is paid, or if another payment has bought the same product for good.
         """
         elicitation = await self._elicitations.get(elicitation_id)
-        if elicitation is None or not self._is_in_the_way(elicitation, browser):
+        if elicitation is None:
             return
+        await self._verdicts.must_be_unpaid(elicitation)
+        if self._is_in_the_way(elicitation, browser):
+            await self._close_page(elicitation, browser)
+
+    async def _close_page(self, elicitation: Elicitation, browser: str) -> None:
         try:
             elicitation = await self.reconcile(elicitation)
         except Failed as error:

@@ -3,25 +3,41 @@
 What could go wrong: a payment that is spent twice, or spent and given back. A row changes by
 compare-and-set through the one table of `flows.payments.receipt`; one that is to be given back,
 together with the question that leads to it, so that no call takes it in the same moment.
+
+Or one thing that is paid twice. A product (`once=True`) has one key, which one payment holds. A
+payment that becomes usable answers the open question for the same thing in the write that changes
+the payment (`_made_usable`). A payment for something that another payment has paid is a surplus:
+it is refunded at once, and no question is answered with it.
 """
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation import states
-from flows.elicitation.states import Elicitation
+from flows.elicitation.proof import PaidSession
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotPossible
 from flows.payments import receipt as receipts
 from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
-from flows.payments.session import CheckoutTerms, sessions_of, terms_of
+from flows.payments.session import CheckoutTerms, is_for_good, sessions_of, terms_of
 from webapp.elicitations.service import Elicitations
 from webapp.records.ids import owner_of
 from webapp.records.values import StoredWebhook, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A changed payment, the questions that are written with it, and those that it ended."""
+
+    payment: Payment
+    questions: Sequence[Elicitation] = ()
+    ended: Sequence[Elicitation] = ()
 
 
 class Ledger:
@@ -65,22 +81,35 @@ class Ledger:
             return first
         return self.id_of(elicitation, f"{session.id} {session.payment}")
 
-    async def bought_once(self, elicitation: Elicitation, payment: Payment) -> Payment:
-        """With the key of what is bought for good; bought already, it is money to give back."""
-        asked = elicitation.asked
-        bought = self.bought(terms_of(elicitation), server=asked.server, tool=asked.tool)
-        holder = await self._elicitations.holder(Payment, owner=payment.owner, key=bought)
-        id = payment.id
-        join = id if holder is not None else bought  # bought already: it is money to give back
-        return replace(payment, join=join)
+    async def bought_for_good(self, elicitation: Elicitation) -> Payment | None:
+        """Return the payment that holds the key of the product that the question is about."""
+        if not is_for_good(elicitation):
+            return None
+        terms, asked = terms_of(elicitation), elicitation.asked
+        key = self.bought(terms, server=asked.server, tool=asked.tool)
+        return await self._elicitations.holder(Payment, owner=elicitation.owner, key=key)
 
-    async def as_surplus(self, elicitation: Elicitation, payment: Payment) -> Payment:
-        """The row of what was paid when its question had been paid by another page already."""
-        settled = await self.paid(elicitation)
-        is_twice = settled is not None and settled.session != payment.session
-        if settled is None or not is_twice or settled.is_over or payment.refund_at is None:
+    async def product(self, payment: Payment) -> Payment | None:
+        """Return the payment that holds the key of the same product, which may be this one."""
+        key = self._product_key(payment)
+        return await self._elicitations.holder(Payment, owner=payment.owner, key=key)
+
+    async def unwritten(self, elicitation: Elicitation, payment: Payment) -> Payment:
+        """Return the new row of a payment as it has to be written.
+
+        The first payment for a product gets the key of the product. A payment for what another
+        payment has paid already is a surplus.
+        """
+        if payment.once:
+            paid = await self.product(payment)
+            if paid is None:
+                return replace(payment, join=self._product_key(payment))
+        else:
+            is_answered = elicitation.status is Status.ACCEPTED
+            paid = await self.paid(elicitation) if is_answered else None
+        if paid is None or paid.is_over or paid.session == payment.session:
             return payment
-        return receipts.as_surplus(payment, self._elicitations.clock(), to=settled.id)
+        return receipts.as_surplus(payment, self._elicitations.clock(), to=paid.id)
 
     def unused_until(self, payment: Payment) -> datetime | None:
         """When it is given back by itself, if nobody uses it."""
@@ -93,11 +122,28 @@ class Ledger:
         at = self._places.get(terms.seller, "")
         return self._elicitations.owners.pepper.tag("bought", server, tool, at, text, size=18)
 
+    def _product_key(self, payment: Payment) -> str:
+        terms = CheckoutTerms(
+            seller=payment.seller,
+            amount=payment.amount,
+            currency=payment.currency,
+            what=payment.what,
+            once=True,
+            is_live=payment.is_live,
+        )
+        return self.bought(terms, server=payment.server, tool=payment.tool)
+
     async def paid(self, elicitation: Elicitation) -> Payment | None:
-        """The payment that settled it; of several one whose money is not gone again."""
+        """Return the payment that settled the question; if there are several, one that stands.
+
+        A surplus is no answer: the payment that it is a surplus to is.
+        """
         found: Payment | None = None
-        for session in sessions_of(elicitation):
-            payment = await self.read(elicitation.owner, self.id_of(elicitation, session))
+        ids = [self.id_of(elicitation, session) for session in sessions_of(elicitation)]
+        for id in (*ids, elicitation.answered_by):
+            payment = None if id is None else await self.read(elicitation.owner, id)
+            if payment is not None and payment.surplus_to is not None:
+                payment = await self.read(payment.owner, payment.surplus_to) or payment
             if payment is not None and (found is None or not payment.is_over):
                 found = payment
         return found
@@ -126,6 +172,8 @@ class Ledger:
             if asked is None or asked.take is None:
                 return changed
             if asked.take.leg != leg:
+                if current.once:  # a product is used by many calls
+                    return changed
                 raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.SPENT)
             return [*changed, states.renew(asked, leg=asked.take.leg, now=now)]
 
@@ -172,7 +220,7 @@ class Ledger:
 
     async def leading_to(self, payment: Payment) -> Elicitation | None:
         """The elicitation whose next taker would get this payment."""
-        asked = await self._elicitations.get(payment.elicitation_id)
+        asked = await self._elicitations.get(payment.answers or payment.elicitation_id)
         content = None if asked is None else asked.content
         is_led = isinstance(content, Mapping) and content.get("payment") == payment.id
         return asked if is_led else None
@@ -215,26 +263,6 @@ class Ledger:
         """Every row, of one owner or of all, in no order that means anything."""
         return await self._elicitations.all(Payment, owner=owner)
 
-    async def hear(
-        self,
-        payment: Payment,
-        change: Callable[[Payment], Payment],
-        *,
-        hook: StoredWebhook | None = None,
-    ) -> Payment:
-        """What the provider says of it afterwards, with the event that says so, if one does."""
-        heard = payment
-
-        async def values() -> Sequence[Value]:
-            nonlocal heard
-            current = await self._require(payment.owner, payment.id)
-            heard = await self._with_key(change(current), before=current)
-            told = None if hook is None else await self.unless_there(hook)
-            return [row for row in (heard, told) if row not in (None, current)]
-
-        await self._elicitations.write_afresh(values)
-        return heard
-
     async def unless_there(self, row: Payment | StoredWebhook) -> Payment | StoredWebhook | None:
         """None for what is there; an event that says what another one said, as such."""
         if isinstance(row, Payment):
@@ -247,26 +275,123 @@ class Ledger:
         )
         return row if is_new else replace(row, status="repeated")
 
-    async def change(self, owner: str, id: str, change: Callable[[Payment], Payment]) -> Payment:
-        """Change one row: read, decide, compare-and-set. Raises what `change` raises."""
+    async def change(
+        self,
+        owner: str,
+        id: str,
+        change: Callable[[Payment], Payment],
+        *,
+        hook: StoredWebhook | None = None,
+    ) -> Payment:
+        """Change one row: read, decide, compare-and-set. Raises what `change` raises.
+
+        `hook` is the event that says so; it is stored in the same write. So is the question that
+        the payment answers, if the change makes the payment usable.
+        """
         changed: Payment | None = None
+        served: Served | None = None
 
-        async def values() -> Sequence[Payment]:
-            nonlocal changed
+        async def values() -> Sequence[Value]:
+            nonlocal changed, served
             current = await self._require(owner, id)
-            changed = change(current)
-            return [] if changed == current else [changed]
+            served = await self._made_usable(change(current), before=current)
+            changed = served.payment
+            told = None if hook is None else await self.unless_there(hook)
+            rows = (changed, *served.questions, told)
+            return [row for row in rows if row not in (None, current)]
 
-        await self._elicitations.write_afresh(values)
+        written = await self._elicitations.write_afresh(values)
         assert changed is not None
+        assert served is not None
+        if written:
+            self._elicitations.have_moved(*served.ended)
         return changed
 
-    async def _with_key(self, payment: Payment, *, before: Payment) -> Payment:
-        """One that is usable again leads to its question again, unless that was bought anew."""
-        if before.holds_key or not payment.holds_key:
+    async def serve(self, elicitation: Elicitation, payment: Payment) -> None:
+        """Answer an open question with a payment that stands, made for another question."""
+        ended: list[Elicitation] = []
+
+        async def values() -> Sequence[Value]:
+            nonlocal ended
+            current = await self._elicitations.get(elicitation.id)
+            paid = await self.read(payment.owner, payment.id)
+            ended = [] if current is None or paid is None else self._answered(current, paid)
+            return ended
+
+        await self._elicitations.write_afresh(values)
+        self._elicitations.have_moved(*ended)
+
+    def _answered(self, asked: Elicitation, payment: Payment) -> list[Elicitation]:
+        """Return the open question as it ends with this payment; an empty list if it has ended."""
+        if asked.status.is_final or not payment.is_usable:
+            return []
+        proof, content = PaidSession(session=payment.session), {"payment": payment.id}
+        ended = states.accept(asked, proof, now=self._elicitations.clock(), content=content)
+        if ended.status is Status.ACCEPTED:
+            return [replace(ended, answered_by=payment.id)]
+        return [replace(ended, holds_key=False)]
+
+    async def _made_usable(self, payment: Payment, *, before: Payment) -> Served:
+        """Return what else is written if the change makes the payment usable.
+
+        An open question for the same thing is answered with the payment. If nobody asks, the
+        question that the payment was made for leads to it again, so that the next call gets it.
+        """
+        if before.is_usable or not payment.is_usable:
+            return Served(payment)
+        if payment.once:
+            holder = await self.product(payment)
+            if holder is not None and holder.id != payment.id:
+                return Served(self._bought_again(payment, holder))
+            payment = replace(payment, join=self._product_key(payment))
+        former = await self._elicitations.get(payment.answers or payment.elicitation_id)
+        join = payment.asked or (None if former is None else former.join)
+        if join is None:  # rows of older versions do not name the question
+            return Served(payment)
+        asked = await self._elicitations.find(owner=payment.owner, join=join)
+        ended: list[Elicitation] = []
+        if asked is not None and not asked.status.is_final:
+            ended = self._answered(asked, payment)
+            if ended[0].status is Status.ACCEPTED:
+                kept = replace(self._kept_again(payment), answers=asked.id)
+                return Served(kept, questions=ended, ended=ended)
+            asked = None  # its time was over
+        if payment.once:
+            return Served(self._kept_again(payment), questions=ended, ended=ended)
+        served = await self._left_for_the_next_call(payment, former, asked)
+        return Served(served.payment, questions=[*ended, *served.questions], ended=ended)
+
+    async def _left_for_the_next_call(
+        self, payment: Payment, former: Elicitation | None, holder: Elicitation | None
+    ) -> Served:
+        """`former` leads to the payment again; `holder` is the ended question that is found now."""
+        if holder is not None:
+            other = await self.paid(holder)
+            if other is not None and other.id != payment.id and not other.is_over:
+                return Served(self._bought_again(payment, other))
+            if self._elicitations.is_taken(holder):
+                return Served(payment)
+        now, content = self._elicitations.clock(), {"payment": payment.id}
+        is_free = former is not None and not self._elicitations.is_taken(former)
+        leading = states.lead_again(former, now=now, content=content) if former and is_free else []
+        if not leading:
+            return Served(payment)
+        if holder is not None and holder.id != leading[0].id:
+            leading = [states.let_go(holder), *leading]
+        return Served(self._kept_again(payment), questions=leading)
+
+    def _bought_again(self, payment: Payment, other: Payment) -> Payment:
+        """Return a payment for what `other` has paid while this one could not be used."""
+        if payment.status is ReceiptStatus.OPEN:
+            return receipts.as_surplus(payment, self._elicitations.clock(), to=other.id)
+        return replace(payment, join=payment.id)  # it was used before
+
+    def _kept_again(self, payment: Payment) -> Payment:
+        """Return the payment with a new period in which it can be used."""
+        if self._refund_unused is None or payment.refund_at is None:
             return payment
-        holder = await self._elicitations.holder(Payment, owner=payment.owner, key=payment.join)
-        return payment if holder is None else replace(payment, join=payment.id)
+        until = self._elicitations.clock() + self._refund_unused
+        return replace(payment, refund_at=max(payment.refund_at, until))
 
     async def _require(self, owner: str, id: str) -> Payment:
         found = await self.read(owner, id)

@@ -81,8 +81,11 @@ class OrphanedEvents:
     async def _heard(self, payment: Payment, event: Notice, hook: StoredWebhook | None) -> Payment:
         session, now = event.session, self._elicitations.clock()
         assert session is not None
-        return await self._payments.ledger.hear(
-            payment, lambda current: heard(current, session, now=now), hook=hook
+        return await self._payments.ledger.change(
+            payment.owner,
+            payment.id,
+            lambda current: heard(current, session, now=now),
+            hook=hook,
         )
 
     async def _of_session(self, event: Notice, *, seller: MerchantAccount) -> Payment | None:

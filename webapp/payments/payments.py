@@ -132,11 +132,15 @@ class Payments:
         return replace(asked, origins=seller.checkout_origins[:1], terms=msgspec.to_builtins(terms))
 
     async def answer(self, taken: Elicitation) -> Json:
+        bought = await self.ledger.bought_for_good(taken)
+        if bought is not None and bought.id != _payment_in(taken):
+            return _json(await self.ledger.spend(taken.owner, bought.id, run=None))
         found = await self._of(taken)
-        is_open = found is not None and (found.holds_key or _is_of_itself(found, taken))
+        is_open = found is not None and (found.is_usable or _is_of_itself(found, taken))
         if found is None or not is_open:
             await self._elicitations.change(taken.id, self._used_up_in_vain)
-            status = ReceiptStatus.REFUNDED if found is None else found.status
+            is_there = found is not None and found.surplus_to is None
+            status = found.status if found and is_there else ReceiptStatus.REFUNDED
             raise Failed(f"The payment was {_BECAME[status]}.", elicitation_id=taken.id)
         return _json(in_hand(found))
 
@@ -189,11 +193,8 @@ class Payments:
             raise Failed(f"For this was {PAID_OTHERWISE}.", elicitation_id=now.elicitation_id)
 
     async def _of(self, elicitation: Elicitation) -> Payment | None:
-        content = elicitation.content
-        id = content.get("payment") if isinstance(content, Mapping) else None
-        if not isinstance(id, str):
-            return None
-        return await self.ledger.read(elicitation.owner, id)
+        id = _payment_in(elicitation)
+        return None if id is None else await self.ledger.read(elicitation.owner, id)
 
     def _terms(self, request: PaymentRequest) -> CheckoutTerms:
         seller = self._chosen(request)
@@ -214,6 +215,13 @@ class Payments:
         if not self._sellers:
             raise NotConfigured(*settings_of(), has_none=True)
         return next(iter(self._sellers.values()))
+
+
+def _payment_in(elicitation: Elicitation) -> str | None:
+    """Return the id of the payment that the question leads to."""
+    content = elicitation.content
+    id = content.get("payment") if isinstance(content, Mapping) else None
+    return id if isinstance(id, str) else None
 
 
 def _is_of_itself(payment: Payment, taken: Elicitation) -> bool:
