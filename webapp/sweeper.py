@@ -12,7 +12,13 @@ from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.records.heads import BadHead
-from webapp.records.values import KINDS, InboxItem, OutgoingEvent, StoredWebhook
+from webapp.records.values import (
+    KINDS,
+    InboxItem,
+    OutgoingEvent,
+    Reconciliation,
+    StoredWebhook,
+)
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 from webapp.telemetry.work import note, working
@@ -111,6 +117,9 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
         case "loose end":
             loose = await rows.open(record, UnresolvedPayment)
             await service.kinds.payments.checkouts.ask_again(loose)
+        case "reconciliation":
+            row = await rows.open(record, Reconciliation)
+            await service.kinds.payments.reconciling.go_on(row)
         case "event":
             await service.events.sender.fall_due(await rows.open(record, OutgoingEvent))
         case "inbox":

@@ -216,18 +216,14 @@ class Elicitation(Struct, frozen=True, kw_only=True):
             return self.attempt.started_at + EXCHANGE_AT_MOST
         if not self.status.is_final:
             return self.expires_at if self.ask_at is None else min(self.ask_at, self.expires_at)
-        if self.is_open_there and self._may_be_open_there:
+        is_own_answer = self.status is Status.ACCEPTED and self.answered_by is None
+        if self.is_open_there and (self.former or not is_own_answer):
+            # Also where one attempt was answered and another is open.
             return self.look_at or self.settled_at
         if self.delivered_at is None and (self.holds_key or self.content is not None):
             # An end leaves it where it was: to move it would cost more than all the rest.
             return self.look_at or min(self.expires_at, self.kept_until)
         return None
-
-    @property
-    def _may_be_open_there(self) -> bool:
-        """Whether the provider may still hold a page open now that this question has ended."""
-        is_own_answer = self.status is Status.ACCEPTED and self.answered_by is None
-        return not is_own_answer or bool(self.former)
 
     @property
     def erase_at(self) -> datetime:
@@ -250,22 +246,11 @@ def checked_content(content: Json) -> Json:
     return kept
 
 
-def join(
-    elicitation: Elicitation,
-    *,
-    leg: str,
-    run: str,
-    is_of_task: bool = False,
-    is_for_good: bool = False,
-) -> Elicitation:
-    """The leg waits from now on; the one that waited before is told so.
-
-    With `is_for_good` legs of other runs wait on: the answer is the answer to each of them.
-    """
+def join(elicitation: Elicitation, *, leg: str, run: str, is_of_task: bool = False) -> Elicitation:
+    """The leg waits from now on; the one that waited before is told so."""
     _require_open(elicitation, wanted="waited for")
     is_of_task = is_of_task or elicitation.is_of_task
-    is_shared = elicitation.is_shared or (is_for_good and elicitation.run != run)
-    return replace(elicitation, waiter=leg, run=run, is_of_task=is_of_task, is_shared=is_shared)
+    return replace(elicitation, waiter=leg, run=run, is_of_task=is_of_task)
 
 
 def settle(
@@ -424,17 +409,6 @@ def let_go(elicitation: Elicitation) -> Elicitation:
     if not elicitation.status.is_final:
         raise NotPossible(status=elicitation.status, wanted="let go")
     return replace(elicitation, holds_key=False, content=None)
-
-
-def lead_again(elicitation: Elicitation, *, now: datetime, content: Json) -> list[Elicitation]:
-    """Return the accepted question with an answer that can be used (again).
-
-    The list is empty if the question cannot be answered any more, or has this answer already.
-    """
-    if elicitation.status is not Status.ACCEPTED or not is_kept(elicitation, now):
-        return []
-    leading = replace(elicitation, holds_key=True, content=content, delivered_at=None, take=None)
-    return [leading]
 
 
 def fall_due(elicitation: Elicitation, *, now: datetime) -> Elicitation:

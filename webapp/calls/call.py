@@ -29,6 +29,7 @@ from webapp.calls.used import CallUse
 from webapp.completion import Completing
 from webapp.deadline import Deadline
 from webapp.elicitations.links import Links
+from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.waiters import Waiter
 from webapp.http.client import Outbound
@@ -121,6 +122,18 @@ class Call:
     def is_interrupted(self) -> bool:
         """Whether the presenter's answer is the result, whatever the body made of it."""
         return self.answer is not None
+
+    def asked_by(self, digest: str) -> AskedBy:
+        """Return who asks the question with this digest."""
+        return AskedBy(
+            owner=self.run.value.owner,
+            server=self.tool.server,
+            tool=self.tool.tool,
+            version=self.tool.version,
+            client=self.tool.calling_client,
+            account=self.used.accounts.get(digest),
+            is_later_leg=digest in self.used.of_earlier_legs,
+        )
 
     def next_step(self) -> float:
         """What a step of progress is numbered."""

@@ -145,13 +145,7 @@ class Questions:
                 made_way = room.made_way
                 changed += [current, *room.taken_by(current), *map(states.let_go, former)]
             elif not current.status.is_final and current.waiter != self._leg:
-                current = states.join(
-                    current,
-                    leg=self._leg,
-                    run=run.id,
-                    is_of_task=self._is_of_task,
-                    is_for_good=is_for_good(question.request),
-                )
+                current = self._joined(question, current, run)
                 changed.append(current)
             if known is None or known.elicitation_id != current.id:
                 asking = AskedStep(
@@ -180,6 +174,12 @@ class Questions:
                 return replace(current, version=current.version + 1)
             return current
         raise Contended(str(step))
+
+    def _joined(self, question: Question[Any], current: Elicitation, run: Run) -> Elicitation:
+        is_anothers = is_for_good(question.request) and current.run != run.id
+        joined = states.join(current, leg=self._leg, run=run.id, is_of_task=self._is_of_task)
+        # The other call waits on: the answer is the answer to both.
+        return replace(joined, is_shared=True) if is_anothers else joined
 
     async def _worded(
         self, question: Question[Any], run: Run, admit: Callable[[], Awaitable[Room]]

@@ -267,10 +267,7 @@ class Verbs:
         return step
 
     def _given(self, question: Question[T], step: Step, known: Json) -> Outcome[T]:
-        """Return the outcome of a question that nobody is asked.
-
-        It has no place in the run, and so none in the order of its questions.
-        """
+        """Nobody is asked: it has no place in the run, and so none in its order."""
         self.call.used.has_known = True
         self._seen[step] = False
         self.call.used.note((step.kind, step.digest), known)
@@ -303,24 +300,12 @@ class Verbs:
         kind = call.kinds[request.kind]
         if not kind.may_know:
             return None
-        by = self._by(digest)
+        by = call.asked_by(digest)
         if asking is not None:
             asked = await call.elicitations.get(asking.elicitation_id)
             if asked is not None and asked.delivered_at is None and await self._is_open(asked, by):
                 return None
         return await kind.known(request, by)
-
-    def _by(self, digest: str) -> AskedBy:
-        call = self.call
-        return AskedBy(
-            owner=call.run.value.owner,
-            server=call.tool.server,
-            tool=call.tool.tool,
-            version=call.tool.version,
-            client=call.tool.calling_client,
-            account=call.used.accounts.get(digest),
-            is_later_leg=digest in call.used.of_earlier_legs,
-        )
 
     async def _is_open(self, asked: Elicitation, by: AskedBy) -> bool:
         if traits_of(asked.kind).is_gate and asked.status is Status.ACCEPTED:
@@ -380,8 +365,7 @@ class Verbs:
         """Return the outcome that another call uses, if it is the answer to each of them."""
         if not is_for_good(question.request):
             return None
-        kind = self.call.kinds[step.kind]
-        known = await kind.known(question.request, self._by(step.digest))
+        known = await self._known(question.request, step.digest, None)
         return None if known is None else self._given(question, step, known)
 
     async def _presented(

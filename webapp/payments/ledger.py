@@ -32,7 +32,7 @@ from webapp.records.values import StoredWebhook, Value
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ChangedPayment:
     """A changed payment, the questions that are written with it, and those that it ended."""
 
     payment: Payment
@@ -289,22 +289,22 @@ class Ledger:
         the payment answers, if the change makes the payment usable.
         """
         changed: Payment | None = None
-        served: Served | None = None
+        result: ChangedPayment | None = None
 
         async def values() -> Sequence[Value]:
-            nonlocal changed, served
+            nonlocal changed, result
             current = await self._require(owner, id)
-            served = await self._made_usable(change(current), before=current)
-            changed = served.payment
+            result = await self._made_usable(change(current), before=current)
+            changed = result.payment
             told = None if hook is None else await self.unless_there(hook)
-            rows = (changed, *served.questions, told)
+            rows = (changed, *result.questions, told)
             return [row for row in rows if row not in (None, current)]
 
         written = await self._elicitations.write_afresh(values)
         assert changed is not None
-        assert served is not None
+        assert result is not None
         if written:
-            self._elicitations.have_moved(*served.ended)
+            self._elicitations.have_moved(*result.ended)
         return changed
 
     async def serve(self, elicitation: Elicitation, payment: Payment) -> None:
@@ -331,54 +331,65 @@ class Ledger:
             return [replace(ended, answered_by=payment.id)]
         return [replace(ended, holds_key=False)]
 
-    async def _made_usable(self, payment: Payment, *, before: Payment) -> Served:
+    async def _made_usable(self, payment: Payment, *, before: Payment) -> ChangedPayment:
         """Return what else is written if the change makes the payment usable.
 
         An open question for the same thing is answered with the payment. If nobody asks, the
         question that the payment was made for leads to it again, so that the next call gets it.
         """
         if before.is_usable or not payment.is_usable:
-            return Served(payment)
+            return ChangedPayment(payment)
         if payment.once:
             holder = await self.product(payment)
             if holder is not None and holder.id != payment.id:
-                return Served(self._bought_again(payment, holder))
+                return ChangedPayment(self._bought_again(payment, holder))
             payment = replace(payment, join=self._product_key(payment))
         former = await self._elicitations.get(payment.answers or payment.elicitation_id)
         join = payment.asked or (None if former is None else former.join)
         if join is None:  # rows of older versions do not name the question
-            return Served(payment)
+            return ChangedPayment(payment)
         asked = await self._elicitations.find(owner=payment.owner, join=join)
         ended: list[Elicitation] = []
         if asked is not None and not asked.status.is_final:
             ended = self._answered(asked, payment)
             if ended[0].status is Status.ACCEPTED:
                 kept = replace(self._kept_again(payment), answers=asked.id)
-                return Served(kept, questions=ended, ended=ended)
+                return ChangedPayment(kept, questions=ended, ended=ended)
             asked = None  # its time was over
         if payment.once:
-            return Served(self._kept_again(payment), questions=ended, ended=ended)
-        served = await self._left_for_the_next_call(payment, former, asked)
-        return Served(served.payment, questions=[*ended, *served.questions], ended=ended)
+            return ChangedPayment(self._kept_again(payment), questions=ended, ended=ended)
+        result = await self._left_for_the_next_call(payment, former, asked)
+        return ChangedPayment(result.payment, questions=[*ended, *result.questions], ended=ended)
 
     async def _left_for_the_next_call(
         self, payment: Payment, former: Elicitation | None, holder: Elicitation | None
-    ) -> Served:
+    ) -> ChangedPayment:
         """`former` leads to the payment again; `holder` is the ended question that is found now."""
         if holder is not None:
             other = await self.paid(holder)
             if other is not None and other.id != payment.id and not other.is_over:
-                return Served(self._bought_again(payment, other))
+                return ChangedPayment(self._bought_again(payment, other))
             if self._elicitations.is_taken(holder):
-                return Served(payment)
-        now, content = self._elicitations.clock(), {"payment": payment.id}
-        is_free = former is not None and not self._elicitations.is_taken(former)
-        leading = states.lead_again(former, now=now, content=content) if former and is_free else []
+                return ChangedPayment(payment)
+        leading = self._leading_again(former, payment)
         if not leading:
-            return Served(payment)
+            return ChangedPayment(payment)
         if holder is not None and holder.id != leading[0].id:
             leading = [states.let_go(holder), *leading]
-        return Served(self._kept_again(payment), questions=leading)
+        return ChangedPayment(self._kept_again(payment), questions=leading)
+
+    def _leading_again(self, asked: Elicitation | None, payment: Payment) -> list[Elicitation]:
+        """Return the accepted question with this payment as its answer.
+
+        The list is empty if a call uses the question, or if it cannot be answered any more.
+        """
+        if asked is None or asked.status is not Status.ACCEPTED:
+            return []
+        is_kept = states.is_kept(asked, self._elicitations.clock())
+        if not is_kept or self._elicitations.is_taken(asked):
+            return []
+        content = {"payment": payment.id}
+        return [replace(asked, holds_key=True, content=content, delivered_at=None, take=None)]
 
     def _bought_again(self, payment: Payment, other: Payment) -> Payment:
         """Return a payment for what `other` has paid while this one could not be used."""

@@ -29,9 +29,10 @@ from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.payments.checkouts import Checkouts
 from webapp.payments.ledger import Ledger, in_hand
+from webapp.payments.reconciliation import Reconciling
 from webapp.payments.refunds import Refunds
 from webapp.payments.turns import Turns
-from webapp.payments.unresolved import PAID_OTHERWISE, UnresolvedPayments
+from webapp.payments.unresolved import LOST, PAID_OTHERWISE, UnresolvedPayments
 from webapp.payments.verification import ON_ITS_WAY, Verification
 from webapp.records.values import Value
 
@@ -82,6 +83,14 @@ class Payments:
             loose_ends=self.loose_ends,
             verification=self.verification,
             turns=Turns(flow=self.flow, unreached=unreached, clock=elicitations.clock),
+        )
+        self.reconciling = Reconciling(
+            elicitations=elicitations,
+            outbound=outbound,
+            flow=self.flow,
+            ledger=self.ledger,
+            checkouts=self.checkouts,
+            loose_ends=self.loose_ends,
         )
         self.refunds = Refunds(
             elicitations=elicitations,
@@ -189,6 +198,8 @@ class Payments:
         now = await self.loose_ends.read(loose) or loose
         if now.status is UnresolvedStatus.WAITING:
             raise Failed(f"For this {ON_ITS_WAY}.", elicitation_id=now.elicitation_id)
+        if now.status is UnresolvedStatus.OTHERWISE and now.paid is None:
+            raise Failed(f"{LOST[:1].upper()}{LOST[1:]}.", elicitation_id=now.elicitation_id)
         if now.status is UnresolvedStatus.OTHERWISE:
             raise Failed(f"For this was {PAID_OTHERWISE}.", elicitation_id=now.elicitation_id)
 
