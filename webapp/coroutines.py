@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequ
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from flows import question as questions
@@ -83,7 +84,8 @@ async def asking(
     What the block got is used up when it ends without an error; after a payment or `once` the same
     owner and key raise AlreadyDone for two minutes. After an error of yours a payment is there for
     the same owner and key, and after a cancel or a crash all of it is. Raises InvalidQuestion,
-    NoAsker, and NotConfigured where nobody could tell whose a browser is.
+    NoAsker, NotConfigured where nobody could tell whose a browser is, and StoreUnavailable where
+    the end of the block could not be stored: it is stored as soon as that works again.
     """
     service = _service_of(app)
     call = _call(service, _user_id(owner), show=show, key=_checked_key(key))
@@ -96,9 +98,10 @@ async def asking(
             await all_were_asked(unasked, tool=APPLICATION)
         except BaseException as error:
             is_over = isinstance(error, Exception) and not _goes_on(error, call)
-            await _logged(service, call.end(is_error=True) if is_over else call.finish())
+            end = partial(call.end, is_error=True) if is_over else call.finish
+            await _logged(service, service.bodies.ended(call, end))
             raise
-        await service.elicitations.whole(call.end())
+        await service.elicitations.whole(service.bodies.ended(call, call.end))
 
 
 @contextmanager

@@ -5,8 +5,9 @@ from the time of day is then too long by the step, or over at once. The time of 
 stored, and for what others are told; what one process measures goes by this.
 """
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -24,6 +25,11 @@ def ticks_of(clock: Callable[[], datetime]) -> Ticks:
     return getattr(clock, "ticks", time.monotonic)
 
 
+def sleep_of(clock: Callable[[], datetime]) -> Callable[[float], Awaitable[object]]:
+    """Return what waits for so many seconds: the event loop, or a test's clock."""
+    return getattr(clock, "sleep", asyncio.sleep)
+
+
 STEP = timedelta(seconds=10)  # less is what clocks drift, and what a lease of 30 s can bear
 UNSURE = timedelta(seconds=15)
 
@@ -38,6 +44,7 @@ class Steps:
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._ticks = ticks_of(clock)
+        self._sleep = sleep_of(clock)
         self._between = self._distance()
         self._until = self._ticks() + UNSURE.total_seconds()
 
@@ -48,6 +55,11 @@ class Steps:
             self._until = now + UNSURE.total_seconds()
         self._between = between
         return now < self._until
+
+    async def over(self) -> None:
+        """Wait until this process is sure again: whoever lives has renewed its lease by then."""
+        while self.is_recent:
+            await self._sleep(self._until - self._ticks())
 
     def _distance(self) -> float:
         return self._clock().timestamp() - self._ticks()
@@ -78,6 +90,11 @@ class HandClock:
         """Show another time of day from now on: `set(hours=-2)`."""
         self._set_by += timedelta(**amount)
         return self.tick(**amount)
+
+    async def sleep(self, seconds: float) -> None:
+        """Let so much time pass at once, for whoever waits."""
+        self.tick(seconds=seconds)
+        await asyncio.sleep(0)
 
     def ticks(self) -> float:
         return (self.now - self._set_by - NOON).total_seconds()

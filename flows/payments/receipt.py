@@ -23,9 +23,7 @@ from flows.question import Resources, telling
 
 RECEIPT_KEPT = timedelta(days=3653)  # ten years, however many leap days are in them
 UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
-REFUND_AGAIN_AFTER = timedelta(minutes=5)  # the first time; whoever began it may be at it still
-REFUND_AGAIN_AT_MOST = timedelta(days=1)
-REFUND_TRIES_AT_MOST = 20  # in two weeks; then somebody must look at it
+MADE = "perhaps delivered"  # a result was made for it, and nobody noted whether that arrived
 CLAIM, ASKED = "claim:", "asked:"  # before what a claim goes by that has no id of its own
 
 
@@ -78,6 +76,21 @@ class RefundStatus(StrEnum):
     SUCCEEDED = "succeeded"
 
 
+class PartRefund(Struct, frozen=True, kw_only=True):
+    """A part refund that was begun and whose outcome is not stored yet.
+
+    `up_to` is what is refunded in all once it is done, in minor units of ISO 4217. One process asks
+    the provider until `asking_until`. At `again_at` the sweeper asks; None: it failed too often.
+    """
+
+    up_to: int
+    asking_until: datetime
+    again_at: datetime | None
+    reason: str | None = None
+    by: str | None = None
+    tries: int = 0
+
+
 class Payment(Struct, frozen=True, kw_only=True):
     """The ledger's row of one payment; `amount` in minor units of ISO 4217."""
 
@@ -98,6 +111,8 @@ class Payment(Struct, frozen=True, kw_only=True):
     at: str = ""  # the address of the API; of what was kept before this was written down none
     status: ReceiptStatus = ReceiptStatus.OPEN
     spent_at: datetime | None = None
+    made_at: datetime | None = None  # when a result that uses it was about to go out
+    worked_at: datetime | None = None  # when `once` had done work for it
     refunded_at: datetime | None = None
     refund_id: str | None = None
     reason: str | None = None
@@ -112,6 +127,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     is_refund_begun: bool = False
     refund_asked_by: str | None = None  # over the HTTP API: as the audit names a key
     refunded: int = 0  # what the provider has given back of it, in minor units
+    part: PartRefund | None = None
     disputes: Mapping[str, Dispute] = {}  # by each claim's id; nothing changes it in place
     version: int = 0
 
@@ -157,8 +173,20 @@ class Payment(Struct, frozen=True, kw_only=True):
     @property
     def due_at(self) -> datetime | None:
         """When it is given back by itself, as nobody used it, or tried again."""
-        is_due = self.status in (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING)
-        return self.refund_at if is_due else None
+        if self.part is not None and self.part.again_at is not None:
+            return self.part.again_at
+        is_open = self.status is ReceiptStatus.OPEN and not self.may_be_delivered
+        return self.refund_at if is_open or self.status is ReceiptStatus.REFUNDING else None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether a result that uses it may have arrived, and nobody noted that."""
+        return self.status is ReceiptStatus.OPEN and self.made_at is not None
+
+    @property
+    def may_be_delivered(self) -> bool:
+        """Whether its person may have what it paid for: the clock refunds it no more."""
+        return self.is_made or (self.status is ReceiptStatus.OPEN and self.worked_at is not None)
 
     @property
     def erase_at(self) -> datetime:
@@ -173,35 +201,6 @@ def take(payment: Payment) -> Payment:
 def spend(payment: Payment, now: datetime, *, run: str | None = None) -> Payment:
     """It is used up, by this run if one still goes on."""
     return replace(_become(payment, ReceiptStatus.SPENT), spent_at=now, spent_by=run)
-
-
-def begin_refund(
-    payment: Payment,
-    now: datetime,
-    *,
-    reason: str | None,
-    run: str | None = None,
-    also_spent: bool = False,
-    by: str | None = None,
-) -> Payment:
-    """Before the provider is asked: from here on nobody uses it, whatever becomes of the asking.
-
-    Begun again, it is what was begun first. `also_spent` is for an operator's decision.
-    """
-    if payment.status is ReceiptStatus.REFUNDING:
-        return payment
-    if not (also_spent and payment.status is ReceiptStatus.SPENT):
-        require(payment, ReceiptStatus.REFUNDING)
-    return replace(
-        payment,
-        status=ReceiptStatus.REFUNDING,
-        reason=reason,
-        refund_by=run,
-        refund_asked_by=by,
-        is_refund_begun=True,
-        refund_at=now + REFUND_AGAIN_AFTER,
-        refund_tries=0,
-    )
 
 
 def as_surplus(payment: Payment, now: datetime, *, to: str) -> Payment:
@@ -219,19 +218,6 @@ def no_surplus(payment: Payment, refund_at: datetime | None) -> Payment:
     return replace(payment, surplus_to=None, refund_at=refund_at) if is_open else payment
 
 
-def try_again(payment: Payment, now: datetime) -> Payment:
-    """It could not be given back now: the next try is later, each pause twice the one before."""
-    tries = payment.refund_tries + 1
-    pause = min(REFUND_AGAIN_AFTER * 2**tries, REFUND_AGAIN_AT_MOST)
-    refund_at = now + pause if tries < REFUND_TRIES_AT_MOST else None
-    return replace(payment, refund_tries=tries, refund_at=refund_at)
-
-
-def postpone(payment: Payment, until: datetime) -> Payment:
-    """A call uses it at the moment, or nobody can be asked here to give it back."""
-    return replace(payment, refund_at=until)
-
-
 def refunded(payment: Payment, now: datetime, *, refund_id: str | None = None) -> Payment:
     """The provider has given all of it back: that stands, also where a call has just spent it."""
     return replace(
@@ -241,6 +227,7 @@ def refunded(payment: Payment, now: datetime, *, refund_id: str | None = None) -
         refund_id=payment.refund_id or refund_id,
         refunded=payment.amount,
         refund_at=None,
+        part=None,
     )
 
 
@@ -307,6 +294,25 @@ def _is_claimed(disputes: Mapping[str, Dispute]) -> bool:
 
 def _is_won(disputes: Mapping[str, Dispute]) -> bool:
     return any(id.startswith(CLAIM) and one is Dispute.WON for id, one in disputes.items())
+
+
+def made(payment: Payment, now: datetime, *, by_once: bool = False) -> Payment:
+    """A result that uses it is about to go out, or `once` has done work for it."""
+    if payment.spent_at is not None:
+        return payment
+    if by_once:
+        return replace(payment, worked_at=payment.worked_at or now)
+    return replace(payment, made_at=payment.made_at or now)
+
+
+def in_vain(payment: Payment) -> Payment:
+    """The tool said that it failed: it has not given what was paid for, whatever it did."""
+    return payment if payment.spent_at else replace(payment, worked_at=None)
+
+
+def unmade(payment: Payment, *, made_at: datetime) -> Payment:
+    """No byte of the result that was made then went out."""
+    return replace(payment, made_at=None) if payment.made_at == made_at else payment
 
 
 def used(payment: Payment, now: datetime) -> Payment:

@@ -161,7 +161,10 @@ def refund_made(
 ) -> Refund:
     """The refund that was just asked for. Raises Failed, also where it was tried in vain."""
     if not found.stands:
-        raise Failed(f"{seller.label} could not {GIVING_BACK} (refund {found.id} did not stand).")
+        raise Failed(
+            f"{seller.label} could not {GIVING_BACK} (refund {found.id} did not stand).",
+            is_refusal=True,
+        )
     _, given = standing_refunds([found], payment, seller)
     if not 0 < given <= at_most:
         raise unreadable(seller, doing=GIVING_BACK)
@@ -186,12 +189,20 @@ def refund_that_stands(
     seller: MerchantAccount,
     *,
     price: Money,
-    why: str,
+    refused: httpx.Response,
+    code_of: Callable[[bytes], str],
 ) -> Refund:
-    """The refund of so much of it, though one was refused (`why`). Raises Failed if none is."""
+    """Return the refunds that exist, if they are `price` in all, though this one was refused.
+
+    Raises:
+        Failed: Less was refunded. It says whether the provider refused the refund for good.
+    """
     standing, given = standing_refunds(refunds, payment, seller)
     if given < price.minor_units:
-        raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}).")
+        why = problem(refused, code_of=code_of)
+        raise Failed(
+            f"{seller.label} could not {GIVING_BACK} ({why}).", is_refusal=is_refusal(refused)
+        )
     return as_one(standing, price)
 
 

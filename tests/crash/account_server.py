@@ -21,6 +21,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from flows import Money, elicit
 from flows.elicitation.states import Json
+from flows.errors import StoreUnavailable
 from flows.providers import github
 from tests.crash.post import Door, Post
 from tests.crash.process_pool import raise_children
@@ -87,7 +88,8 @@ async def serve(orders: AccountOrders, line: socket.socket) -> None:
     if not orders.waits_to_sweep:
         may_sweep.set()
     inner = await open_store(settings.store)
-    store = AccountStore(inner, die=orders.die, say=say, may_sweep=may_sweep)
+    away = Path(orders.folder) / "away"
+    store = AccountStore(inner, die=orders.die, say=say, may_sweep=may_sweep, away=away)
     opening = open_app(
         settings,
         tools(orders),
@@ -194,7 +196,10 @@ def _add_spoiler(server: MCPServer, folder: Path) -> None:
 
 
 class AccountStore(DyingStore):
-    """A store that dies, and in which nothing falls due before it may."""
+    """A store that dies, and in which nothing falls due before it may.
+
+    While a file `away` is there it takes nothing of a result that has gone out.
+    """
 
     def __init__(
         self,
@@ -203,12 +208,22 @@ class AccountStore(DyingStore):
         die: str | None,
         say: Callable[[str], None],
         may_sweep: asyncio.Event,
+        away: Path,
     ) -> None:
         super().__init__(inner, die=die, say=say)
         self._may_sweep = may_sweep
+        self._away = away
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        is_out = any((row.kind, row.status) == ("run", "delivered") for row in records)
+        if is_out and self._away.exists():
+            self._say("away")
+            raise StoreUnavailable("the store is away")
+        return await super().write(*records)
 
     async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
         await self._may_sweep.wait()
+        self._say("looks")
         return await super().due(now, hold=hold, limit=limit)
 
 

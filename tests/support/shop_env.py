@@ -65,6 +65,7 @@ FETCH = "GET /stripe/v1/checkout/sessions/"
 EXPIRE = "/expire"
 REFUND = "POST /stripe/v1/refunds"
 CLAIM_OVER_SECONDS = 31
+AWAY = "the store is away"
 Body = Callable[[Receipt], Awaitable[str]]
 
 
@@ -165,6 +166,29 @@ class FrailStore(MemoryStore):
         await super().check()
         if self.troubles:
             raise StoreUnavailable(self.troubles[0])
+
+
+class AwayStore(FrailStore):
+    """It goes away as soon as a result is about to go out, for all its openings at once."""
+
+    def __init__(self, troubles: list[str] | None = None, goes: list[bool] | None = None) -> None:
+        super().__init__(troubles)
+        self.goes = [True] if goes is None else goes
+
+    def sibling(self) -> "AwayStore":
+        sibling = AwayStore(self.troubles, self.goes)
+        sibling._contents = self._contents
+        self._contents.openings.append(sibling)
+        return sibling
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        written = await super().write(*records)
+        is_kept = any((row.kind, row.status) == ("run", "finished") for row in records)
+        (first, *others) = records
+        is_long = first.kind == "payment" and first.version > 0 and not others
+        if self.goes[0] and (is_kept or is_long):
+            self.troubles.append(AWAY)
+        return written
 
 
 @dataclass(frozen=True, slots=True)

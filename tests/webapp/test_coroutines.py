@@ -18,11 +18,13 @@ from flows import (
     NotConfigured,
     elicit,
 )
+from flows.errors import StoreUnavailable
 from flows.oauth.account import Account
 from flows.providers import github
 from tests.support.asking_env import APPLICATION, AskingEnv, asking_env
 from tests.support.living import living
 from tests.support.mcp_server import RING, eventually, soon
+from tests.support.shop_env import FrailStore
 from webapp import create_app
 from webapp.calls.shown_link import ShownLink
 from webapp.coroutines import asking, completing
@@ -239,6 +241,29 @@ async def test_work_is_done_once_although_the_block_was_cut_off(here: AskingEnv)
     await guest.type(link.url)
     await again
     assert len(done) == 1
+
+
+async def test_end_of_a_block_is_stored_once_the_store_is_back() -> None:
+    # finding: XV1
+    store = FrailStore()
+    async with living(asking_env(store=store)) as here:
+
+        async def buy_and_lose_the_store() -> None:
+            await buy()
+            store.troubles.append("the store is away")
+
+        block = here.begin(buy_and_lose_the_store)
+        await (await here.guest()).pay((await block.link()).url)
+        with pytest.raises(StoreUnavailable):
+            await block
+        store.troubles.clear()
+        here.clock.tick(seconds=20)
+        await here.service.bodies.renew()
+        await eventually(lambda: not here.service.bodies.is_noting)
+        (payment,) = await here.service.kinds.payments.ledger.all()
+        assert payment.status == "spent"
+        with pytest.raises(AlreadyDone):
+            await here.begin(buy)
 
 
 async def test_questions_are_asked_together(here: AskingEnv) -> None:

@@ -13,13 +13,14 @@ from litestar.params import FromPath, FromQuery, JSONBody
 from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.refunds import UnderWay
 from webapp.api.access import Requester, holds
 from webapp.api.asking import application_of, client_of, owner_for
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
 from webapp.api.representations import PaymentPage, ToldPayment, WantedRefund, Whose
 from webapp.api.states import told_payment
 from webapp.identity.api_keys import KeyScope
-from webapp.payments.refunds import NoRefunds, UnderWay
+from webapp.payments.refunds import NoRefunds
 from webapp.service import Service
 
 _ASKERS = [holds(KeyScope.ASK)]
@@ -116,6 +117,7 @@ async def refund_payment(
             found.owner,
             found.id,
             reason=data.reason,
+            also_made=True,
             also_spent=data.also_spent,
             by=requester.name,
             up_to=None if is_whole else part.minor_units,
@@ -125,7 +127,8 @@ async def refund_payment(
     except (NoRefunds, UnderWay) as error:
         raise NotRefundable(str(error)) from error
     except Failed as error:
-        goes_on = "It is tried again by itself." if is_whole else "Send this again in a while."
+        is_over = error.is_refusal and not is_whole
+        goes_on = "Nothing was refunded." if is_over else "It is tried again by itself."
         raise RefundNotDone(f"{error} {goes_on}") from error
     return told_payment(await _payment_of(service, requester, payment_id, user=user))
 

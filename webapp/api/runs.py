@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -205,7 +206,8 @@ async def keep_once(
         if data.failed:
             await release(elicitations, place, by=data.by)
             return OnceState(status="busy", idempotency_key=idempotency_key)
-        done = await keep(elicitations, place, data.result, fault=data.fault)
+        worked = partial(service.kinds.payments.worked, place.owner, data.payment)
+        done = await keep(elicitations, place, data.result, fault=data.fault, also=worked)
     result = await result_of(elicitations, done, name=data.name)
     return OnceState(status="done", idempotency_key=idempotency_key, result=result)
 

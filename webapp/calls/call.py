@@ -21,7 +21,8 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.errors import CallOver
-from webapp.calls.delivery import is_error, is_taken_back, used_up
+from flows.payments.receipt import Payment, unmade
+from webapp.calls.delivery import is_error, is_taken_back, made, used_up
 from webapp.calls.leases import Leases
 from webapp.calls.presenter import Interrupted, Presenter
 from webapp.calls.run import run_of
@@ -103,6 +104,8 @@ class Call:
         # Finished, and nobody was asked in any leg: the run stands nowhere.
         self._is_unasked = False
         self._is_error = False
+        self.is_polled = False  # no request waits for its result
+        self._marked: list[Payment] = []  # by this leg, as used by a result that goes out
 
     @property
     def now(self) -> datetime:
@@ -167,19 +170,21 @@ class Call:
             if await is_taken_back(self.elicitations, self.kinds, run):
                 self.used.drop_accounts()
                 return await self.run.begin_anew()
-            self.repeat(run, run.result)
+            await self.repeat(run, run.result)
         return run
 
-    def repeat(self, run: Run, result: str) -> NoReturn:
+    async def repeat(self, run: Run, result: str) -> NoReturn:
         """End the body here with the result that is there already."""
-        self.give_again(run, result)
+        await self.give_again(run, result)
         self.interrupt(json.loads(result))
 
-    def give_again(self, run: Run, result: str) -> None:
+    async def give_again(self, run: Run, result: str) -> None:
         """That result is this leg's; no body starts."""
         self.is_repeated = True
         self._is_error = is_error(result)
         self.repeats_until = run.repeated_until
+        if not (self._is_error or run.is_delivered):
+            await self.elicitations.write_afresh(self._made)
 
     async def hold(
         self,
@@ -270,8 +275,11 @@ class Call:
         elif self.run.is_loaded:
             self._is_finished = True
             text = result()
+            marks = _nothing if self._is_error or self.is_polled else self._made
             if len(encode(text)) <= RESULT_BYTES_AT_MOST:
-                await self.run.change(lambda run: self._finished(run, text))
+                await self.run.change(lambda run: self._finished(run, text), also=marks)
+            else:
+                await self.elicitations.write_afresh(marks)
 
     async def keep(self, result: str) -> None:
         """What it came to is kept in any case: whoever polls for it is to start nothing anew."""
@@ -337,14 +345,30 @@ class Call:
             ),
         )
 
+    async def lost(self) -> None:
+        """No byte of the result went out: what it used is as if it had not been made."""
+        ledger, marked = self.kinds.payments.ledger, self._marked
+        for one in marked:
+            if (made_at := one.made_at) is not None:
+                change = partial(unmade, made_at=made_at)
+                await ledger.change(one.owner, one.id, change)
+        self._marked = []
+
     async def renew(self) -> None:
-        """Lengthen the leases while the body runs."""
-        if self.is_over:
-            return
+        """Lengthen the leases while the body runs, and until its result is known to be out."""
         if self.taken:
             await self.taken.renew()
+        if self.is_over:
+            return
         if self.taken or (self.is_of_task and self.run.is_loaded):
             await self.run.keep_open()
+
+    async def _made(self) -> list[Payment]:
+        """The payments that the result uses, before it goes out."""
+        self._marked = await made(
+            self.elicitations, self.kinds, self.run.value, unused=self._unused, now=self.now
+        )
+        return self._marked
 
     def _finished(self, run: Run, result: str) -> Run:
         unused = self.taken.unused_of(run)
@@ -371,3 +395,7 @@ class Call:
         is_used = self.used.has_known or self.taken.used or self.used.again is not None
         is_used = is_used or any(asking.is_used for asking in asked)
         return bool(is_used or not asked)
+
+
+async def _nothing() -> list[Payment]:
+    return []

@@ -15,6 +15,7 @@ from flows.elicitation import states
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
+from flows.payments.receipt import Payment
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.registry import Kinds
 from webapp.records.values import Value
@@ -48,7 +49,24 @@ async def used_up(
         written += changed
         if changed and not is_released:
             written += await kind.used_up(before)
+        elif changed:
+            written += await kinds.payments.in_vain(before)
     return written
+
+
+async def made(
+    elicitations: Elicitations, kinds: Kinds, run: Run, *, unused: Collection[str], now: datetime
+) -> list[Payment]:
+    """Return the payments that a result used which is about to go out, with a mark of that.
+
+    Whether it arrives may never be noted. What may have been delivered is left to the operator.
+    """
+    marked: list[Payment] = []
+    for id in [asking.elicitation_id for asking in run.asked]:
+        used = None if id in unused else await elicitations.get(id)
+        if used is not None and traits_of(used.kind).gives == "receipt":
+            marked += await kinds.payments.made(used, now=now)
+    return marked
 
 
 async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> bool:

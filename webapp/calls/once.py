@@ -31,9 +31,10 @@ from msgspec.structs import replace
 from flows.elicitation.states import Json
 from flows.errors import ElicitError, ResultNotKept, Unreadable
 from webapp.elicitations.service import Elicitations
-from webapp.records.values import DoneOnce
+from webapp.records.values import DoneOnce, Value
 from webapp.stores import Conflict
 
+Also: TypeAlias = Callable[[], Awaitable[Sequence[Value]]]
 Wait: TypeAlias = Callable[[Collection[asyncio.Future[None]]], Awaitable[object]]
 OnceKey: TypeAlias = tuple[str, str, str]  # the tool, its body's place among inner calls, the key
 
@@ -96,6 +97,7 @@ async def do_once(
     work: Callable[[str], Awaitable[Json]],
     working: Working,
     wait: Wait,
+    also: Also,
 ) -> Json:
     """The kept result of `name` at `place` under `scope`, which is a run or a receipt.
 
@@ -117,13 +119,7 @@ async def do_once(
                 claim = _Claim(elicitations, free)
                 async with claim.renewed():
                     given = await _done(work, key)
-                done, *pieces = _kept(given, id=id, owner=owner, erase_at=erase_at)
-                try:
-                    done = replace(done, version=claim.row.version)
-                    await elicitations.write(done, *pieces)
-                except Conflict:
-                    found = await elicitations.done(owner=owner, id=id)
-                    done = found if found is not None and found.status != DOING else done
+                done = await keep(elicitations, once, given, kept=kept, known=claim.row, also=also)
     finally:
         del elicitations.doing[id]
         over.set_result(None)
@@ -182,24 +178,37 @@ async def release(elicitations: Elicitations, once: OncePlace, *, by: str) -> No
 
 
 async def keep(
-    elicitations: Elicitations, once: OncePlace, given: Json, *, fault: str | None
+    elicitations: Elicitations,
+    once: OncePlace,
+    given: Json,
+    *,
+    also: Also,
+    fault: str | None = None,
+    kept: timedelta = KEPT_UNDER_A_RECEIPT,
+    known: DoneOnce | None = None,
 ) -> DoneOnce:
-    """That it is done, with its result or why that cannot be kept; what was first stays."""
+    """That it is done, with its result or why that cannot be kept; what was first stays.
+
+    `also` gives what is written with it. `known` is the row as it was read or claimed last.
+    """
     id = once.id(elicitations)
-    erase_at = elicitations.clock() + KEPT_UNDER_A_RECEIPT
+    erase_at = elicitations.clock() + kept
     done, *pieces = _kept(given, id=id, owner=once.owner, erase_at=erase_at)
     if fault is not None:
         done, pieces = replace(done, result="", pieces=(), fault=fault[:_FAULT_AT_MOST]), []
 
-    async def kept() -> Sequence[DoneOnce]:
-        nonlocal done
-        found = await elicitations.done(owner=once.owner, id=id)
-        if found is not None and found.status != DOING:
+    async def rows() -> Sequence[Value]:
+        nonlocal done, known
+        found, known = known, None
+        if found is None:
+            found = await elicitations.done(owner=once.owner, id=id)
+        if found is not None and found.status != DOING and found.version:
             done = found
             return []
-        return [replace(done, version=0 if found is None else found.version), *pieces]
+        version = 0 if found is None else found.version
+        return [replace(done, version=version), *pieces, *await also()]
 
-    await elicitations.write_afresh(kept)
+    await elicitations.write_afresh(rows)
     return done
 
 

@@ -20,7 +20,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import anyio
 
+from flows.errors import StoreUnavailable
 from webapp.calls.call import Call
+from webapp.elicitations.retry import Contended
 from webapp.http.connection import ClientConnection
 from webapp.settings.quotas import PolicySettings
 
@@ -48,7 +50,10 @@ class RunningTools:
         self._calls: dict[asyncio.Task[Any], Call] = {}
         self._orphans: dict[asyncio.Task[Any], Call] = {}
         self._blocks: set[Call] = set()
-        self._deliveries: set[asyncio.Task[None]] = set()
+        self._delivering: set[Call] = set()  # whose result goes out, or went and is not noted yet
+        self._notes: set[asyncio.Task[None]] = set()
+        self._again = asyncio.Event()  # what could not be written is written again
+        self._is_closing = False
         self._begun: set[asyncio.Task[None]] = set()
         self._in_flight: dict[str, asyncio.Future[None]] = {}
         self._unanswered: set[Call] = set()
@@ -81,6 +86,7 @@ class RunningTools:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
+            task.add_done_callback(lambda _: self._note(call, call.lost))
             if not task.done():
                 if not is_cut_told and call.used.must_finish:
                     self._orphan(task, call)
@@ -103,6 +109,7 @@ class RunningTools:
 
         Cancelling the task is its client's cancel.
         """
+        call.is_polled = True
 
         async def work() -> None:
             came_of_it: T | Exception
@@ -112,7 +119,7 @@ class RunningTools:
                 came_of_it = error
             finally:
                 self._answered(call)
-            await _logged(then(came_of_it))
+            await self._noted(call, lambda: then(came_of_it))
 
         task = asyncio.create_task(work())
         self._begun.add(task)
@@ -131,12 +138,27 @@ class RunningTools:
             self._blocks.discard(call)
             self._answered(call)
 
+    async def ended(self, call: Call, end: Callable[[], Awaitable[None]]) -> None:
+        """Write how a coroutine ended. Raises StoreUnavailable, and writes it again later."""
+        try:
+            await end()
+        except StoreUnavailable:
+            self._delivering.add(call)
+            self._note(call, end, then=lambda: self._delivering.discard(call))
+            raise
+
     @property
     def has_blocks(self) -> bool:
         return bool(self._blocks)
 
+    @property
+    def is_noting(self) -> bool:
+        """Whether what came of a call is not durable yet."""
+        return bool(self._notes)
+
     async def all_answered(self, *, within: timedelta) -> None:
-        """Wait until every call has had its answer, or the time is up."""
+        """Wait until every call has had its answer and that is noted, or the time is up."""
+        self._try_again()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds()):
                 await self._is_idle.wait()
@@ -154,19 +176,18 @@ class RunningTools:
             wire.on_end(lambda _: self._answered(call))
         if not call.notes_delivery:
             return
-        run_id = call.run.value.id
-        over = self._in_flight[run_id] = asyncio.get_running_loop().create_future()
+        over = self._in_flight[call.run.value.id] = asyncio.get_running_loop().create_future()
 
+        self._delivering.add(call)
         before = 0 if wire is None else wire.pieces
 
         def end(arrived: bool) -> None:  # noqa: FBT001 - the wire's callback
             # A client may close a stream as soon as it has the result, before the empty last piece.
             if arrived or (wire is not None and wire.pieces > before):
-                task = asyncio.create_task(self._deliver(call, over))
-                self._deliveries.add(task)
-                task.add_done_callback(self._deliveries.discard)
+                self._note(call, call.delivered, then=lambda: self._land(call, over))
             else:
-                self._land(run_id, over)
+                self._land(call, over)
+                self._note(call, call.lost)
                 if later is not None:
                     later(lambda other: self.deliver(call, other))
 
@@ -196,14 +217,20 @@ class RunningTools:
             await self.renew()
 
     async def renew(self) -> None:
-        """Keep it for another while."""
-        for call in (*self._calls.values(), *self._blocks):
-            await _logged(call.renew())
+        """Keep it for another while, and write again what could not be written."""
+        for call in {*self._calls.values(), *self._blocks, *self._delivering}:
+            try:
+                await call.renew()
+            except Exception as error:  # noqa: BLE001 - a task's edge
+                _log.exception("call.not_renewed", extra=_about(call, error))
+        self._try_again()
 
     async def aclose(self) -> None:
-        """End what still runs, after the deliveries that are under way."""
-        if self._deliveries:
-            await asyncio.wait(self._deliveries)
+        """End what still runs, after one more try to write what came of the calls."""
+        self._is_closing = True
+        self._try_again()
+        if self._notes:
+            await asyncio.wait(tuple(self._notes))
         for task in tuple(self._calls):
             task.cancel()
         if self._calls:
@@ -247,11 +274,59 @@ class RunningTools:
         with anyio.CancelScope(shield=True):
             await asyncio.wait({task})
 
-    async def _deliver(self, call: Call, over: asyncio.Future[None]) -> None:
-        await _logged(call.delivered())
-        self._land(call.run.value.id, over)
+    def _note(
+        self,
+        call: Call,
+        note: Callable[[], Awaitable[None]],
+        *,
+        then: Callable[[], object] = lambda: None,
+    ) -> None:
+        task = asyncio.create_task(self._noted(call, note))
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)
+        task.add_done_callback(lambda _: then())
 
-    def _land(self, run_id: str, over: asyncio.Future[None]) -> None:
+    async def _noted(self, call: Call, note: Callable[[], Awaitable[None]]) -> None:
+        """Write what became of a call until that is durable: again with each renewal of leases.
+
+        Only a store that is away is worth another try.
+        """
+        has_failed = False
+        while not await self._is_noted(call, note, has_failed=has_failed):
+            if self._is_closing:
+                _log.error("call.not_noted", extra=_about(call))
+                break
+            if not has_failed:  # a process that ends waits for it
+                self._unanswered.add(call)
+                self._is_idle.clear()
+            has_failed = True
+            await self._again.wait()
+        if has_failed:
+            self._answered(call)
+
+    async def _is_noted(
+        self, call: Call, note: Callable[[], Awaitable[None]], *, has_failed: bool
+    ) -> bool:
+        try:
+            await note()
+        except (StoreUnavailable, Contended) as error:
+            if not has_failed:
+                _log.warning("call.bookkeeping_failed", extra=_about(call, error))
+            return False
+        except Exception as error:  # noqa: BLE001 - a task's edge
+            _log.exception("call.bookkeeping_failed", extra=_about(call, error))
+            return True
+        if has_failed:
+            _log.info("call.noted", extra=_about(call))
+        return True
+
+    def _try_again(self) -> None:
+        again, self._again = self._again, asyncio.Event()
+        again.set()
+
+    def _land(self, call: Call, over: asyncio.Future[None]) -> None:
+        self._delivering.discard(call)
+        run_id = call.run.value.id
         if self._in_flight.get(run_id) is over:
             del self._in_flight[run_id]
         if not over.done():
@@ -262,11 +337,14 @@ def _only_works(call: Call, run_id: str) -> bool:
     return call.run.is_loaded and call.run.value.id == run_id and not call.has_taken
 
 
-async def _logged(work: Awaitable[None]) -> None:
-    try:
-        await work
-    except Exception:  # noqa: BLE001 - a task's edge
-        _log.exception("call.bookkeeping_failed")
+def _about(call: Call, error: Exception | None = None) -> dict[str, object]:
+    """What the log says of a call, by which an operator finds its payment."""
+    about: dict[str, object] = {"call": call.leg, "tool": call.tool.tool}
+    if call.used.payments:
+        about["payments"] = " ".join(call.used.payments)
+    if error is not None:
+        about["why"] = getattr(error, "why", None) or str(error)
+    return about
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

@@ -25,6 +25,7 @@ class CallUse:
         self.has_paid = False  # the body has seen a payment
         self.has_known = False  # an answer for which nobody was asked
         self.again: bool | None = None  # of what `note_use` tells; None: of nothing yet
+        self.payments: list[str] = []  # that its body has seen
         self.receipt: str | None = None  # what was paid last in this leg, for this very call
 
     @property
@@ -49,6 +50,7 @@ class CallUse:
             self.accounts[digest] = str(content.get("connection"))
         elif traits.gives == "receipt" and isinstance(content, Mapping):
             self.has_paid = True
+            self.payments.append(str(content.get("id")))
             # What is bought for good is used by many calls, each of which does its own work.
             is_for_good = bool(content.get("once"))
             self.receipt = None if is_for_good else str(content.get("id"))

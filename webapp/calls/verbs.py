@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
+from functools import partial
 from operator import attrgetter
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -362,10 +363,9 @@ class Verbs:
                 await self._wait_for_the_other(waiter, limit=limit)
 
     async def _shared(self, question: Question[T], step: Step) -> Outcome[T] | None:
-        """Return the outcome that another call uses, if it is the answer to each of them."""
-        if not is_for_good(question.request):
-            return None
-        known = await self._known(question.request, step.digest, None)
+        """Return the outcome that another call uses, if it answers each of them."""
+        request = question.request
+        known = await self._known(request, step.digest, None) if is_for_good(request) else None
         return None if known is None else self._given(question, step, known)
 
     async def _presented(
@@ -399,7 +399,7 @@ class Verbs:
         await call.run.reload()
         run = call.run.value
         if run.result is not None and run.answers(call.now, is_named=call.run.is_continued):
-            call.repeat(run, run.result)
+            await call.repeat(run, run.result)
         if limit.is_over or call.is_draining:
             call.interrupt(call.presenter.busy())
 
@@ -440,6 +440,7 @@ class Verbs:
             work=work,
             working=call.used.working,
             wait=call.wait_for,
+            also=partial(call.kinds.payments.worked, run.owner, receipt),
         )
 
 

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from flows.elicitation.states import Elicitation, Status
-from flows.errors import ElicitError, InvalidQuestion, NotPossible, StoreUnavailable
+from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible, StoreUnavailable
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
+from flows.payments.refunds import UnderWay
 from flows.payments.session import sessions_of, terms_of
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from webapp.cli.arguments import add_id, commands_of
@@ -32,7 +33,9 @@ from webapp.settings.parsers import with_unit
 REASON_CHARACTERS = 500
 OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
 _AGAIN_WHOLE = "It is not used by any call any more, and giving it back is tried again."
-_AGAIN_PART = "Run the command again: what has gone back by then is not given twice."
+_AGAIN_PART = "It is tried again automatically. The same command again refunds nothing twice."
+_IN_HAND = "A call uses it at the moment: try again in a minute."
+_NOTHING = "Nothing was refunded."
 
 COLUMNS = ("id", "price", "standing", "paid_at", "tool", "what", "provider", "is_live", "note")
 T = TypeVar("T")
@@ -160,29 +163,42 @@ async def refund_payment(
             payment.owner,
             payment.id,
             reason=None if reason is None else reason[:REASON_CHARACTERS],
+            also_made=True,
             also_spent=also_spent,
             up_to=up_to,
         )
     except NotPossible as error:
         raise CommandRefused(_why_not(error)) from error
-    except NoRefunds as error:
+    except (NoRefunds, UnderWay) as error:
         raise CommandRefused(str(error)) from error
     except StoreUnavailable:
         raise
     except ElicitError as error:
-        raise CommandRefused(f"{error} {_AGAIN_WHOLE if is_whole else _AGAIN_PART}") from error
+        is_refusal = isinstance(error, Failed) and error.is_refusal
+        goes_on = _AGAIN_WHOLE if is_whole else _NOTHING if is_refusal else _AGAIN_PART
+        raise CommandRefused(f"{error} {goes_on}") from error
     if is_whole:
         return [_given(part, refund)]
+    after = await service.kinds.payments.ledger.read(payment.owner, payment.id) or payment
+    if after.refunded > part.minor_units:  # another refund was first
+        return [f"{after.refunded_price} of {payment.price} was refunded already."]
     return [f"{_given(part, refund)} That is all that was refunded of {payment.price}."]
 
 
 async def end_payment(service: Service, id: str) -> list[str]:
     """Somebody has looked at it, at the provider: it is listed no more. Raises Refused."""
-    loose_ends = service.kinds.payments.loose_ends
-    there = {tail_of(one): one for one in await loose_ends.open()}
-    loose = the_one(id, there, what="payment to look at", shown_by="payments list --open")
-    await loose_ends.done(loose)
-    return [f"{loose.session} at {loose.seller} is listed no more."]
+    loose_ends, ledger = service.kinds.payments.loose_ends, service.kinds.payments.ledger
+    paid = [one for one in await _payments(service) if one.may_be_delivered]
+    open_rows: list[UnresolvedPayment | Payment] = [*await loose_ends.open(), *paid]
+    there = {tail_of(one): one for one in open_rows}
+    found = the_one(id, there, what="payment to look at", shown_by="payments list --open")
+    if isinstance(found, UnresolvedPayment):
+        await loose_ends.done(found)
+        return [f"{found.session} at {found.seller} is listed no more."]
+    if await ledger.is_in_hand(found):
+        raise CommandRefused(_IN_HAND)
+    await ledger.spend(found.owner, found.id, run=None)
+    return [f"{found.price} counts as used, and is listed no more."]
 
 
 async def reconcile_payments(service: Service, *, since: datetime | timedelta) -> list[str]:
@@ -227,29 +243,21 @@ async def _payments(service: Service) -> list[Payment]:
 
 async def _all(service: Service) -> dict[str, PaymentRow]:
     """By their ids: what somebody has to look at, what is on its way, what was paid."""
-    paid = await _payments(service)
+    paid, ledger = await _payments(service), service.kinds.payments.ledger
     rows = [
         *map(_of_unresolved, await service.kinds.payments.loose_ends.open()),
         *map(_of_pending, await _on_their_way(service)),
-        *[_of_payment(one, is_taken=await _is_taken(service, one)) for one in paid],
+        *[_of_payment(one, is_taken=await ledger.is_in_hand(one)) for one in paid],
     ]
     return {row.id: row for row in rows}
-
-
-async def _is_taken(service: Service, payment: Payment) -> bool:
-    """Whether a call has it in hand: the question's lease says so, and no row of the payment's."""
-    if payment.status is not ReceiptStatus.OPEN:
-        return False
-    asked = await service.kinds.payments.ledger.leading_to(payment)
-    return asked is not None and service.elicitations.is_taken(asked)
 
 
 def _of_payment(payment: Payment, *, is_taken: bool) -> PaymentRow:
     return PaymentRow(
         **_of_either(payment),
-        standing=(ReceiptStatus.TAKEN if is_taken else payment.status).value,
-        note=_note(payment),
-        is_open=payment.status in OPEN,
+        standing=_standing(payment, is_taken=is_taken),
+        note=_note(payment, is_taken=is_taken),
+        is_open=payment.status in OPEN or payment.part is not None,
         payment=payment.payment_intent,
         paid_at=payment.paid_at,
         spent_at=payment.spent_at,
@@ -328,14 +336,28 @@ async def _on_their_way(service: Service) -> list[Elicitation]:
     return sorted(found.values(), key=lambda one: (one.created_at, one.id), reverse=True)
 
 
-def _note(payment: Payment) -> str | None:
+def _standing(payment: Payment, *, is_taken: bool) -> str:
+    if is_taken:
+        return ReceiptStatus.TAKEN.value
+    return "made" if payment.may_be_delivered else payment.status.value
+
+
+def _note(payment: Payment, *, is_taken: bool) -> str | None:
     words = list[str]()
     if payment.status is ReceiptStatus.OPEN and payment.surplus_to is not None:
         words.append("paid twice: refunded as soon as the provider shows both")
+    elif payment.may_be_delivered:
+        what = "result made" if payment.is_made else "work done by once()"
+        if not is_taken:
+            words.append(f"{what}, arrival not noted: refund it, or payments done")
     elif payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
         words.append(f"refunded by itself on {payment.refund_at:%Y-%m-%d}")
     elif payment.status is ReceiptStatus.REFUNDING and payment.refund_at is None:
         words.append("could not be refunded: look at the provider")
+    if payment.part is not None:
+        price = Money.from_minor_units(payment.part.up_to, payment.currency)
+        goes_on = "is under way" if payment.part.again_at else "failed: look at the provider"
+        words.append(f"a refund of {price} in all {goes_on}")
     if payment.is_part_refunded:
         words.append(f"{payment.refunded_price} of it refunded there")
     return ", ".join(words) or None
@@ -378,7 +400,7 @@ def _why_not(error: NotPossible) -> str:
         case ReceiptStatus.SPENT:
             return "A call has used it: with --spent it is refunded all the same."
         case ReceiptStatus.TAKEN:
-            return "A call uses it at the moment: try again in a minute."
+            return _IN_HAND
         case ReceiptStatus.DISPUTED:
             return "A bank has claimed it back: answer that at the provider."
         case _:

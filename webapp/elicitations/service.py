@@ -299,10 +299,28 @@ class Elicitations:
             self.observer.taken_over()
         return taken
 
+    def is_held(self, current: Elicitation) -> bool:
+        """Return True while the lease on its outcome lasts, by the time of day alone."""
+        return current.take is not None and self.clock() < current.take.until
+
     def is_taken(self, current: Elicitation) -> bool:
         """Whether a body may be using its outcome, and will have renewed its lease if it is."""
-        lease = current.take
-        return lease is not None and (self.clock() < lease.until or self._is_unsure(lease))
+        is_doubtful = current.take is not None and self._is_unsure(current.take)
+        return self.is_held(current) or is_doubtful
+
+    async def is_in_hand(self, current: Elicitation) -> bool:
+        """Return True if a run uses its outcome, for whoever would take that away.
+
+        A process that has just begun cannot tell a lease that ran out from one that is about to be
+        renewed. It waits until it can: a command's process is always that young.
+        """
+        while self.is_taken(current):
+            if self.is_held(current):
+                await self.each([current.id], lambda e: states.shorten(e, now=self.clock()))
+                return True
+            await self.steps.over()
+            current = await self.get(current.id) or current
+        return False
 
     def _is_unsure(self, lease: Lease) -> bool:
         """Whether it may be out by this clock alone."""

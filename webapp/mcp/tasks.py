@@ -338,7 +338,7 @@ class Tasks:
         leg = await self._leg(request, run, TaskLeg(presents=_as_usual))
         assert run.result is not None
         if leg is not None:
-            leg.call.give_again(run, run.result)
+            await leg.call.give_again(run, run.result)
             service.bodies.deliver(leg.call, request.wire, later=request.later)
         return in_revision(json.loads(state.result), request.version)
 

@@ -11,8 +11,9 @@ from webapp.pages.views import View
 from webapp.pages.views_openers import OwnPage
 
 # "stuck": it could not be given back, and somebody who runs the server must look at it.
-Stays = Literal["taken", "spent", "disputed", "by_hand", "trouble"]
-Standing = Literal["open", "spent", "refunding", "stuck", "refunded", "disputed"]
+# "made": a result was made for it, and nobody knows whether that arrived.
+Stays = Literal["taken", "made", "spent", "disputed", "by_hand", "under_way", "trouble"]
+Standing = Literal["open", "in_hand", "made", "spent", "refunding", "stuck", "refunded", "disputed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

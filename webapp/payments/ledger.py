@@ -6,38 +6,29 @@ together with the question that leads to it, so that no call takes it in the sam
 
 Or one thing that is paid twice. A product (`once=True`) has one key, which one payment holds. A
 payment that becomes usable answers the open question for the same thing in the write that changes
-the payment (`_made_usable`). A payment for something that another payment has paid is a surplus:
+the payment (`usable_again`). A payment for something that another payment has paid is a surplus:
 it is refunded at once, and no question is answered with it.
 """
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation import states
-from flows.elicitation.proof import PaidSession
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotPossible
 from flows.payments import receipt as receipts
+from flows.payments import refunds
 from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
 from flows.payments.session import CheckoutTerms, is_for_good, sessions_of, terms_of
 from webapp.elicitations.service import Elicitations
+from webapp.payments.usable_again import ChangedPayment, UsableAgain
 from webapp.records.ids import owner_of
 from webapp.records.values import StoredWebhook, Value
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedPayment:
-    """A changed payment, the questions that are written with it, and those that it ended."""
-
-    payment: Payment
-    questions: Sequence[Elicitation] = ()
-    ended: Sequence[Elicitation] = ()
 
 
 class Ledger:
@@ -59,6 +50,13 @@ class Ledger:
         self._places = places
         self._refund_unused = refund_unused
         self.unused = dict.fromkeys(refundable, refund_unused)  # by the seller's name
+        self._usable_again = UsableAgain(
+            elicitations,
+            paid=self.paid,
+            product=self.product,
+            product_key=self._product_key,
+            kept=refund_unused,
+        )
 
     async def read(self, owner: str, id: str) -> Payment | None:
         return await self._elicitations.read(Payment, owner=owner, id=id)
@@ -188,13 +186,15 @@ class Ledger:
         *,
         reason: str | None,
         run: str | None = None,
+        also_made: bool = False,
         also_spent: bool = False,
+        only_due: bool = False,
         by: str | None = None,
     ) -> Payment:
         """From here on nobody uses it; `run` is the one that gives back what it has in hand.
 
-        One that was given back may be asked for again. Raises NotPossible if it was spent, or if a
-        call uses it.
+        One that was given back may be asked for again. Raises NotPossible if it was spent, if a
+        call uses it, or with `only_due` if it is not to be refunded automatically any more.
         """
         begun: Payment | None = None
 
@@ -204,19 +204,66 @@ class Ledger:
             current = begun = await self._require(owner, id)
             if current.status in (ReceiptStatus.REFUNDED, ReceiptStatus.REFUNDING):
                 return []
-            begun = receipts.begin_refund(
-                current, now, reason=reason, run=run, also_spent=also_spent, by=by
+            if only_due and (current.due_at is None or now < current.due_at):
+                raise NotPossible(status=current.status, wanted=ReceiptStatus.REFUNDED)
+            begun = refunds.begin(
+                current,
+                now,
+                reason=reason,
+                run=run,
+                also_made=also_made,
+                also_spent=also_spent,
+                by=by,
             )
-            asked = await self.leading_to(current) if run is None else None
-            if asked is None:
-                return [begun]
-            if self._elicitations.is_taken(asked):
-                raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.REFUNDED)
-            return [begun, states.let_go(asked)]
+            refunds.must_be_quiet(current, now)
+            asked = await self._not_in_hand(current) if run is None else None
+            return [begun] if asked is None else [begun, states.let_go(asked)]
 
         await self._elicitations.write_afresh(values)
         assert begun is not None
         return begun
+
+    async def begin_part(
+        self,
+        owner: str,
+        id: str,
+        *,
+        up_to: int,
+        reason: str | None,
+        also_spent: bool = False,
+        by: str | None = None,
+    ) -> Payment:
+        """Reserve a part refund, see `flows.payments.refunds.begin_part`, of what no call has."""
+        begun: Payment | None = None
+
+        async def values() -> Sequence[Value]:
+            nonlocal begun
+            current = await self._require(owner, id)
+            now = self._elicitations.clock()
+            begun = refunds.begin_part(
+                current, now, up_to=up_to, reason=reason, also_spent=also_spent, by=by
+            )
+            asked = await self._not_in_hand(current)
+            # Both are written, so that no call takes it at the same moment.
+            return [begun] if asked is None else [begun, asked]
+
+        await self._elicitations.write_afresh(values)
+        assert begun is not None
+        return begun
+
+    async def is_in_hand(self, payment: Payment) -> bool:
+        """Return True if the lease of a run on it lasts, for whoever only looks."""
+        if payment.status not in (ReceiptStatus.OPEN, ReceiptStatus.TAKEN):
+            return False
+        asked = await self.leading_to(payment)
+        return asked is not None and self._elicitations.is_held(asked)
+
+    async def _not_in_hand(self, payment: Payment) -> Elicitation | None:
+        """The question that leads to the payment. Raises NotPossible while a run has it in hand."""
+        asked = await self.leading_to(payment)
+        if asked is not None and await self._elicitations.is_in_hand(asked):
+            raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.REFUNDED)
+        return asked
 
     async def leading_to(self, payment: Payment) -> Elicitation | None:
         """The elicitation whose next taker would get this payment."""
@@ -294,7 +341,7 @@ class Ledger:
         async def values() -> Sequence[Value]:
             nonlocal changed, result
             current = await self._require(owner, id)
-            result = await self._made_usable(change(current), before=current)
+            result = await self._usable_again.made_usable(change(current), before=current)
             changed = result.payment
             told = None if hook is None else await self.unless_there(hook)
             rows = (changed, *result.questions, told)
@@ -315,94 +362,15 @@ class Ledger:
             nonlocal ended
             current = await self._elicitations.get(elicitation.id)
             paid = await self.read(payment.owner, payment.id)
-            ended = [] if current is None or paid is None else self._answered(current, paid)
+            ended = (
+                []
+                if current is None or paid is None
+                else self._usable_again.answered(current, paid)
+            )
             return ended
 
         await self._elicitations.write_afresh(values)
         self._elicitations.have_moved(*ended)
-
-    def _answered(self, asked: Elicitation, payment: Payment) -> list[Elicitation]:
-        """Return the open question as it ends with this payment; an empty list if it has ended."""
-        if asked.status.is_final or not payment.is_usable:
-            return []
-        proof, content = PaidSession(session=payment.session), {"payment": payment.id}
-        ended = states.accept(asked, proof, now=self._elicitations.clock(), content=content)
-        if ended.status is Status.ACCEPTED:
-            return [replace(ended, answered_by=payment.id)]
-        return [replace(ended, holds_key=False)]
-
-    async def _made_usable(self, payment: Payment, *, before: Payment) -> ChangedPayment:
-        """Return what else is written if the change makes the payment usable.
-
-        An open question for the same thing is answered with the payment. If nobody asks, the
-        question that the payment was made for leads to it again, so that the next call gets it.
-        """
-        if before.is_usable or not payment.is_usable:
-            return ChangedPayment(payment)
-        if payment.once:
-            holder = await self.product(payment)
-            if holder is not None and holder.id != payment.id:
-                return ChangedPayment(self._bought_again(payment, holder))
-            payment = replace(payment, join=self._product_key(payment))
-        former = await self._elicitations.get(payment.answers or payment.elicitation_id)
-        join = payment.asked or (None if former is None else former.join)
-        if join is None:  # rows of older versions do not name the question
-            return ChangedPayment(payment)
-        asked = await self._elicitations.find(owner=payment.owner, join=join)
-        ended: list[Elicitation] = []
-        if asked is not None and not asked.status.is_final:
-            ended = self._answered(asked, payment)
-            if ended[0].status is Status.ACCEPTED:
-                kept = replace(self._kept_again(payment), answers=asked.id)
-                return ChangedPayment(kept, questions=ended, ended=ended)
-            asked = None  # its time was over
-        if payment.once:
-            return ChangedPayment(self._kept_again(payment), questions=ended, ended=ended)
-        result = await self._left_for_the_next_call(payment, former, asked)
-        return ChangedPayment(result.payment, questions=[*ended, *result.questions], ended=ended)
-
-    async def _left_for_the_next_call(
-        self, payment: Payment, former: Elicitation | None, holder: Elicitation | None
-    ) -> ChangedPayment:
-        """`former` leads to the payment again; `holder` is the ended question that is found now."""
-        if holder is not None:
-            other = await self.paid(holder)
-            if other is not None and other.id != payment.id and not other.is_over:
-                return ChangedPayment(self._bought_again(payment, other))
-            if self._elicitations.is_taken(holder):
-                return ChangedPayment(payment)
-        leading = self._leading_again(former, payment)
-        if not leading:
-            return ChangedPayment(payment)
-        if holder is not None and holder.id != leading[0].id:
-            leading = [states.let_go(holder), *leading]
-        return ChangedPayment(self._kept_again(payment), questions=leading)
-
-    def _leading_again(self, asked: Elicitation | None, payment: Payment) -> list[Elicitation]:
-        """Return the accepted question with this payment as its answer.
-
-        The list is empty if a call uses the question, or if it cannot be answered any more.
-        """
-        if asked is None or asked.status is not Status.ACCEPTED:
-            return []
-        is_kept = states.is_kept(asked, self._elicitations.clock())
-        if not is_kept or self._elicitations.is_taken(asked):
-            return []
-        content = {"payment": payment.id}
-        return [replace(asked, holds_key=True, content=content, delivered_at=None, take=None)]
-
-    def _bought_again(self, payment: Payment, other: Payment) -> Payment:
-        """Return a payment for what `other` has paid while this one could not be used."""
-        if payment.status is ReceiptStatus.OPEN:
-            return receipts.as_surplus(payment, self._elicitations.clock(), to=other.id)
-        return replace(payment, join=payment.id)  # it was used before
-
-    def _kept_again(self, payment: Payment) -> Payment:
-        """Return the payment with a new period in which it can be used."""
-        if self._refund_unused is None or payment.refund_at is None:
-            return payment
-        until = self._elicitations.clock() + self._refund_unused
-        return replace(payment, refund_at=max(payment.refund_at, until))
 
     async def _require(self, owner: str, id: str) -> Payment:
         found = await self.read(owner, id)

@@ -5,9 +5,9 @@ belongs to no question. Only a verified webhook or a fetch settles, only for a s
 and each paid session has exactly one row in the ledger, whatever became of its question.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import cast
 
 import msgspec
@@ -153,13 +153,24 @@ class Payments:
             raise Failed(f"The payment was {_BECAME[status]}.", elicitation_id=taken.id)
         return _json(in_hand(found))
 
+    async def made(self, used: Elicitation, *, now: datetime) -> list[Payment]:
+        """A result that uses it is about to go out: the clock refunds it no more."""
+        return _changed(await self._of(used), lambda found: receipts.made(found, now))
+
+    async def worked(self, owner: str, id: str | None) -> list[Payment]:
+        """`once` has done work for this payment, if for any: the clock refunds it no more."""
+        now = self._elicitations.clock()
+        found = None if id is None else await self.ledger.read(owner, id)
+        return _changed(found, lambda one: receipts.made(one, now, by_once=True))
+
+    async def in_vain(self, used: Elicitation) -> list[Payment]:
+        """The tool that used it failed: it is there for the same call, or refunded by the clock."""
+        return _changed(await self._of(used), receipts.in_vain)
+
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         """The result that used it went out: it is spent."""
-        found = await self._of(delivered)
-        if found is None:
-            return []
-        used = receipts.used(found, self._elicitations.clock())
-        return [] if used == found else [used]
+        now = self._elicitations.clock()
+        return [*_changed(await self._of(delivered), lambda found: receipts.used(found, now))]
 
     def return_path(self, elicitation: Elicitation) -> str:
         return f"/return/{terms_of(elicitation).seller}"
@@ -248,6 +259,11 @@ def _is_of_itself(payment: Payment, taken: Elicitation) -> bool:
             return run is not None and payment.refund_by == run
         case _:
             return False
+
+
+def _changed(found: Payment | None, change: Callable[[Payment], Payment]) -> list[Payment]:
+    changed = None if found is None else change(found)
+    return [] if changed is None or changed == found else [changed]
 
 
 def _json(payment: Payment) -> Json:

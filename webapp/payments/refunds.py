@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
@@ -18,14 +19,15 @@ from msgspec.structs import replace
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.origin import is_loopback
 from flows.payments import receipt as receipts
+from flows.payments import refunds
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.gateway import MerchantAccount
-from flows.payments.receipt import (
+from flows.payments.receipt import Payment, ReceiptStatus, Refund
+from flows.payments.refunds import (
+    ASKING_AT_MOST,
     REFUND_AGAIN_AFTER,
     REFUND_AGAIN_AT_MOST,
-    Payment,
-    ReceiptStatus,
-    Refund,
+    UnderWay,
 )
 from flows.payments.registry import Gateways
 from flows.payments.session import SessionStatus
@@ -35,18 +37,7 @@ from webapp.payments.ledger import Ledger
 
 UNUSED = "nobody used it"
 PAID_TWICE = "paid twice"
-# How long whoever asks the provider is left alone: a refund is three requests at most.
-ASKING_AT_MOST = timedelta(minutes=1)
 _log = logging.getLogger(__name__)
-
-
-class UnderWay(Failed):
-    """Another process asks for this very refund at the moment, or does so within a minute."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "It is being given back at the moment, or by itself within a minute: ask again then."
-        )
 
 
 class NoRefunds(Failed):
@@ -81,6 +72,7 @@ class Refunds:
         *,
         reason: str | None,
         run: str | None = None,
+        also_made: bool = False,
         also_spent: bool = False,
         up_to: int | None = None,
         by: str | None = None,
@@ -89,10 +81,15 @@ class Refunds:
 
         `run` is the one that has it in hand, `by` whose word it is, as the audit names them.
         `up_to`: only so much of it, in minor units, with what went back before; the rest can be
-        used, and it is not asked again by itself. Raises KeyError if there is no such payment,
-        NotPossible if it was spent (unless that counts, too) or a call uses it, Failed if the
-        provider cannot be asked: then it is asked again by itself. Raises
-        NoRefunds, and nothing is begun, where it cannot be asked at all.
+        used.
+
+        Raises:
+            KeyError: There is no such payment.
+            NotPossible: The payment was spent (unless `also_spent`) or perhaps delivered (unless
+                `also_made`), or a run has it in hand.
+            UnderWay: Another process makes a refund of it at the moment.
+            NoRefunds: Nobody can be asked to refund it. Nothing was begun.
+            Failed: The provider did not answer, and is asked again automatically.
         """
         found = await self._ledger.read(owner, id)
         why_not = None
@@ -101,12 +98,24 @@ class Refunds:
         if why_not is not None:
             raise NoRefunds(why_not)
         if up_to is not None:
-            return await self._give_part(
-                owner, id, up_to, reason=reason, also_spent=also_spent, by=by
-            )
+            if found is not None and not self._flow.gives_back_parts(found.seller):
+                label = self._sellers[found.seller].label
+                raise NoRefunds(f"{label} gives back all of it or nothing when asked by us.")
+            async with self._asking.setdefault(id, asyncio.Lock()):
+                await self._finish_part(owner, id)
+                begun = await self._ledger.begin_part(
+                    owner, id, up_to=up_to, reason=reason, also_spent=also_spent, by=by
+                )
+                return await self._ask_for_part(begun)
         async with self._asking.setdefault(id, asyncio.Lock()):
             begun = await self._ledger.begin_refund(
-                owner, id, reason=reason, run=run, also_spent=also_spent, by=by
+                owner,
+                id,
+                reason=reason,
+                run=run,
+                also_made=also_made,
+                also_spent=also_spent,
+                by=by,
             )
             return await self._ask(begun, then=lambda payment: payment)
 
@@ -119,22 +128,17 @@ class Refunds:
             await self._postpone(payment, pause=REFUND_AGAIN_AT_MOST)
             return
         owner, id = payment.owner, payment.id
-        if payment.surplus_to is not None and payment.status is ReceiptStatus.OPEN:
-            try:
-                is_twice = await self._is_paid_twice(payment)
-            except Failed as error:
-                _log.warning("payment.not_refunded", extra={"id": id, "why": str(error)})
-                await self._postpone(payment, pause=REFUND_AGAIN_AFTER)
-                return
-            if not is_twice:
-                until = self._ledger.unused_until(payment)
-                await self._ledger.change(owner, id, lambda p: receipts.no_surplus(p, until))
-                return
+        is_unused = payment.part is None and payment.status is ReceiptStatus.OPEN
+        if is_unused and payment.surplus_to is not None and not await self._is_surplus(payment):
+            return
         reason = UNUSED if payment.surplus_to is None else PAID_TWICE
         try:
             async with self._asking.setdefault(id, asyncio.Lock()):
-                begun = await self._ledger.begin_refund(owner, id, reason=reason)
-                await self._ask(begun, then=lambda current: _tried_again(current, now))
+                if payment.part is not None:
+                    await self._finish_part(owner, id)
+                else:
+                    begun = await self._ledger.begin_refund(owner, id, reason=reason, only_due=True)
+                    await self._ask(begun, then=lambda current: _tried_again(current, now))
         except NotPossible:
             await self._postpone(payment, pause=REFUND_AGAIN_AFTER)
         except UnderWay:
@@ -146,6 +150,20 @@ class Refunds:
             _log.warning("payment.not_refunded", extra=about)
         else:
             _log.info("payment.refunded", extra={"id": id})
+
+    async def _is_surplus(self, payment: Payment) -> bool:
+        """Return False where it is no surplus, or its provider cannot be asked now."""
+        owner, id = payment.owner, payment.id
+        try:
+            is_twice = await self._is_paid_twice(payment)
+        except Failed as error:
+            _log.warning("payment.not_refunded", extra={"id": id, "why": str(error)})
+            await self._postpone(payment, pause=REFUND_AGAIN_AFTER)
+            return False
+        if not is_twice:
+            until = self._ledger.unused_until(payment)
+            await self._ledger.change(owner, id, lambda p: receipts.no_surplus(p, until))
+        return is_twice
 
     async def _is_paid_twice(self, payment: Payment) -> bool:
         """Return True if the provider shows two charges for one thing, and this is the second.
@@ -172,31 +190,37 @@ class Refunds:
                 charges.add(found.payment)
         return len(charges) == len((other, payment))
 
-    async def _give_part(
-        self,
-        owner: str,
-        id: str,
-        up_to: int,
-        *,
-        reason: str | None,
-        also_spent: bool,
-        by: str | None,
-    ) -> Refund:
-        found = await self._ledger.read(owner, id)
-        if found is None:
-            raise KeyError(id)
-        if found.is_over or (found.status is ReceiptStatus.SPENT and not also_spent):
-            raise NotPossible(status=found.status, wanted=ReceiptStatus.REFUNDED)
-        if not self._flow.gives_back_parts(found.seller):
-            label = self._sellers[found.seller].label
-            raise NoRefunds(f"{label} gives back all of it or nothing when asked by us.")
+    async def _finish_part(self, owner: str, id: str) -> None:
+        """Finish the part refund that another process left. Raises UnderWay, Failed."""
         now = self._elicitations.clock()
-        async with self._asking.setdefault(id, asyncio.Lock()):
-            refund = await self._outbound.run(self._flow.refund(found, reason=reason, up_to=up_to))
-            await self._ledger.change(
-                owner, id, lambda one: receipts.partly_refunded(one, now, amount=up_to, by=by)
-            )
+        resumed = await self._ledger.change(owner, id, lambda one: refunds.resume_part(one, now))
+        if resumed.part is not None:
+            await self._ask_for_part(resumed)
+
+    async def _ask_for_part(self, begun: Payment) -> Refund:
+        """Ask the provider for the part refund that this process has reserved."""
+        part, clock = begun.part, self._elicitations.clock
+        assert part is not None
+        try:
+            refund = await self._asked(begun, reason=part.reason, up_to=part.up_to)
+        except Failed as error:
+            change = partial(refunds.part_failed, part=part, is_refusal=error.is_refusal)
+            await self._ledger.change(begun.owner, begun.id, lambda one: change(one, clock()))
+            raise
+        await self._ledger.change(
+            begun.owner, begun.id, lambda one: refunds.part_done(one, clock(), part=part)
+        )
         return refund
+
+    async def _asked(
+        self, payment: Payment, *, reason: str | None, up_to: int | None = None
+    ) -> Refund:
+        """Ask the provider. Raises Failed."""
+        try:
+            talk = self._flow.refund(payment, reason=reason, up_to=up_to)
+            return await self._outbound.run(talk)
+        except NotConfigured as error:
+            raise Failed("The payment provider is not set up here any more.") from error
 
     def _why_not(self, payment: Payment) -> str | None:
         """Why nobody can be asked to give it back; None: somebody can."""
@@ -253,12 +277,8 @@ class Refunds:
             raise
 
     async def _finish(self, payment: Payment) -> Refund:
-        try:
-            # As it was begun: the same words under the same key.
-            talk = self._flow.refund(payment, reason=payment.reason)
-            refund = await self._outbound.run(talk)
-        except NotConfigured as error:
-            raise Failed("The payment provider is not set up here any more.") from error
+        # As it was begun: the same words under the same key.
+        refund = await self._asked(payment, reason=payment.reason)
         await self._ledger.note_refund(payment.owner, payment.id, refund)
         return refund
 
@@ -275,8 +295,8 @@ class Refunds:
             return payment
         now, until = self._elicitations.clock(), payment.refund_at
         if until is not None and now < until <= now + ASKING_AT_MOST:
-            raise UnderWay
-        return receipts.postpone(payment, now + ASKING_AT_MOST)
+            raise UnderWay(payment)
+        return refunds.postpone(payment, now + ASKING_AT_MOST)
 
     async def _postpone(self, payment: Payment, *, pause: timedelta) -> None:
         """Unless somebody has begun to give it back meanwhile, who plans it."""
@@ -284,7 +304,7 @@ class Refunds:
 
         def postponed(current: Payment) -> Payment:
             is_as_it_was = current.refund_at == payment.refund_at
-            return receipts.postpone(current, until) if is_as_it_was else current
+            return refunds.postpone(current, until) if is_as_it_was else current
 
         await self._ledger.change(payment.owner, payment.id, postponed)
 
@@ -295,4 +315,4 @@ def _is_begun(payment: Payment) -> bool:
 
 def _tried_again(payment: Payment, now: datetime) -> Payment:
     is_going_on = payment.status is ReceiptStatus.REFUNDING
-    return receipts.try_again(payment, now) if is_going_on else payment
+    return refunds.try_again(payment, now) if is_going_on else payment

@@ -16,7 +16,9 @@ from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
 from flows.errors import Failed, NotPossible
+from flows.payments import receipt as receipts
 from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.refunds import UnderWay
 from webapp.pages.locale import price_in
 from webapp.pages.views_payments import NotGivenBack, Paid, PaymentsPage, Standing, Stays
 from webapp.payments.refunds import NoRefunds
@@ -39,7 +41,7 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
     locale = page.answers.locale(page.request)
     view = PaymentsPage(
         **about(page, viewer, back=HERE),
-        payments=tuple(_paid(page, one, locale=locale) for one in found),
+        payments=tuple([await _paid(page, one, locale=locale) for one in found]),
     )
     return await own_page(page, view)
 
@@ -75,22 +77,27 @@ def _because(error: NotPossible | Failed) -> Stays:
     match error:
         case NotPossible(status=ReceiptStatus.TAKEN):
             return "taken"
+        case NotPossible(status=receipts.MADE):
+            return "made"
         case NotPossible(status=ReceiptStatus.DISPUTED):
             return "disputed"
         case NotPossible():
             return "spent"
         case NoRefunds():
             return "by_hand"
+        case UnderWay():
+            return "under_way"
         case _:
             return "trouble"
 
 
-def _paid(page: PageRequest, payment: Payment, *, locale: Locale | None) -> Paid:
+async def _paid(page: PageRequest, payment: Payment, *, locale: Locale | None) -> Paid:
     payments = page.service.kinds.payments
     seller = payments.seller(payment.seller)
     tail = payment.id[OWNER_TAG_CHARACTERS:]
-    is_open = payment.status is ReceiptStatus.OPEN
-    can_be_asked = is_open and payments.refunds.is_possible(payment)
+    is_in_hand = await payments.ledger.is_in_hand(payment)
+    standing = _standing(payment, is_in_hand=is_in_hand)
+    can_be_asked = standing == "open" and payments.refunds.is_possible(payment)
     return Paid(
         id=tail,
         price=price_in(locale, payment.price),
@@ -98,19 +105,21 @@ def _paid(page: PageRequest, payment: Payment, *, locale: Locale | None) -> Paid
         tool=payment.tool,
         seller=payment.seller if seller is None else seller.label,
         paid_at=payment.paid_at,
-        standing=_standing(payment),
+        standing=standing,
         csrf=page.csrf(payment.id),
         is_test=not payment.is_live,
         returned=price_in(locale, payment.refunded_price) if payment.is_part_refunded else None,
-        back_on=payment.refund_at if is_open else None,
+        back_on=payment.due_at if standing == "open" else None,
         refund_action=f"{HERE}/{tail}/refund" if can_be_asked else None,
     )
 
 
-def _standing(payment: Payment) -> Standing:
+def _standing(payment: Payment, *, is_in_hand: bool) -> Standing:
     match payment.status:
+        case ReceiptStatus.OPEN | ReceiptStatus.TAKEN if is_in_hand:
+            return "in_hand"
         case ReceiptStatus.OPEN | ReceiptStatus.TAKEN:
-            return "open"
+            return "made" if payment.is_made else "open"
         case ReceiptStatus.SPENT:
             return "spent"
         case ReceiptStatus.REFUNDING:

@@ -51,7 +51,6 @@ from flows.payments.responses import (
     as_one,
     json_request,
     learned,
-    problem,
     refund_that_stands,
     standing_refunds,
     written,
@@ -212,8 +211,10 @@ class MollieGateway:
         reply = yield self._request("POST", path, body=body, key=key)
         if reply.status_code == 201:
             return read_refund(reply, payment, self.seller, at_most=rest.minor_units)
-        listed, why = (yield from self._refunds(payment, path)), problem(reply, code_of=field_in)
-        return refund_that_stands(listed, payment, self.seller, price=price, why=why)
+        listed = yield from self._refunds(payment, path)
+        return refund_that_stands(
+            listed, payment, self.seller, price=price, refused=reply, code_of=field_in
+        )
 
     def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
         return unsigned_in(body, query=query)

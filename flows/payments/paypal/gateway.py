@@ -259,8 +259,10 @@ class PayPalGateway:
         reply = yield from self._send("POST", path, body=body, key=key)
         if reply.status_code in (200, 201):
             return read_refund(reply, payment, self.seller)
-        listed, why = (yield from self._refunds(payment)), problem(reply, code_of=issue_in)
-        return refund_that_stands(listed, payment, self.seller, price=price, why=why)
+        listed = yield from self._refunds(payment)
+        return refund_that_stands(
+            listed, payment, self.seller, price=price, refused=reply, code_of=issue_in
+        )
 
     def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
         return unsigned_in(body)

@@ -158,8 +158,9 @@ class StripeGateway:
             return read_refund(reply, payment, self.seller)
         # Refunded already, or the key was used with another reason: the list tells.
         listed = refunds_in((yield self._get(listing)), self.seller)
-        why = problem(reply, code_of=code_of)
-        return refund_that_stands(listed, payment, self.seller, price=price, why=why)
+        return refund_that_stands(
+            listed, payment, self.seller, price=price, refused=reply, code_of=code_of
+        )
 
     def read_notice(self, delivery: Delivery) -> Notice:
         return self.kept_notice(delivery.body)

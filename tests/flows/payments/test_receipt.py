@@ -15,12 +15,10 @@ from msgspec.structs import replace
 from flows.elicitation.states import Json
 from flows.errors import NotPossible
 from flows.payments import receipt as receipts
+from flows.payments import refunds
 from flows.payments.money import Money
 from flows.payments.receipt import (
     RECEIPT_KEPT,
-    REFUND_AGAIN_AFTER,
-    REFUND_AGAIN_AT_MOST,
-    REFUND_TRIES_AT_MOST,
     TRANSITIONS,
     Dispute,
     Payment,
@@ -29,6 +27,11 @@ from flows.payments.receipt import (
     Refund,
     RefundStatus,
     refund_of,
+)
+from flows.payments.refunds import (
+    REFUND_AGAIN_AFTER,
+    REFUND_AGAIN_AT_MOST,
+    REFUND_TRIES_AT_MOST,
 )
 from tests.support.checkouts import payment as paid
 from tests.support.clock import NOON, Clock
@@ -40,7 +43,7 @@ Change = Callable[[Payment], Payment]
 CHANGES: dict[ReceiptStatus, Change] = {
     TAKEN: receipts.take,
     SPENT: lambda payment: receipts.spend(payment, NOON),
-    REFUNDING: lambda payment: receipts.begin_refund(payment, NOON, reason="no seats"),
+    REFUNDING: lambda payment: refunds.begin(payment, NOON, reason="no seats"),
 }
 
 
@@ -100,12 +103,12 @@ def test_a_change_says_when_and_why_and_touches_nothing_else() -> None:
     taken = receipts.take(paid())
     assert taken == paid(TAKEN)
     assert receipts.spend(taken, NOON) == paid(SPENT, spent_at=NOON)
-    begun = receipts.begin_refund(taken, NOON, reason="no seats", run="r")
+    begun = refunds.begin(taken, NOON, reason="no seats", run="r")
     later = NOON + REFUND_AGAIN_AFTER
     assert begun == paid(
         REFUNDING, reason="no seats", refund_by="r", refund_at=later, is_refund_begun=True
     )
-    assert receipts.begin_refund(begun, NOON, reason="another") == begun
+    assert refunds.begin(begun, NOON, reason="another") == begun
     assert receipts.refunded(begun, NOON, refund_id="re_1") == paid(
         REFUNDED,
         reason="no seats",
@@ -143,7 +146,7 @@ def test_a_receipt_is_due_while_money_may_be_given_back_by_itself() -> None:
 def test_each_pause_after_a_failed_refund_is_longer_until_somebody_must_look() -> None:
     payment, pauses = paid(REFUNDING, refund_at=NOON), []
     while payment.refund_at is not None:
-        payment = receipts.try_again(payment, NOON)
+        payment = refunds.try_again(payment, NOON)
         if payment.refund_at is not None:
             pauses.append(payment.refund_at - NOON)
     assert len(pauses) == REFUND_TRIES_AT_MOST - 1
@@ -153,11 +156,11 @@ def test_each_pause_after_a_failed_refund_is_longer_until_somebody_must_look() -
 
 
 def test_an_operator_may_give_back_what_was_spent() -> None:
-    begun = receipts.begin_refund(paid(SPENT), NOON, reason=None, also_spent=True)
+    begun = refunds.begin(paid(SPENT), NOON, reason=None, also_spent=True)
     assert begun.status is REFUNDING
     for status in (REFUNDED, DISPUTED):
         with pytest.raises(NotPossible):
-            receipts.begin_refund(paid(status), NOON, reason=None, also_spent=True)
+            refunds.begin(paid(status), NOON, reason=None, also_spent=True)
 
 
 @pytest.mark.parametrize("before", [OPEN, SPENT, REFUNDING])
@@ -180,7 +183,7 @@ def test_a_dispute_takes_a_receipt_away_and_one_that_is_won_gives_it_back() -> N
         assert receipts.disputed(claimed, "dp_1", Dispute.WON).status is before.status
         second = receipts.disputed(claimed, "dp_2", Dispute.LOST)
         assert receipts.disputed(second, "dp_1", Dispute.WON).status is DISPUTED
-    begun = receipts.begin_refund(paid(), NOON, reason=None)
+    begun = refunds.begin(paid(), NOON, reason=None)
     claimed = receipts.disputed(begun, "dp_1", Dispute.OPEN)
     assert receipts.disputed(claimed, "dp_1", Dispute.WON).status is REFUNDING
     given = receipts.refunded(paid(), NOON)
@@ -228,7 +231,7 @@ def test_a_providers_news_come_in_any_order_to_the_same_end(
 
 
 def test_a_payment_comes_back_from_the_store_as_it_was() -> None:
-    before = receipts.refunded(receipts.begin_refund(paid(), NOON, reason="no seats"), NOON)
+    before = receipts.refunded(refunds.begin(paid(), NOON, reason="no seats"), NOON)
     before = receipts.disputed(before, "dp_1", Dispute.LOST)
     assert msgspec.json.decode(msgspec.json.encode(before), type=Payment) == before
     assert msgspec.convert(msgspec.to_builtins(before), Payment) == before
@@ -295,7 +298,7 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(reason=st.none() | st.text())
     def it_is_given_back(self, reason: str | None) -> None:
-        self.change(lambda payment: receipts.begin_refund(payment, self.clock(), reason=reason))
+        self.change(lambda payment: refunds.begin(payment, self.clock(), reason=reason))
 
     @precondition(lambda self: self.payment.status is REFUNDING)
     @rule()

@@ -13,8 +13,17 @@ from flows import elicit
 from flows.errors import StoreUnavailable
 from tests.support.clock import Clock
 from tests.support.hand_loop import HandLoop
-from tests.support.mcp_server import caller_of, new_server, server_env, soon, text_of
-from tests.support.shop_env import FrailStore
+from tests.support.mcp_sandbox import Guest
+from tests.support.mcp_server import (
+    URL,
+    caller_of,
+    eventually,
+    new_server,
+    server_env,
+    soon,
+    text_of,
+)
+from tests.support.shop_env import AwayStore, FrailStore
 from webapp.elicitations.readiness import Readiness
 from webapp.stores import open_store
 
@@ -66,6 +75,38 @@ async def test_a_store_that_fails_at_the_end_of_a_call_is_told_like_any(server, 
     async with caller_of(server, revision, store=store) as (env, caller):
         assert "[STORE_UNAVAILABLE]" in await env.text_after_visit(caller, "greet", {})
         store.troubles.clear()
+
+
+async def test_delivery_of_every_kind_is_noted_once_the_store_is_back(server):
+    # finding: XV1
+    @server.tool()
+    @elicit.gate()
+    async def unlock() -> str:
+        key = await elicit.secret("The key")
+        named = await elicit.secret("The key", name="key")
+        await elicit.once("unlock", _unlocked)
+        return f"unlocked with {len(key) + len(named)}"
+
+    store = AwayStore()
+    async with caller_of(server, "legacy", store=store, declares=URL) as (env, caller):
+        call = caller.call("unlock")
+        guest = Guest(await env.person())
+        await guest.person.press(await caller.link())
+        for _ in range(2):
+            await guest.type(await caller.link(), value="k1")
+        assert text_of(await soon(call)) == "unlocked with 4"
+        await eventually(lambda: env.service.bodies.is_noting)
+        assert [one.delivered_at for one in await env.elicitations()] == [None] * 3
+        store.goes[0] = False
+        store.troubles.clear()
+        await env.service.bodies.renew()
+        await eventually(lambda: not env.service.bodies.is_noting)
+        asked = await env.elicitations()
+        assert all(one.delivered_at and one.content is None for one in asked)
+
+
+async def _unlocked(_key: str) -> str:
+    return "unlocked"
 
 
 @pytest.mark.every_way

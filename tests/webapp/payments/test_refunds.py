@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from flows import Receipt
 from flows.elicitation.run import Run
 from flows.errors import Failed
-from flows.payments.receipt import REFUND_TRIES_AT_MOST
+from flows.payments.refunds import REFUND_TRIES_AT_MOST
 from flows.payments.stripe.account import STRIPE_API, stripe
 from tests.support.mcp_server import eventually, soon, text_of
 from tests.support.paying import paid_in_vain, results_are_noted, two_tabs

@@ -9,7 +9,14 @@ import httpx
 import pytest
 
 from flows.errors import Failed, NotPossible
-from flows.payments.receipt import Dispute, Payment, ReceiptStatus, Refund, disputed
+from flows.payments.receipt import (
+    Dispute,
+    Payment,
+    ReceiptStatus,
+    Refund,
+    disputed,
+)
+from flows.payments.refunds import ASKING_AT_MOST, UnderWay
 from tests.support.mcp_server import eventually
 from tests.support.payment_env import (
     LEMON_SQUEEZY,
@@ -21,7 +28,7 @@ from tests.support.payment_env import (
 )
 from tests.support.service_env import RING, URL
 from webapp.http.client import Outbound
-from webapp.payments.refunds import ASKING_AT_MOST, Refunds, UnderWay
+from webapp.payments.refunds import Refunds
 from webapp.service import Service, open_service
 from webapp.sweeper import fall_due
 

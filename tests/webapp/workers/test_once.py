@@ -86,6 +86,6 @@ async def test_long_work_that_failed_at_one_worker_is_free_for_the_other(store):
         first.close()
         shop.fails = False
         # Until it is noted that the result arrived, another worker would give it again.
-        await eventually(lambda: not workers.envs[0].service.bodies._deliveries)
+        await eventually(lambda: not workers.envs[0].service.bodies.is_noting)
         answer = await workers.answered(1, headers=other, message=asked)
         assert "order 2" in answer.body

@@ -1,0 +1,92 @@
+"""Commands of an operator, each in a fresh process, on the store of a market and its sandbox.
+
+`elicit payments refund` asks no sandbox for a refund. So these run the same work with the
+sandbox's settings, as the server has them. The last line that a command prints is JSON.
+"""
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tests.crash.account_env import AccountEnv
+from tests.crash.account_server import AccountOrders
+from tests.crash.server import settings_of
+from tests.support.processes import ended, start
+from webapp.cli.payments import list_payments, refund_payment
+from webapp.cli.purge import purge_owner
+from webapp.command import CommandRefused, connected, quieten
+from webapp.service import Service
+from webapp.settings.sandboxed import with_sandbox
+
+
+async def refund(service: Service, id: str, amount: str | None = None) -> list[str]:
+    return await refund_payment(service, id, reason=None, also_spent=False, amount=amount)
+
+
+async def listed(service: Service) -> list[str]:
+    table = await list_payments(service, only_open=False)
+    return [f"{row.id} {row.standing} {row.note}" for row in table.rows]
+
+
+async def purge(service: Service) -> list[str]:
+    (owner,) = {row.owner for row in await service.elicitations.store.list("payment")}
+    return await purge_owner(service, owner, is_sure=True)
+
+
+WORK: dict[str, Callable[..., Coroutine[Any, Any, list[str]]]] = {
+    work.__name__: work for work in (refund, listed, purge)
+}
+
+
+async def told(env: AccountEnv, *words: str) -> str:
+    """What a command says."""
+    (said,) = await told_at_once(env, words)
+    return said
+
+
+async def told_at_once(env: AccountEnv, *commands: Sequence[str]) -> list[str]:
+    """What commands say that begin at the same moment, each in a process that stands ready."""
+    about = {
+        "port": env.port,
+        "folder": str(env.folder),
+        "store": env.address,
+        "sandbox": asdict(env.sandbox),
+    }
+    module = (sys.executable, "-m", "tests.outside.by_command")
+    processes = [
+        await start(*module, json.dumps(about), *words, name=words[0], stdin=PIPE)
+        for words in commands
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        await process.stdout.readline()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+    done = [await ended(process) for process in processes]
+    assert all(one.out.strip() for one in done), [one.err for one in done]
+    return ["\n".join(json.loads(one.out.splitlines()[-1])) for one in done]
+
+
+async def main(about: dict[str, Any], name: str, *words: str) -> None:
+    orders = AccountOrders(
+        port=0, public_port=about["port"], folder=about["folder"], sandbox=about["sandbox"]
+    )
+    settings = settings_of(public_port=about["port"], folder=about["folder"], store=about["store"])
+    quieten()
+    try:
+        async with connected(with_sandbox(settings, orders.settings)) as service:
+            print("ready", flush=True)  # noqa: T201 - whoever started it waits for that
+            await asyncio.to_thread(sys.stdin.readline)
+            said = await WORK[name](service, *words)
+    except CommandRefused as refused:
+        said = [*refused.sentences]
+    print(json.dumps(said))  # noqa: T201 - its output is its report
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1]), *sys.argv[2:]))

@@ -1,0 +1,263 @@
+"""A result that went out while the store was away is noted later, and the clock refunds nothing."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from flows import Receipt, elicit
+from flows.elicitation.run import Run
+from flows.elicitation.states import Json
+from flows.elicitation.tool_call import ToolCall
+from flows.question import asking
+from tests.support.mcp_server import LEGACY, eventually, soon, text_of
+from tests.support.paying import paid_in_vain, results_are_noted
+from tests.support.service_env import Holding
+from tests.support.shop_env import AWAY, REFUND, AwayStore, Buying, Shop, buying, open_shop
+from webapp.calls.call import Call
+from webapp.calls.presenter import Interrupted
+from webapp.calls.verbs import Verbs
+from webapp.cli.payments import PaymentRow, end_payment, list_payments, refund_payment
+from webapp.command import CommandRefused
+from webapp.http.connection import StreamConnection
+
+# finding: XV1
+LONG = 100_000  # letters of a result that is too long to be kept
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    async with open_shop(store=AwayStore()) as shop:
+        yield shop
+
+
+def goes_away(shop: Shop) -> None:
+    assert isinstance(shop.store, AwayStore)
+    shop.store.troubles.append(AWAY)
+
+
+def comes_back(shop: Shop) -> None:
+    assert isinstance(shop.store, AwayStore)
+    shop.store.goes[0] = False
+    shop.store.troubles.clear()
+
+
+async def long(_: Receipt) -> str:
+    return "x" * LONG
+
+
+async def with_once(_: Receipt) -> str:
+    async def ship(_key: str) -> Json:
+        return "shipped"
+
+    return str(await elicit.once("ship", ship))
+
+
+BODIES = {"short": None, "long": long, "once": with_once}
+
+
+async def delivered(shop: Shop, buy: Buying) -> str:
+    """The client has its result, and the store knows nothing of that."""
+    await buy.pay()
+    text = text_of(await soon(buy.call))
+    await eventually(lambda: shop.service.bodies.is_noting)
+    return text
+
+
+async def listed(shop: Shop) -> list[PaymentRow]:
+    return [*(await list_payments(shop.service, only_open=True)).rows]
+
+
+@pytest.mark.parametrize("body", BODIES)
+async def test_delivery_is_noted_once_the_store_is_back(
+    shop: Shop, body: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.body = BODIES[body] or shop.body
+    with caplog.at_level(logging.INFO, logger="webapp"):
+        async with buying(shop) as buy:
+            await delivered(shop, buy)
+            await shop.service.bodies.renew()
+            assert shop.service.bodies.is_noting, "the store is still away"
+            comes_back(shop)
+            await shop.service.bodies.renew()
+            await eventually(lambda: not shop.service.bodies.is_noting)
+            assert await shop.ledger() == ["spent"]
+            assert all(run.is_delivered for run in await shop.service.elicitations.all(Run))
+    (failed,) = [vars(one) for one in caplog.records if one.msg == "call.bookkeeping_failed"]
+    (payment,) = await shop.payments()
+    assert (failed["tool"], failed["payments"], failed["why"]) == ("report", payment.id, AWAY)
+    assert failed["call"]
+    assert "call.noted" in [one.msg for one in caplog.records]
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("unused", [timedelta(minutes=1), timedelta(days=7)])
+async def test_payment_of_a_result_that_may_have_arrived_is_never_refunded_by_the_clock(
+    shop: Shop, body: str, unused: timedelta
+) -> None:
+    await shop.restart(refund_unused=unused)
+    shop.body = BODIES[body] or shop.body
+    async with buying(shop) as buy:
+        await delivered(shop, buy)
+    await died(shop)
+    for _ in range(3):
+        shop.clock.tick(seconds=unused.total_seconds())
+        await shop.sweep()
+    assert (await shop.ledger(), shop.line.count(REFUND)) == (["open"], 0)
+    (row,) = await listed(shop)
+    assert (row.standing, row.given_back_by_itself_at) == ("made", None)
+    assert str(row.note).startswith("result made, arrival not noted")
+
+
+async def died(shop: Shop) -> None:
+    """The process ends while the store is away, so that nothing more is noted."""
+    await shop.restart()
+    comes_back(shop)
+    shop.clock.tick(minutes=1)
+
+
+async def test_operator_refunds_it_or_ends_it(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await delivered(shop, buy)
+    await died(shop)
+    (row,) = await listed(shop)
+    assert await end_payment(shop.service, row.id) == [
+        "9.00 EUR counts as used, and is listed no more."
+    ]
+    assert (await shop.ledger(), await listed(shop)) == (["spent"], [])
+
+
+async def test_operator_refunds_what_did_not_arrive(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await delivered(shop, buy)
+        (row,) = await listed(shop)
+        assert row.standing == "taken"
+        comes_back(shop)
+        with pytest.raises(CommandRefused, match="at the moment"):
+            await end_payment(shop.service, row.id)
+        goes_away(shop)
+    await died(shop)
+    said = await refund_payment(shop.service, row.id, reason=None, also_spent=False)
+    assert "is refunded" in said[0]
+    assert await shop.ledger() == ["refunded"]
+
+
+async def test_person_sees_that_it_is_perhaps_used_and_cannot_refund_it(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await delivered(shop, buy)
+        await died(shop)
+        page = await buy.person.visit(f"{shop.url}/payments")
+        assert "Perhaps used." in page.text
+        assert "/refund" not in page.text
+
+
+async def test_same_call_gets_the_result_that_was_kept_and_uses_the_payment(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await delivered(shop, buy)
+        await died(shop)
+    async with shop.env.caller(LEGACY) as caller:  # the session ended with the process
+        assert text_of(await soon(caller.call("report"))) == "paid 9.00 EUR"
+        await results_are_noted(shop)
+        assert (await shop.ledger(), shop.bodies) == (["spent"], 1)
+
+
+async def made(shop: Shop) -> Call:
+    """A call whose result is made with a payment, and which no byte has left yet."""
+    comes_back(shop)
+    service, presenter = shop.service, Holding()
+    call = service.call(
+        service.identity.caller(None, subject=None, client="c"),
+        ToolCall(server="shop", tool="report", client="c", arguments="{}"),
+        presenter=presenter,
+    )
+
+    async def body() -> None:
+        call.begin()
+        with asking(Verbs(call)):
+            await elicit.payment(shop.price, "Premium report")
+        await call.finish(lambda: '"a report"')
+
+    running = asyncio.create_task(body())
+    await eventually(lambda: presenter.shown)
+    assert presenter.shown is not None
+    link = service.links.of(presenter.shown.elicitation, now=shop.clock())
+    await (await shop.person()).pay(link)
+    await shop.tell_all()
+    await soon(running)
+    return call
+
+
+async def test_payment_of_a_result_that_certainly_did_not_arrive_is_refunded_by_the_clock(
+    shop: Shop,
+) -> None:
+    call, wire = await made(shop), StreamConnection()
+    (payment,) = await shop.payments()
+    assert payment.may_be_delivered
+    shop.service.bodies.deliver(call, wire)
+    wire.end(is_delivered=False)
+    await eventually(lambda: not shop.service.bodies.is_noting)
+    shop.clock.tick(days=7)
+    await shop.sweep()
+    assert await shop.ledger() == ["refunded"]
+
+
+async def test_result_that_is_given_again_may_be_delivered_from_then_on(shop: Shop) -> None:
+    call, wire = await made(shop), StreamConnection()
+    shop.service.bodies.deliver(call, wire)
+    wire.end(is_delivered=False)
+    await eventually(lambda: not shop.service.bodies.is_noting)
+    again = shop.service.call(call.caller, call.tool, presenter=Holding())
+    with pytest.raises(Interrupted):
+        await again.the_run()
+    (payment,) = await shop.payments()
+    assert payment.may_be_delivered
+    assert payment.due_at is None
+
+
+async def test_lease_is_renewed_while_a_result_goes_out(shop: Shop) -> None:
+    call, wire = await made(shop), StreamConnection()
+    shop.service.bodies.deliver(call, wire)
+    for _ in range(3):
+        shop.clock.tick(seconds=20)
+        await shop.service.bodies.renew()
+    (row,) = await listed(shop)
+    assert row.standing == "taken"
+    wire.end(is_delivered=True)
+    await eventually(lambda: not shop.service.bodies.is_noting)
+    assert await shop.ledger() == ["spent"]
+
+
+async def test_work_of_once_without_a_result_is_never_refunded_by_the_clock(shop: Shop) -> None:
+    comes_back(shop)
+    done = asyncio.Event()
+
+    async def ship_and_stop(receipt: Receipt) -> str:
+        await with_once(receipt)
+        done.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    shop.body = ship_and_stop
+    async with buying(shop) as buy:
+        await buy.pay()
+        await soon(done.wait())
+        goes_away(shop)
+        await died(shop)
+        shop.clock.tick(days=8)
+        await shop.sweep()
+        assert (await shop.ledger(), shop.line.count(REFUND)) == (["open"], 0)
+        (row,) = await listed(shop)
+        assert str(row.note).startswith("work done by once(), arrival not noted")
+        page = await buy.person.visit(f"{shop.url}/payments")
+        assert "Not used yet" in page.text
+
+
+async def test_what_nobody_used_is_refunded_by_the_clock_as_before(shop: Shop) -> None:
+    comes_back(shop)
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+    shop.clock.tick(days=7)
+    await shop.sweep()
+    assert await shop.ledger() == ["refunded"]

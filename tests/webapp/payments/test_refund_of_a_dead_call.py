@@ -1,0 +1,130 @@
+"""A payment that a call left in hand: who refunds it waits out their own doubt, and no longer."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from flows import Receipt
+from tests.support.clock import Clock
+from tests.support.mcp_server import eventually
+from tests.support.shop_env import REFUND, Process, Shop, buying
+from webapp.cli.payments import list_payments, refund_payment
+from webapp.command import CommandRefused
+from webapp.deadline import UNSURE, Steps
+
+# finding: XD2
+
+
+async def never(_: Receipt) -> str:
+    await asyncio.Event().wait()
+    return "never"
+
+
+@asynccontextmanager
+async def in_hand(shop: Shop) -> AsyncGenerator[None]:
+    """A call has its payment in hand, and works."""
+    shop.body = never
+    async with buying(shop) as buy:
+        await buy.pay()
+        await eventually(lambda: shop.bodies)
+        yield
+
+
+async def refund(process: Process) -> list[str]:
+    """The command, in this process."""
+    (row,) = (await list_payments(process.service, only_open=True)).rows
+    return await refund_payment(process.service, row.id, reason=None, also_spent=False)
+
+
+async def standing(process: Process) -> str:
+    (row,) = (await list_payments(process.service, only_open=True)).rows
+    return row.standing
+
+
+async def test_command_in_a_fresh_process_refunds_what_a_dead_call_had(shop: Shop) -> None:
+    async with in_hand(shop):
+        shop.clock.tick(seconds=31)  # and nobody renews the lease
+        command = await shop.process()
+        began = shop.clock()
+        assert await standing(command) == "open"
+        assert "is refunded" in (await refund(command))[0]
+        assert shop.clock() - began == UNSURE, "waited out its doubt"
+        assert await shop.ledger() == ["refunded"]
+        await command.ended()
+
+
+async def test_command_refuses_at_once_what_a_live_call_has(shop: Shop) -> None:
+    async with in_hand(shop):
+        command = await shop.process()
+        began = shop.clock()
+        assert await standing(command) == "taken"
+        with pytest.raises(CommandRefused, match="uses it at the moment"):
+            await refund(command)
+        assert shop.clock() == began
+        assert (await shop.ledger(), shop.line.count(REFUND)) == (["open"], 0)
+        await command.ended()
+
+
+class Meanwhile(Clock):
+    """A clock on which something happens in the time that is waited out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        if self.meanwhile is not None:
+            await self.meanwhile()
+
+
+async def test_command_refuses_what_a_slow_call_renews_while_it_waits(shop: Shop) -> None:
+    async with in_hand(shop):
+        clock = Meanwhile()
+        clock.now = shop.clock.now
+        shop.clock.tick(seconds=31)
+        server, shop.clock = shop.service, clock
+        clock.tick(seconds=31)
+        command = await shop.process()
+        clock.meanwhile = server.bodies.renew
+        with pytest.raises(CommandRefused, match="uses it at the moment"):
+            await refund(command)
+        assert (await shop.ledger(), shop.line.count(REFUND)) == (["open"], 0)
+        await command.ended()
+
+
+async def test_automatic_refund_right_after_a_start_is_not_put_off(shop: Shop) -> None:
+    async with in_hand(shop):
+        shop.clock.tick(days=7)
+        # The process of before would not doubt; its sweeper has no turn any more.
+        await shop.store.due(shop.clock(), hold=timedelta(hours=1))
+        fresh = await shop.process()
+        (payment,) = await shop.payments()
+        await fresh.service.kinds.payments.refunds.fall_due(payment)
+        assert await shop.ledger() == ["refunded"]
+        await fresh.ended()
+
+
+async def test_lease_of_before_the_clock_was_set_back_ends_in_half_a_minute(shop: Shop) -> None:
+    async with in_hand(shop):
+        shop.clock.set(hours=-2)
+        command = await shop.process()
+        with pytest.raises(CommandRefused, match="uses it at the moment"):
+            await refund(command)
+        shop.clock.tick(seconds=31)
+        await refund(command)
+        assert await shop.ledger() == ["refunded"]
+        await command.ended()
+
+
+async def test_doubt_is_over_after_its_time() -> None:
+    clock = Clock()
+    steps = Steps(clock)
+    began = clock()
+    await steps.over()
+    assert clock() - began == UNSURE
+    await steps.over()
+    assert clock() - began == UNSURE
