@@ -105,6 +105,11 @@ class PaymentRequest:
         }
 
 
+def is_for_good(request: object) -> bool:
+    """Return True for a purchase that answers the same question from then on (`once=True`)."""
+    return isinstance(request, PaymentRequest) and request.once
+
+
 def is_account_name(account: object) -> bool:
     """Whether an account may be asked for by this, which a model may have written."""
     return (

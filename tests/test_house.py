@@ -388,7 +388,8 @@ def test_no_public_class_has_the_name_of_another() -> None:
 PROOFS_ARE_MADE_IN = {
     "Exchanged": {"webapp/oauth/code_exchange.py"},
     "ConnectedBefore": {"webapp/oauth/code_exchange.py", "webapp/oauth/accounts.py"},
-    "PaidSession": {"webapp/payments/verification.py"},
+    # A second question is answered with a payment that was verified before.
+    "PaidSession": {"webapp/payments/verification.py", "webapp/payments/usable_again.py"},
     "OnPage": {"webapp/routes/links.py", "webapp/routes/redirect.py"},
     "InClient": {"webapp/mcp/forms.py"},
     "TrustedCode": {"webapp/completion.py"},

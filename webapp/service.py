@@ -161,6 +161,7 @@ class Service:
         Everything that was acknowledged before `since` is there, by the clock of the process that
         acknowledged it. One process calls this, and again until it returns.
         """
+        await self.kinds.payments.reconciling.reconcile(since)
 
     async def drain(self, *, within: timedelta) -> None:
         """Before the process ends: whoever waits is told to come again, what works may finish."""

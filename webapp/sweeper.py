@@ -4,6 +4,8 @@ import asyncio
 import logging
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from flows.elicitation import states
 from flows.elicitation.run import Run, wipe
@@ -13,11 +15,21 @@ from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.records.heads import BadHead
-from webapp.records.high_water import step_back_of
-from webapp.records.values import KINDS, InboxItem, OutgoingEvent, StoredWebhook
+from webapp.records.high_water import STEP_BACK, step_back_of
+from webapp.records.values import (
+    KINDS,
+    InboxItem,
+    OutgoingEvent,
+    Reconciliation,
+    StoredWebhook,
+    Value,
+)
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 from webapp.telemetry.work import note, working
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
 
 EVERY_SECONDS = 5.0
 HOLD = timedelta(seconds=30)
@@ -98,37 +110,33 @@ async def _tried(service: Service, record: Record, now: datetime) -> None:
 
 
 async def _falls_due(service: Service, record: Record, now: datetime) -> None:
-    rows = service.elicitations.rows
-    match record.kind:
-        case "elicitation":
-            current = await rows.open(record, Elicitation)
-            note(current)
-            await _elicitation_falls_due(service, current, now)
-        case "run":
-            run = await rows.open(record, Run)
-            with suppress(Conflict):
-                await service.elicitations.write(wipe(run))
-        case "hook":
-            await service.hooks.reconcile(await rows.open(record, StoredWebhook))
-        case "payment":
-            await service.kinds.payments.refunds.fall_due(await rows.open(record, Payment))
-        case "account":
-            await service.kinds.accounts.keys.fall_due(await rows.open(record, Connection))
-        case "loose end":
-            loose = await rows.open(record, UnresolvedPayment)
-            await service.kinds.payments.checkouts.ask_again(loose)
-        case "event":
-            await service.events.sender.fall_due(await rows.open(record, OutgoingEvent))
-        case "step back":
-            await service.store_stepped_back(step_back_of(record).survived)
-            await service.elicitations.high_water.settle(record)
-        case "inbox":
-            await service.kinds.decisions.fall_due(await rows.open(record, InboxItem))
-        case _:
-            pass
+    payments = service.kinds.payments
+    acts: Mapping[type[Value], Callable[[Any], Awaitable[object]]] = {
+        Elicitation: partial(_elicitation_falls_due, service, now=now),
+        Run: partial(_run_falls_due, service),
+        StoredWebhook: service.hooks.reconcile,
+        Payment: payments.refunds.fall_due,
+        Connection: service.kinds.accounts.keys.fall_due,
+        UnresolvedPayment: payments.checkouts.ask_again,
+        Reconciliation: payments.reconciling.go_on,
+        OutgoingEvent: service.events.sender.fall_due,
+        InboxItem: service.kinds.decisions.fall_due,
+    }
+    if record.kind == STEP_BACK:
+        await service.store_stepped_back(step_back_of(record).survived)
+        await service.elicitations.high_water.settle(record)
+    for value, act in acts.items():
+        if record.kind == KINDS[value]:
+            await act(await service.elicitations.rows.open(record, value))
 
 
-async def _elicitation_falls_due(service: Service, current: Elicitation, now: datetime) -> None:
+async def _run_falls_due(service: Service, run: Run) -> None:
+    with suppress(Conflict):
+        await service.elicitations.write(wipe(run))
+
+
+async def _elicitation_falls_due(service: Service, current: Elicitation, *, now: datetime) -> None:
+    note(current)
     elicitations = service.elicitations
     if current.is_open_there and current.status.is_final:
         await service.kinds.payments.checkouts.close(current)

@@ -86,6 +86,23 @@ def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = T
     return replace(elicitation, former=(*elicitation.former, second))
 
 
+def adopt(elicitation: Elicitation, *, kept: Json, now: datetime) -> Elicitation:
+    """Add a session that an attempt of ours began, and that this record has lost.
+
+    It belongs to the latest attempt if that one knows of no session: its request was refused
+    because the lost attempt had its number.
+    """
+    latest = elicitation.attempt
+    if latest is None:
+        lost = Attempt(number=1, browser="", started_at=now, kept=kept)
+        return replace(elicitation, attempt=lost, is_open_there=True)
+    if _session_of(latest.kept) is None:
+        found = replace(latest, kept=kept, trouble=None)
+        return replace(elicitation, attempt=found, is_open_there=True)
+    lost = Attempt(number=latest.number, browser="", started_at=now, kept=kept)
+    return replace(elicitation, former=(*elicitation.former, lost), is_open_there=True)
+
+
 def _with(elicitation: Elicitation, changed: Attempt, known: Attempt) -> Elicitation:
     if elicitation.attempt is known:
         return replace(elicitation, attempt=changed)

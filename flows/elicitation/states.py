@@ -174,6 +174,8 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     is_for_page: bool = False  # the client's answer to this question was not valid before
     is_for_user: bool = False  # one of the application's own users, whom its `who` knows
     is_of_task: bool = False  # whose client looks in: its answer stays while it might have taken
+    is_shared: bool = False  # calls with other arguments, or of other clients, wait for it too
+    answered_by: str | None = None  # the payment that answers it, made for another question
     trace: str | None = None  # the call that asked, where traces are collected: W3C's traceparent
     version: int = 0
 
@@ -216,7 +218,8 @@ class Elicitation(Struct, frozen=True, kw_only=True):
             return self.attempt.started_at + EXCHANGE_AT_MOST
         if not self.status.is_final:
             return self.expires_at if self.ask_at is None else min(self.ask_at, self.expires_at)
-        if self.is_open_there and (self.status is not Status.ACCEPTED or self.former):
+        is_own_answer = self.status is Status.ACCEPTED and self.answered_by is None
+        if self.is_open_there and (self.former or not is_own_answer):
             # Also where one attempt was answered and another is open.
             return self.look_at or self.settled_at
         if self.delivered_at is None and (self.holds_key or self.content is not None):

@@ -44,7 +44,8 @@ class ProviderSession:
     all, `charged_back` a bank has taken; None: it does not say. `claims` are banks' claims by their
     ids, where it tells each. `url` is where it is paid, while it can be, and `closes_at` until
     when. One that is not `is_now` is in a notice, of when that was made: what it does not tell may
-    have come before it or after.
+    have come before it or after. `is_made_by_us`: it carries our reference where only a holder of
+    our key can write it.
     """
 
     id: str
@@ -61,6 +62,7 @@ class ProviderSession:
     url: str | None = field(default=None, repr=False)
     closes_at: datetime | None = None
     is_now: bool = True
+    is_made_by_us: bool = False
 
     @property
     def gone(self) -> int:
@@ -353,6 +355,7 @@ def paid_row(
         paid_at=now,
         at=at,
         refund_at=None if unused is None else now + unused,
+        asked=elicitation.join,
     )
     return heard(payment, session, now=now)
 

@@ -118,6 +118,8 @@ class Payment(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     spent_by: str | None = None  # the run, which may see it again
     surplus_to: str | None = None  # the payment that the same question was paid by before
+    asked: str | None = None  # the join key of the question that it was paid for
+    answers: str | None = None  # the question that it answers, if not `elicitation_id`
     once: bool = False  # bought for good: spent, it still answers the same question
     refund_at: datetime | None = None  # when it is given back by itself, or is tried again
     refund_tries: int = 0
@@ -149,6 +151,11 @@ class Payment(Struct, frozen=True, kw_only=True):
     @property
     def row_key(self) -> str | None:
         return self.join if self.holds_key else None
+
+    @property
+    def is_usable(self) -> bool:
+        """Return True if a question can be answered with this payment."""
+        return self.holds_key and self.surplus_to is None
 
     @property
     def is_over(self) -> bool:
@@ -197,8 +204,12 @@ def spend(payment: Payment, now: datetime, *, run: str | None = None) -> Payment
 
 
 def as_surplus(payment: Payment, now: datetime, *, to: str) -> Payment:
-    """Paid twice: it is given back at once, as soon as its provider shows both."""
-    return replace(payment, surplus_to=to, refund_at=now)
+    """Mark a second payment for the same thing: it is refunded, and never handed out.
+
+    The refund is due at once. A payment without `refund_at` is refunded by the operator.
+    """
+    refund_at = None if payment.refund_at is None else now
+    return replace(payment, surplus_to=to, refund_at=refund_at, join=payment.id)
 
 
 def no_surplus(payment: Payment, refund_at: datetime | None) -> Payment:

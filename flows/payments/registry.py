@@ -4,7 +4,7 @@ What could go wrong: a question of one provider's answered by another. Who was a
 the terms of the question, or in the receipt, and nowhere else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
@@ -21,6 +21,7 @@ from flows.payments.gateway import (
     ProviderSession,
     Signs,
 )
+from flows.payments.listing import Lists
 from flows.payments.mollie.gateway import MOLLIE, MollieAccount, MollieGateway
 from flows.payments.paypal.gateway import PayPalAccount, PayPalGateway
 from flows.payments.receipt import Payment, Refund
@@ -63,7 +64,8 @@ class Gateways:
     It implements flows.elicitation.flow.Flow. Raises NotConfigured for one that is gone from the
     settings. `signers` can sign their webhooks, `signing` are those of them that are set up for it,
     and the webhooks of those `unsigned` only say what to ask about. `refundable` are those that
-    can be asked for a refund, those `examinable` what they know of us.
+    can be asked for a refund, those `examinable` what they know of us. Those `listing` list the
+    sessions of our account.
     """
 
     def __init__(self, sellers: Mapping[str, MerchantAccount]) -> None:
@@ -77,11 +79,16 @@ class Gateways:
         self.examinable = {
             name: one for name, one in self._gateways.items() if isinstance(one, Examinable)
         }
+        self.listing = {name: one for name, one in self._gateways.items() if isinstance(one, Lists)}
         self.refundable = frozenset(
             name
             for name, one in self._gateways.items()
             if not isinstance(one, DeclaredGateway) or one.seller.declaration.refund is not None
         )
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._gateways.keys()
 
     def gives_back_parts(self, name: str) -> bool:
         """Whether it can be asked for a part, and asked again gives that part once."""
@@ -112,6 +119,10 @@ class Gateways:
         if gateway is None or not isinstance(gateway.seller, DeclaredAccount):
             return True
         return gateway.seller.declaration.fetch is not None
+
+    def lists(self, elicitation: Elicitation) -> bool:
+        """Return True if its provider lists the sessions of our account."""
+        return terms_of(elicitation).seller in self.listing
 
     def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
         return self.of(elicitation).prepare(elicitation, trip)

@@ -33,6 +33,18 @@ _WRITTEN = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?", re.ASCII)
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
+class KeyUsed(Failed):
+    """A create was refused because its idempotency key was used for another request.
+
+    So an earlier request exists, which may have made a payment page.
+    """
+
+    def __init__(self, seller: MerchantAccount, *, why: str) -> None:
+        super().__init__(
+            f"{seller.label} has opened a payment page for this before ({why}).", is_refusal=True
+        )
+
+
 class ProviderRefund(Struct, frozen=True, kw_only=True):
     """One refund in its provider's words.
 

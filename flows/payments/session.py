@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from flows.elicitation.states import Attempt, Elicitation
+from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError
 from flows.payments.money import Money
 
@@ -87,6 +88,11 @@ class SessionStatus(StrEnum):
 
 def terms_of(elicitation: Elicitation) -> CheckoutTerms:
     return msgspec.convert(elicitation.asked.terms, CheckoutTerms)
+
+
+def is_for_good(elicitation: Elicitation) -> bool:
+    """Return True if the question is for a purchase that answers it from then on (`once=True`)."""
+    return traits_of(elicitation.kind).gives == "receipt" and terms_of(elicitation).once
 
 
 def kept_of(attempt: Attempt | None) -> StoredCheckout | None:

@@ -168,6 +168,11 @@ def tools(orders: AccountOrders) -> MCPServer:
         have(key)
         return f"tea for {len(key)} letters under {await elicit.once('work', work)}"
 
+    @server.tool()
+    async def member(day: str) -> str:
+        receipt = await elicit.payment(Money("9.00", "EUR"), "Membership", once=True)
+        return f"{day} {receipt.id}"
+
     _add_order(server, work)
     _add_spoiler(server, Path(orders.folder))
     return server

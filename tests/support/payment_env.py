@@ -126,6 +126,9 @@ class Mollie:
         self.calls.append(f"{request.method} {path}")
         if self.is_down:
             return httpx.Response(503)
+        if path == "/v2/payments" and request.method == "GET":
+            latest = list(self.payments.values())[::-1]
+            return httpx.Response(200, json={"_embedded": {"payments": latest}, "_links": {}})
         if path == "/v2/payments":
             made = self._made(request)
             return httpx.Response(502) if self.loses_replies else httpx.Response(201, json=made)

@@ -30,6 +30,7 @@ from webapp.calls.used import CallUse
 from webapp.completion import Completing
 from webapp.deadline import Deadline
 from webapp.elicitations.links import Links
+from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.waiters import Waiter
 from webapp.http.client import Outbound
@@ -130,6 +131,18 @@ class Call:
     def is_interrupted(self) -> bool:
         """Whether the presenter's answer is the result, whatever the body made of it."""
         return self.answer is not None
+
+    def asked_by(self, digest: str) -> AskedBy:
+        """Return who asks the question with this digest."""
+        return AskedBy(
+            owner=self.run.value.owner,
+            server=self.tool.server,
+            tool=self.tool.tool,
+            version=self.tool.version,
+            client=self.tool.calling_client,
+            account=self.used.accounts.get(digest),
+            is_later_leg=digest in self.used.of_earlier_legs,
+        )
 
     def next_step(self) -> float:
         """What a step of progress is numbered."""
@@ -235,7 +248,11 @@ class Call:
 
     def is_waiting_for(self, current: Elicitation) -> bool:
         is_done = self.is_over or current.status.is_final or self.is_left_to_come(current)
-        return not is_done and current.waiter == self.leg
+        return not is_done and (current.waiter == self.leg or self._waits_beside(current))
+
+    def _waits_beside(self, current: Elicitation) -> bool:
+        """Whether another call has joined this one's question about a product: both wait."""
+        return current.is_shared and current.run != self.run.value.id
 
     def is_left_to_come(self, current: Elicitation) -> bool:
         """Whether a payment is on its way that the tool does not wait for."""

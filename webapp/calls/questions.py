@@ -21,6 +21,7 @@ from flows.elicitation.tool_call import ToolCall
 from flows.errors import CallOver, InvalidQuestion
 from flows.kinds.url import Visit
 from flows.question import Question
+from flows.requests import is_for_good
 from flows.shown import must_be_tool_name
 from webapp.calls.presenter import PresentedQuestion, Prompts
 from webapp.calls.run import OPEN_AT_LEAST, CurrentRun
@@ -149,9 +150,7 @@ class Questions:
                 made_way = room.made_way
                 changed += [current, *room.taken_by(current), *map(states.let_go, former)]
             elif not current.status.is_final and current.waiter != self._leg:
-                current = states.join(
-                    current, leg=self._leg, run=run.id, is_of_task=self._is_of_task
-                )
+                current = self._joined(question, current, run)
                 changed.append(current)
             if known is None or known.elicitation_id != current.id:
                 asking = AskedStep(
@@ -181,6 +180,12 @@ class Questions:
                 return replace(current, version=current.version + 1)
             return current
         raise Contended(str(step))
+
+    def _joined(self, question: Question[Any], current: Elicitation, run: Run) -> Elicitation:
+        is_anothers = is_for_good(question.request) and current.run != run.id
+        joined = states.join(current, leg=self._leg, run=run.id, is_of_task=self._is_of_task)
+        # The other call waits on: the answer is the answer to both.
+        return replace(joined, is_shared=True) if is_anothers else joined
 
     async def _worded(
         self, question: Question[Any], run: Run, admit: Callable[[], Awaitable[Room]]
@@ -267,13 +272,16 @@ class Questions:
         return held.status in statuses and self._elicitations.clock() < held.kept_until
 
     def _join_key(self, question: Question[Any], step: Step) -> str:
+        pepper, tool = self._elicitations.owners.pepper, self._tool
+        if is_for_good(question.request):
+            # One question for one product, whichever call of whichever client asks.
+            parts = ("for good", tool.tool, step.kind, step.digest)
+            return pepper.tag("join", tool.server, *parts, size=18)
         about = (
-            ("named", self._tool.tool, question.key, step.kind, step.digest)
+            ("named", tool.tool, question.key, step.kind, step.digest)
             if question.key is not None
-            else ("placed", self._tool.tool, self._tool.arguments, str(step))
+            else ("placed", tool.tool, tool.arguments, str(step))
         )
-        pepper = self._elicitations.owners.pepper
-        tool = self._tool
         return pepper.tag(
             "join", tool.server, self._client_id, *about, *tool.version_parts, size=18
         )

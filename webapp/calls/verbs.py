@@ -21,6 +21,7 @@ from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported
 from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
+from flows.requests import is_for_good
 from webapp.calls.call import Call
 from webapp.calls.once import (
     KEPT,
@@ -274,16 +275,20 @@ class Verbs:
         if known is None and later is not None and await self._is_got(run.at(step)):
             self._seen.update((one, False) for one in run.alike(step))
             self._counts[fact], step = later.nth + 1, later
-        if known is not None:  # it has no place in the run, and so none in its order
-            call.used.has_known = True
-            self._seen[step] = False
-            call.used.note(fact, known)
-            return Outcome(status=Status.ACCEPTED, content=question.answer(known))
+        if known is not None:
+            return self._given(question, step, known)
         # A call that the client did not continue may ask afresh.
         if is_ordered and call.run.is_continued:
             runs.check_order(run, step, seen=self._seen, says=question.message)
         self._seen[step] = is_ordered
         return step
+
+    def _given(self, question: Question[T], step: Step, known: Json) -> Outcome[T]:
+        """Nobody is asked: it has no place in the run, and so none in its order."""
+        self.call.used.has_known = True
+        self._seen[step] = False
+        self.call.used.note((step.kind, step.digest), known)
+        return Outcome(status=Status.ACCEPTED, content=question.answer(known))
 
     async def _a_gates_run(self) -> Run:
         """The same; but a result that went out is given again behind the gate of a new call."""
@@ -312,15 +317,7 @@ class Verbs:
         kind = call.kinds[request.kind]
         if not kind.may_know:
             return None
-        by = AskedBy(
-            owner=call.run.value.owner,
-            server=call.tool.server,
-            tool=call.tool.tool,
-            version=call.tool.version,
-            client=call.tool.calling_client,
-            account=call.used.accounts.get(digest),
-            is_later_leg=digest in call.used.of_earlier_legs,
-        )
+        by = call.asked_by(digest)
         if asking is not None:
             asked = await call.elicitations.get(asking.elicitation_id)
             if asked is not None and asked.delivered_at is None and await self._is_open(asked, by):
@@ -359,10 +356,7 @@ class Verbs:
                 current = await call.kinds.payments.checkouts.ask_once(current)
             if not current.status.is_final:
                 shown = self._questions.shown(current, step, before=before, group=group)
-                if not question.waits_for_money:
-                    call.leaves_to_come.add(current.id)
-                    waiter.sees_all = True
-                settled = await self._presented(shown, waiter)
+                settled = await self._presented(question, shown, waiter)
                 if settled is None:
                     return cancelled(question, current)
                 current = settled
@@ -376,11 +370,25 @@ class Verbs:
                 await call.run.name(taken, step)
                 return await self._outcome(question, taken)
             if taken is None:
+                shared = await self._shared(question, step)
+                if shared is not None:
+                    return shared
                 await self._questions.take_over()
                 await self._wait_for_the_other(waiter, limit=limit)
 
-    async def _presented(self, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+    async def _shared(self, question: Question[T], step: Step) -> Outcome[T] | None:
+        """Return the outcome that another call uses, if it answers each of them."""
+        request = question.request
+        known = await self._known(request, step.digest, None) if is_for_good(request) else None
+        return None if known is None else self._given(question, step, known)
+
+    async def _presented(
+        self, question: Question[Any], shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
         """Shown to the person, and waited for; what comes by itself later is neither."""
+        if not question.waits_for_money:
+            self.call.leaves_to_come.add(shown.elicitation.id)
+            waiter.sees_all = True
         if self.call.is_left_to_come(shown.elicitation):
             return shown.elicitation
         await self.call.links.prove()

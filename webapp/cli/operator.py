@@ -21,7 +21,14 @@ from webapp.cli.table import Table, add_json, show_facts, show_table
 from webapp.command import CommandRefused, connected, quieten, settings_for
 from webapp.connecting import utc_now
 from webapp.printing import printed, tell
-from webapp.records.values import KINDS, DoneOnce, EarlyEvent, Standing, StoredWebhook
+from webapp.records.values import (
+    KINDS,
+    DoneOnce,
+    EarlyEvent,
+    Reconciliation,
+    Standing,
+    StoredWebhook,
+)
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Record
@@ -32,6 +39,7 @@ _KIND_WORDS = {
     KINDS[UnresolvedPayment]: "unresolved payment",
     KINDS[StoredWebhook]: "webhook",
     KINDS[EarlyEvent]: "early webhook",
+    KINDS[Reconciliation]: "reconciliation of payments",
     KINDS[DoneOnce]: "result of once",
     KINDS[Standing]: "list of open questions",
 }

@@ -7,7 +7,7 @@ found in its dashboard and on a bank's statement.
 
 import argparse
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -26,7 +26,9 @@ from webapp.command import CommandRefused
 from webapp.payments.refunds import NoRefunds
 from webapp.payments.verification import ON_ITS_WAY
 from webapp.records.ids import tail_of
+from webapp.records.values import Reconciliation
 from webapp.service import Service
+from webapp.settings.parsers import with_unit
 
 REASON_CHARACTERS = 500
 OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
@@ -91,6 +93,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
     shows(showing, show_payment, of=PaymentRow)
     does(refund, refund_payment)
     does(done, end_payment)
+    comparing = commands.add_parser(
+        "reconcile", help="compare the providers' payment pages since a time with this store"
+    )
+    comparing.add_argument(
+        "--since",
+        required=True,
+        metavar="WHEN",
+        type=_since,
+        help="a time, as 2026-03-01 or 2026-03-01T12:00 (UTC), or how long ago, as 12h or 3d",
+    )
+    does(comparing, reconcile_payments)
     refund.add_argument(
         "--amount",
         metavar="AMOUNT",
@@ -188,6 +201,40 @@ async def end_payment(service: Service, id: str) -> list[str]:
     return [f"{found.price} counts as used, and is listed no more."]
 
 
+async def reconcile_payments(service: Service, *, since: datetime | timedelta) -> list[str]:
+    """Compare what was begun at the providers since then with this store, to the end of it.
+
+    Raises Refused if a provider does not answer: the server goes on with it then.
+    """
+    reconciling, now = service.kinds.payments.reconciling, service.clock()
+    start = now - since if isinstance(since, timedelta) else since
+    if start > now:
+        raise CommandRefused("--since is in the future: write when the lost time began.")
+    said = [
+        f"{name} lists no payment pages, so it cannot be compared: look there."
+        for name in reconciling.unlisted
+    ]
+    for row in await reconciling.reconcile(start):
+        current = row
+        while current.status != "done":
+            current = await reconciling.go_on(current)
+            if current.tries:
+                raise CommandRefused(
+                    f"{row.seller} does not answer. The server goes on with it by itself, or run "
+                    "the command again."
+                )
+        said.append(_compared(current))
+    return said
+
+
+def _compared(row: Reconciliation) -> str:
+    return (
+        f"{row.seller}: {row.seen} payment pages of ours since {row.since:%Y-%m-%d %H:%M} UTC. "
+        f"{row.found} were lost here and belong to a question that is here. {row.listed} are paid "
+        "and need a look (elicit payments list --open)."
+    )
+
+
 async def _payments(service: Service) -> list[Payment]:
     return sorted(
         await service.kinds.payments.ledger.all(), key=lambda p: (p.paid_at, p.id), reverse=True
@@ -225,7 +272,9 @@ def _of_payment(payment: Payment, *, is_taken: bool) -> PaymentRow:
 
 def _of_unresolved(loose: UnresolvedPayment) -> PaymentRow:
     words = f"asked {loose.price}, and the provider has not said whether it was paid"
-    if loose.status is UnresolvedStatus.OTHERWISE:
+    if loose.status is UnresolvedStatus.OTHERWISE and loose.paid is None:
+        words = "this server has lost a payment page of this question"
+    elif loose.status is UnresolvedStatus.OTHERWISE:
         mode = "" if loose.paid_live == loose.is_live else ", in another mode"
         words = f"paid {loose.paid_price}{mode}, asked {loose.price}"
     return PaymentRow(
@@ -327,6 +376,19 @@ def _part(payment: Payment, amount: str) -> Money:
     if part.minor_units > payment.amount:
         raise CommandRefused(f"--amount: {payment.price} was paid, and {part} is more.")
     return part
+
+
+def _since(text: str) -> datetime | timedelta:
+    duration = with_unit(text)
+    if duration is not None:
+        return duration
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time: write 2026-03-01, 2026-03-01T12:00, 12h or 3d"
+        ) from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def _meant(id: str, there: Mapping[str, T]) -> T:

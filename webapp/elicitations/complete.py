@@ -28,12 +28,23 @@ async def complete_elicitation(
     *,
     also: Also | None = None,
     first: Sequence[Value] | None = None,
+    answers_others: str | None = None,
 ) -> Completion:
     """Settle as accepted, with what `also` gives written beside; goes on when cancelled.
 
-    `first` is tried before `also` is asked, where the answer is in time.
+    `first` is tried before `also` is asked, where the answer is in time. `answers_others` is the
+    id of what answers every question for the same thing: a late answer does not supersede an open
+    question then, it answers that question as well.
     """
-    work = _complete(elicitations, id, answer, proof, also=also or _nothing, first=first)
+    work = _complete(
+        elicitations,
+        id,
+        answer,
+        proof,
+        also=also or _nothing,
+        first=first,
+        answers_others=answers_others,
+    )
     return await elicitations.whole(work)
 
 
@@ -45,6 +56,7 @@ async def _complete(
     *,
     also: Also,
     first: Sequence[Value] | None,
+    answers_others: str | None,
 ) -> Completion:
     try:
         ended = await elicitations.accept(id, proof, content=answer, also=also, first=first)
@@ -57,11 +69,19 @@ async def _complete(
             return Completion.ACCEPTED
     if not proof.may_be_late:
         return Completion.ALREADY_SETTLED
-    return await _keep_late(elicitations, id, answer, proof, also=also)
+    return await _keep_late(
+        elicitations, id, answer, proof, also=also, answers_others=answers_others
+    )
 
 
 async def _keep_late(
-    elicitations: Elicitations, id: str, answer: Json, proof: Proof, *, also: Also
+    elicitations: Elicitations,
+    id: str,
+    answer: Json,
+    proof: Proof,
+    *,
+    also: Also,
+    answers_others: str | None,
 ) -> Completion:
     """Keep a late yes for the same question; a newer elicitation of it makes way."""
     moved: list[Elicitation] = []
@@ -75,12 +95,13 @@ async def _keep_late(
             raise NotPossible(status=current.status, wanted=Status.ACCEPTED)
         holder = await elicitations.find(owner=current.owner, join=current.join)
         way: list[Elicitation] = []
-        if holder is not None and holder.id != id and states.is_kept(current, elicitations.clock()):
-            way = _made_way(holder, now=elicitations.clock())
-        is_mine = holder is None or holder.id == id or bool(way)
-        late = states.settle_late(
-            current, now=elicitations.clock(), content=answer, holds_key=is_mine, proof=proof
-        )
+        now = elicitations.clock()
+        if holder is not None and holder.id != id and states.is_kept(current, now):
+            way = _made_way(holder, now=now)
+        if way and answers_others is not None and holder is not None:
+            way = _answered(holder, answer, proof, by=answers_others, now=now) or way
+        is_mine = holder is None or holder.id == id or (bool(way) and not way[0].holds_key)
+        late = states.settle_late(current, now=now, content=answer, holds_key=is_mine, proof=proof)
         has_ended = holder is not None and not holder.status.is_final
         moved = [*way, late] if has_ended else [late]
         return [*way, late, *await also(late)]
@@ -104,6 +125,16 @@ def _made_way(holder: Elicitation, *, now: datetime) -> list[Elicitation]:
         return []
     ended = states.settle(holder, Status.SUPERSEDED, now=now)
     return [replace(ended, holds_key=False)]
+
+
+def _answered(
+    holder: Elicitation, answer: Json, proof: Proof, *, by: str, now: datetime
+) -> list[Elicitation]:
+    """Return the open question as it ends with the same answer; empty if its time is over."""
+    if holder.status.is_final:
+        return []
+    ended = states.accept(holder, proof, now=now, content=answer)
+    return [replace(ended, answered_by=by)] if ended.status is Status.ACCEPTED else []
 
 
 async def _nothing(_: Elicitation) -> Sequence[Value]:

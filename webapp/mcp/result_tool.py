@@ -135,7 +135,8 @@ class ResultTool:
         called = None if run is None else run.called
         if run is None or called is None:
             raise NotAllowed(_UNKNOWN)
-        if (called.server, called.client) != (self._server, caller.client):
+        is_this_clients = called.client == caller.client or asked.is_shared
+        if called.server != self._server or not is_this_clients:
             raise NotAllowed(_UNKNOWN)
         return _Found(asked=asked, run=run, called=called)
 
@@ -151,6 +152,8 @@ class ResultTool:
             await self._service.kinds.decisions.give_up(asked)
         elif action == "wait" and given.get("content") is not None:
             await self._answer(asked, cast("Json", given["content"]))
+        if asked.is_shared:  # the id does not say which of several calls is to go on
+            raise NotAllowed(_CALL_AGAIN)
         if self._is_wiped(found.run):
             raise NotAllowed(_UNKNOWN)
         if found.called.arguments is None:

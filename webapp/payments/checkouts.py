@@ -20,15 +20,28 @@ from flows.elicitation import attempt as attempts
 from flows.elicitation.flow import Talk
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotConfigured, NotPossible
-from flows.payments.gateway import ProviderSession, forget_page, stands_in_the_way
+from flows.payments.gateway import (
+    CLOCKS_DIFFER,
+    ProviderSession,
+    forget_page,
+    stands_in_the_way,
+)
 from flows.payments.registry import Gateways
-from flows.payments.session import Mismatch, SessionStatus, kept_of, sessions_of
+from flows.payments.responses import KeyUsed, learned
+from flows.payments.session import (
+    Mismatch,
+    SessionStatus,
+    StoredCheckout,
+    kept_of,
+    sessions_of,
+    terms_of,
+)
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
 from webapp.payments.turns import Turns
-from webapp.payments.unresolved import UnresolvedPayments
+from webapp.payments.unresolved import LOST, UnresolvedPayments
 from webapp.payments.verification import Verification
 
 T = TypeVar("T")
@@ -36,6 +49,7 @@ BETWEEN_FETCHES = timedelta(seconds=2)
 # Of one merchant account, which others of its programs ask as well.
 FETCHES_AT_ONCE = 10
 BETWEEN_FETCHES_THERE = timedelta(seconds=0.25)
+PAGES_AT_MOST = 100  # of a provider's list, through which one question's pages are looked for
 _log = logging.getLogger(__name__)
 
 
@@ -91,11 +105,17 @@ class Checkouts:
         """Close what an earlier press has opened, unless it is this browser's own page.
 
         Raises Failed if its provider says neither that it is closed nor what became of it, and
-        NotPossible if it is paid, which counts.
+        NotPossible if it is paid, or if another payment has bought the same product for good.
         """
         elicitation = await self._elicitations.get(elicitation_id)
-        if elicitation is None or not self._is_in_the_way(elicitation, browser):
+        if elicitation is None:
             return
+        await self._verdicts.must_be_unpaid(elicitation)
+        if self._is_in_the_way(elicitation, browser):
+            await self._close_page(elicitation, browser)
+
+    async def _close_page(self, elicitation: Elicitation, browser: str) -> None:
+        known = sessions_of(elicitation)
         try:
             elicitation = await self.reconcile(elicitation)
         except Failed as error:
@@ -106,9 +126,19 @@ class Checkouts:
         latest = kept_of(elicitation.attempt)
         if latest is None or latest.session is None:
             return
-        if not self._is_in_the_way(elicitation, browser):
-            return  # its reply was lost, and here it is
-        session = latest.session
+        is_theirs = latest.url is not None and not self._is_in_the_way(elicitation, browser)
+        for session in sessions_of(elicitation):
+            if session == latest.session:
+                if not is_theirs:  # else its reply was lost, and here it is
+                    await self._close_session(elicitation, session)
+            elif session not in known:
+                await self._close_session(elicitation, session)
+
+    async def _close_session(self, elicitation: Elicitation, session: str) -> None:
+        """Close this page, so that another one can be made.
+
+        Raises NotPossible if it is paid, and Failed if its provider does not say.
+        """
         try:
             is_closed = await self._talk(self._flow.close(elicitation, session))
         except Failed as error:
@@ -121,6 +151,70 @@ class Checkouts:
                 await self._verdicts.heed(elicitation, found)
             raise NotPossible(status=found.state, wanted="paid anew")
         await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session))
+
+    async def can_be_made_again(self, elicitation_id: str, refused: Failed) -> bool:
+        """Return True if a page that was refused can be asked for under another key.
+
+        The store may have lost an earlier page of this question, which holds the key: then it is
+        looked up at the provider and closed. Raises NotPossible if the earlier page is paid, or if
+        the provider lists no pages, and Failed if the provider does not answer.
+        """
+        elicitation = await self._elicitations.get(elicitation_id)
+        if elicitation is None:
+            return False
+        if not self._flow.lists(elicitation):
+            if not isinstance(refused, KeyUsed):
+                return False
+            await self._loose_ends.lost(elicitation)
+            ended = await self._elicitations.end(elicitation, Status.FAILED, why=LOST)
+            raise NotPossible(status=ended.status, wanted="paid at another page")
+        known = sessions_of(elicitation)
+        try:
+            elicitation = await self.find_lost(elicitation)
+        except Failed:
+            if isinstance(refused, KeyUsed):
+                raise
+            return False
+        lost = [session for session in sessions_of(elicitation) if session not in known]
+        for session in lost:
+            await self._close_session(elicitation, session)
+        if not lost and isinstance(refused, KeyUsed):
+            await self._elicitations.change(elicitation.id, _refused)
+        return bool(lost) or isinstance(refused, KeyUsed)
+
+    async def find_lost(self, elicitation: Elicitation) -> Elicitation:
+        """Learn which sessions of this question the provider has and the store has lost.
+
+        For a provider that lists sessions. Raises Failed if it cannot be asked.
+        """
+        gateway = self._flow.listing[terms_of(elicitation).seller]
+        since, after = elicitation.created_at - CLOCKS_DIFFER, None
+        for _ in range(PAGES_AT_MOST):
+            page = await self._talk(gateway.list_sessions(since, after=after))
+            for found in page.sessions:
+                if found.reference == elicitation.id and found.is_made_by_us:
+                    elicitation = await self.adopt(elicitation, found)
+            if page.next is None:
+                return elicitation
+            after = page.next
+        raise Failed("There are too many payment pages at the provider to look through them.")
+
+    async def adopt(self, elicitation: Elicitation, found: ProviderSession) -> Elicitation:
+        """Add a session of ours that the store has lost to the question that it was begun for."""
+        now, until = self._elicitations.clock(), found.closes_at or elicitation.expires_at
+        seller = self._flow.of(elicitation).seller
+        kept = StoredCheckout(request="", expires_at=int(until.timestamp()), session=found.id)
+        with suppress(Failed):  # it is on other terms: nobody is sent there
+            kept = learned(kept, elicitation, found, seller)
+        _log.warning("payment.lost_page_found", extra={"id": elicitation.id})
+        return await self._elicitations.change(
+            elicitation.id,
+            lambda e: (
+                e
+                if found.id in sessions_of(e)
+                else attempts.adopt(e, kept=msgspec.to_builtins(kept), now=now)
+            ),
+        )
 
     def _is_in_the_way(self, elicitation: Elicitation, browser: str) -> bool:
         now = self._elicitations.clock()
@@ -260,18 +354,32 @@ class Checkouts:
                 try:
                     kept = await self._talk(self._flow.repeat(elicitation, attempt))
                 except Failed as error:
-                    failure = error if failure is None or failure.is_refusal else failure
+                    before = sessions_of(elicitation)
+                    elicitation, refused = await self._looked_up(elicitation, error)
+                    if sessions_of(elicitation) == before:
+                        failure = refused if failure is None or failure.is_refusal else failure
                     continue
-                number, learned = attempt.number, msgspec.to_builtins(kept)
+                number, now_known = attempt.number, msgspec.to_builtins(kept)
                 elicitation = await self._elicitations.change(
                     elicitation.id,
-                    lambda e, n=number, k=learned: attempts.keep(  # type: ignore[misc]
+                    lambda e, n=number, k=now_known: attempts.keep(  # type: ignore[misc]
                         e, number=n, kept=k, is_sent=False
                     ),
                 )
         if failure is not None:
             raise failure
         return elicitation
+
+    async def _looked_up(
+        self, elicitation: Elicitation, refused: Failed
+    ) -> tuple[Elicitation, Failed]:
+        """Look for what a refused request made before: its key may be forgotten by now."""
+        if refused.is_refusal and self._flow.lists(elicitation):
+            try:
+                return await self.find_lost(elicitation), refused
+            except Failed as error:
+                return elicitation, error
+        return elicitation, refused
 
     async def _end(self, elicitation: Elicitation, session: str) -> bool:
         """Close its page, or hear why that cannot be; whether it has said its last word.

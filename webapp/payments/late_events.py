@@ -104,8 +104,11 @@ class LateEvents:
 
     async def _heard(self, payment: Payment, event: Notice, hook: StoredWebhook | None) -> Payment:
         now = self._elicitations.clock()
-        return await self._payments.ledger.hear(
-            payment, lambda current: heard_events(current, event, now=now), hook=hook
+        return await self._payments.ledger.change(
+            payment.owner,
+            payment.id,
+            lambda current: heard_events(current, event, now=now),
+            hook=hook,
         )
 
     async def _named(

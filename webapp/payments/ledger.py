@@ -3,6 +3,11 @@
 What could go wrong: a payment that is spent twice, or spent and given back. A row changes by
 compare-and-set through the one table of `flows.payments.receipt`; one that is to be given back,
 together with the question that leads to it, so that no call takes it in the same moment.
+
+Or one thing that is paid twice. A product (`once=True`) has one key, which one payment holds. A
+payment that becomes usable answers the open question for the same thing in the write that changes
+the payment (`usable_again`). A payment for something that another payment has paid is a surplus:
+it is refunded at once, and no question is answered with it.
 """
 
 import hashlib
@@ -13,14 +18,15 @@ import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation import states
-from flows.elicitation.states import Elicitation
+from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotPossible
 from flows.payments import receipt as receipts
 from flows.payments import refunds
 from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
-from flows.payments.session import CheckoutTerms, sessions_of, terms_of
+from flows.payments.session import CheckoutTerms, is_for_good, sessions_of, terms_of
 from webapp.elicitations.service import Elicitations
+from webapp.payments.usable_again import ChangedPayment, UsableAgain
 from webapp.records.ids import owner_of
 from webapp.records.values import StoredWebhook, Value
 
@@ -44,6 +50,13 @@ class Ledger:
         self._places = places
         self._refund_unused = refund_unused
         self.unused = dict.fromkeys(refundable, refund_unused)  # by the seller's name
+        self._usable_again = UsableAgain(
+            elicitations,
+            paid=self.paid,
+            product=self.product,
+            product_key=self._product_key,
+            kept=refund_unused,
+        )
 
     async def read(self, owner: str, id: str) -> Payment | None:
         return await self._elicitations.read(Payment, owner=owner, id=id)
@@ -66,22 +79,35 @@ class Ledger:
             return first
         return self.id_of(elicitation, f"{session.id} {session.payment}")
 
-    async def bought_once(self, elicitation: Elicitation, payment: Payment) -> Payment:
-        """With the key of what is bought for good; bought already, it is money to give back."""
-        asked = elicitation.asked
-        bought = self.bought(terms_of(elicitation), server=asked.server, tool=asked.tool)
-        holder = await self._elicitations.holder(Payment, owner=payment.owner, key=bought)
-        id = payment.id
-        join = id if holder is not None else bought  # bought already: it is money to give back
-        return replace(payment, join=join)
+    async def bought_for_good(self, elicitation: Elicitation) -> Payment | None:
+        """Return the payment that holds the key of the product that the question is about."""
+        if not is_for_good(elicitation):
+            return None
+        terms, asked = terms_of(elicitation), elicitation.asked
+        key = self.bought(terms, server=asked.server, tool=asked.tool)
+        return await self._elicitations.holder(Payment, owner=elicitation.owner, key=key)
 
-    async def as_surplus(self, elicitation: Elicitation, payment: Payment) -> Payment:
-        """The row of what was paid when its question had been paid by another page already."""
-        settled = await self.paid(elicitation)
-        is_twice = settled is not None and settled.session != payment.session
-        if settled is None or not is_twice or settled.is_over or payment.refund_at is None:
+    async def product(self, payment: Payment) -> Payment | None:
+        """Return the payment that holds the key of the same product, which may be this one."""
+        key = self._product_key(payment)
+        return await self._elicitations.holder(Payment, owner=payment.owner, key=key)
+
+    async def unwritten(self, elicitation: Elicitation, payment: Payment) -> Payment:
+        """Return the new row of a payment as it has to be written.
+
+        The first payment for a product gets the key of the product. A payment for what another
+        payment has paid already is a surplus.
+        """
+        if payment.once:
+            paid = await self.product(payment)
+            if paid is None:
+                return replace(payment, join=self._product_key(payment))
+        else:
+            is_answered = elicitation.status is Status.ACCEPTED
+            paid = await self.paid(elicitation) if is_answered else None
+        if paid is None or paid.is_over or paid.session == payment.session:
             return payment
-        return receipts.as_surplus(payment, self._elicitations.clock(), to=settled.id)
+        return receipts.as_surplus(payment, self._elicitations.clock(), to=paid.id)
 
     def unused_until(self, payment: Payment) -> datetime | None:
         """When it is given back by itself, if nobody uses it."""
@@ -94,11 +120,28 @@ class Ledger:
         at = self._places.get(terms.seller, "")
         return self._elicitations.owners.pepper.tag("bought", server, tool, at, text, size=18)
 
+    def _product_key(self, payment: Payment) -> str:
+        terms = CheckoutTerms(
+            seller=payment.seller,
+            amount=payment.amount,
+            currency=payment.currency,
+            what=payment.what,
+            once=True,
+            is_live=payment.is_live,
+        )
+        return self.bought(terms, server=payment.server, tool=payment.tool)
+
     async def paid(self, elicitation: Elicitation) -> Payment | None:
-        """The payment that settled it; of several one whose money is not gone again."""
+        """Return the payment that settled the question; if there are several, one that stands.
+
+        A surplus is no answer: the payment that it is a surplus to is.
+        """
         found: Payment | None = None
-        for session in sessions_of(elicitation):
-            payment = await self.read(elicitation.owner, self.id_of(elicitation, session))
+        ids = [self.id_of(elicitation, session) for session in sessions_of(elicitation)]
+        for id in (*ids, elicitation.answered_by):
+            payment = None if id is None else await self.read(elicitation.owner, id)
+            if payment is not None and payment.surplus_to is not None:
+                payment = await self.read(payment.owner, payment.surplus_to) or payment
             if payment is not None and (found is None or not payment.is_over):
                 found = payment
         return found
@@ -127,6 +170,8 @@ class Ledger:
             if asked is None or asked.take is None:
                 return changed
             if asked.take.leg != leg:
+                if current.once:  # a product is used by many calls
+                    return changed
                 raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.SPENT)
             return [*changed, states.renew(asked, leg=asked.take.leg, now=now)]
 
@@ -230,7 +275,7 @@ class Ledger:
 
     async def leading_to(self, payment: Payment) -> Elicitation | None:
         """The elicitation whose next taker would get this payment."""
-        asked = await self._elicitations.get(payment.elicitation_id)
+        asked = await self._elicitations.get(payment.answers or payment.elicitation_id)
         content = None if asked is None else asked.content
         is_led = isinstance(content, Mapping) and content.get("payment") == payment.id
         return asked if is_led else None
@@ -273,26 +318,6 @@ class Ledger:
         """Every row, of one owner or of all, in no order that means anything."""
         return await self._elicitations.all(Payment, owner=owner)
 
-    async def hear(
-        self,
-        payment: Payment,
-        change: Callable[[Payment], Payment],
-        *,
-        hook: StoredWebhook | None = None,
-    ) -> Payment:
-        """What the provider says of it afterwards, with the event that says so, if one does."""
-        heard = payment
-
-        async def values() -> Sequence[Value]:
-            nonlocal heard
-            current = await self._require(payment.owner, payment.id)
-            heard = await self._with_key(change(current), before=current)
-            told = None if hook is None else await self.unless_there(hook)
-            return [row for row in (heard, told) if row not in (None, current)]
-
-        await self._elicitations.write_afresh(values)
-        return heard
-
     async def unless_there(self, row: Payment | StoredWebhook) -> Payment | StoredWebhook | None:
         """None for what is there; an event that says what another one said, as such."""
         if isinstance(row, Payment):
@@ -305,26 +330,55 @@ class Ledger:
         )
         return row if is_new else replace(row, status="repeated")
 
-    async def change(self, owner: str, id: str, change: Callable[[Payment], Payment]) -> Payment:
-        """Change one row: read, decide, compare-and-set. Raises what `change` raises."""
+    async def change(
+        self,
+        owner: str,
+        id: str,
+        change: Callable[[Payment], Payment],
+        *,
+        hook: StoredWebhook | None = None,
+    ) -> Payment:
+        """Change one row: read, decide, compare-and-set. Raises what `change` raises.
+
+        `hook` is the event that says so; it is stored in the same write. So is the question that
+        the payment answers, if the change makes the payment usable.
+        """
         changed: Payment | None = None
+        result: ChangedPayment | None = None
 
-        async def values() -> Sequence[Payment]:
-            nonlocal changed
+        async def values() -> Sequence[Value]:
+            nonlocal changed, result
             current = await self._require(owner, id)
-            changed = change(current)
-            return [] if changed == current else [changed]
+            result = await self._usable_again.made_usable(change(current), before=current)
+            changed = result.payment
+            told = None if hook is None else await self.unless_there(hook)
+            rows = (changed, *result.questions, told)
+            return [row for row in rows if row not in (None, current)]
 
-        await self._elicitations.write_afresh(values)
+        written = await self._elicitations.write_afresh(values)
         assert changed is not None
+        assert result is not None
+        if written:
+            self._elicitations.have_moved(*result.ended)
         return changed
 
-    async def _with_key(self, payment: Payment, *, before: Payment) -> Payment:
-        """One that is usable again leads to its question again, unless that was bought anew."""
-        if before.holds_key or not payment.holds_key:
-            return payment
-        holder = await self._elicitations.holder(Payment, owner=payment.owner, key=payment.join)
-        return payment if holder is None else replace(payment, join=payment.id)
+    async def serve(self, elicitation: Elicitation, payment: Payment) -> None:
+        """Answer an open question with a payment that stands, made for another question."""
+        ended: list[Elicitation] = []
+
+        async def values() -> Sequence[Value]:
+            nonlocal ended
+            current = await self._elicitations.get(elicitation.id)
+            paid = await self.read(payment.owner, payment.id)
+            ended = (
+                []
+                if current is None or paid is None
+                else self._usable_again.answered(current, paid)
+            )
+            return ended
+
+        await self._elicitations.write_afresh(values)
+        self._elicitations.have_moved(*ended)
 
     async def _require(self, owner: str, id: str) -> Payment:
         found = await self.read(owner, id)

@@ -10,21 +10,15 @@ that this store never had, as where it was put back from a backup.
 
 from msgspec.structs import replace
 
-from flows.elicitation.states import RECORD_KEPT
 from flows.payments.gateway import MerchantAccount, Notice, ProviderSession, heard
 from flows.payments.receipt import Payment
 from flows.payments.session import SessionStatus
 from webapp.elicitations.service import Elicitations
 from webapp.payments.payments import Payments
+from webapp.payments.unresolved import why_not_stored
 from webapp.payments.webhook_rows import WebhookBody, WebhookRows, contradicts
-from webapp.records.ids import made_at, owner_of
 from webapp.records.owners import SERVICE
 from webapp.records.values import StoredWebhook
-
-_ABOUT = {
-    "erased": "a payment whose question is erased",
-    "missing": "a payment whose question is not in this store",
-}
 
 
 class OrphanedEvents:
@@ -63,12 +57,13 @@ class OrphanedEvents:
         session = event.session
         if payment is None or session is None:
             is_ours = event.account == seller.account and event.is_live == seller.is_live
-            made = made_at(event.reference or "")
-            if made is None or not is_ours or _is_no_money(session):
+            reference, now = event.reference or "", self._elicitations.clock()
+            why = why_not_stored(reference, now=now)
+            if why is None or not is_ours or _is_no_money(session):
                 return replace(hook, status="unknown", why=None)
-            why = "erased" if made + RECORD_KEPT <= self._elicitations.clock() else "missing"
             if session is not None:
-                await self._list(event.reference or "", session, seller=seller, why=why)
+                loose_ends = self._payments.loose_ends
+                await loose_ends.of_nobody(reference, session, seller=seller, why=why)
             return replace(hook, status="refused", why=why)
         wrong = contradicts(payment, event, session.currency, seller=seller)
         if wrong is None and session.amount != payment.amount:
@@ -81,8 +76,11 @@ class OrphanedEvents:
     async def _heard(self, payment: Payment, event: Notice, hook: StoredWebhook | None) -> Payment:
         session, now = event.session, self._elicitations.clock()
         assert session is not None
-        return await self._payments.ledger.hear(
-            payment, lambda current: heard(current, session, now=now), hook=hook
+        return await self._payments.ledger.change(
+            payment.owner,
+            payment.id,
+            lambda current: heard(current, session, now=now),
+            hook=hook,
         )
 
     async def _of_session(self, event: Notice, *, seller: MerchantAccount) -> Payment | None:
@@ -92,19 +90,6 @@ class OrphanedEvents:
         session = event.session
         return await self._payments.ledger.of_session(
             event.reference, session.id, seller=seller.name, payment=session.payment
-        )
-
-    async def _list(
-        self, reference: str, session: ProviderSession, *, seller: MerchantAccount, why: str
-    ) -> None:
-        """Somebody has to look; where nobody is known by that name, the row is nobody's."""
-        is_known = await self._elicitations.owners.knows(owner_of(reference))
-        await self._payments.loose_ends.of_nobody(
-            reference,
-            session,
-            seller=seller,
-            owner=owner_of(reference) if is_known else SERVICE,
-            what=_ABOUT[why],
         )
 
 

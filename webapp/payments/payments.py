@@ -29,9 +29,10 @@ from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.payments.checkouts import Checkouts
 from webapp.payments.ledger import Ledger, in_hand
+from webapp.payments.reconciliation import Reconciling
 from webapp.payments.refunds import Refunds
 from webapp.payments.turns import Turns
-from webapp.payments.unresolved import PAID_OTHERWISE, UnresolvedPayments
+from webapp.payments.unresolved import LOST, PAID_OTHERWISE, UnresolvedPayments
 from webapp.payments.verification import ON_ITS_WAY, Verification
 from webapp.records.values import Value
 
@@ -102,6 +103,14 @@ class Payments:
             verification=self.verification,
             turns=Turns(flow=self.flow, unreached=unreached, clock=elicitations.clock),
         )
+        self.reconciling = Reconciling(
+            elicitations=elicitations,
+            outbound=outbound,
+            flow=self.flow,
+            ledger=self.ledger,
+            checkouts=self.checkouts,
+            loose_ends=self.loose_ends,
+        )
         self.refunds = Refunds(
             elicitations=elicitations,
             outbound=outbound,
@@ -158,16 +167,21 @@ class Payments:
             raise Failed(f"The payment was {error.became}.", elicitation_id=taken.id) from error
 
     async def usable(self, taken: Elicitation) -> Payment:
-        """The payment that a run has taken: nobody else uses or refunds it.
+        """Return the payment that a run has claimed: no other run uses or refunds it.
 
-        Every door that hands a payment out asks here, once it has the lease. Raises PaymentGone.
+        Every door that hands a payment out asks here, once it has the lease. A product that was
+        paid for by another payment is answered with that one. Raises PaymentGone.
         """
+        bought = await self.ledger.bought_for_good(taken)
+        if bought is not None and bought.id != _payment_in(taken):
+            return await self.ledger.spend(taken.owner, bought.id, run=None)
         found = await self._of(taken)
         if found is None:  # a refund that was begun has wiped what led to it
             gone = await self.ledger.paid(taken)
             raise PaymentGone(ReceiptStatus.REFUNDED if gone is None else gone.status)
-        if not (found.holds_key or _is_of_itself(found, taken)):
-            raise PaymentGone(found.status)
+        if not (found.is_usable or _is_of_itself(found, taken)):
+            is_surplus = found.surplus_to is not None
+            raise PaymentGone(ReceiptStatus.REFUNDED if is_surplus else found.status)
         return found
 
     async def made(self, used: Elicitation, *, now: datetime) -> list[Payment]:
@@ -226,15 +240,14 @@ class Payments:
         now = await self.loose_ends.read(loose) or loose
         if now.status is UnresolvedStatus.WAITING:
             raise Failed(f"For this {ON_ITS_WAY}.", elicitation_id=now.elicitation_id)
+        if now.status is UnresolvedStatus.OTHERWISE and now.paid is None:
+            raise Failed(f"{LOST[:1].upper()}{LOST[1:]}.", elicitation_id=now.elicitation_id)
         if now.status is UnresolvedStatus.OTHERWISE:
             raise Failed(f"For this was {PAID_OTHERWISE}.", elicitation_id=now.elicitation_id)
 
     async def _of(self, elicitation: Elicitation) -> Payment | None:
-        content = elicitation.content
-        id = content.get("payment") if isinstance(content, Mapping) else None
-        if not isinstance(id, str):
-            return None
-        return await self.ledger.read(elicitation.owner, id)
+        id = _payment_in(elicitation)
+        return None if id is None else await self.ledger.read(elicitation.owner, id)
 
     def _terms(self, request: PaymentRequest) -> CheckoutTerms:
         seller = self._chosen(request)
@@ -255,6 +268,13 @@ class Payments:
         if not self._sellers:
             raise NotConfigured(*settings_of(), has_none=True)
         return next(iter(self._sellers.values()))
+
+
+def _payment_in(elicitation: Elicitation) -> str | None:
+    """Return the id of the payment that the question leads to."""
+    content = elicitation.content
+    id = content.get("payment") if isinstance(content, Mapping) else None
+    return id if isinstance(id, str) else None
 
 
 def _is_of_itself(payment: Payment, taken: Elicitation) -> bool:

@@ -166,16 +166,21 @@ class Refunds:
         return is_twice
 
     async def _is_paid_twice(self, payment: Payment) -> bool:
-        """Whether its provider shows two charges for one question, of which this is the second.
+        """Return True if the provider shows two charges for one thing, and this is the second.
 
-        Raises Failed if it cannot be asked.
+        The first charge may be older than its question is stored: the ledger knows it then.
+        Raises Failed if the provider cannot be asked.
         """
-        elicitation = await self._elicitations.get(payment.elicitation_id)
         other = await self._ledger.read(payment.owner, payment.surplus_to or "")
-        if elicitation is None or other is None or other.is_over:
+        if other is None or other.is_over:
             return False
         charges: set[str] = set()
         for one in (other, payment):
+            elicitation = await self._elicitations.get(one.elicitation_id)
+            if elicitation is None and one is other:
+                charges.add(one.id)
+            if elicitation is None:
+                continue
             try:
                 found = await self._outbound.run(self._flow.fetch(elicitation, one.session))
             except NotConfigured as error:

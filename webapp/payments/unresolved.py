@@ -7,10 +7,12 @@ is closed, it lies beside it, and it outlives it.
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
+from typing import Final
 
 from msgspec.structs import replace
 
-from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.states import RECORD_KEPT, Elicitation, Status
 from flows.errors import InvalidQuestion, Unreadable
 from flows.payments import unresolved as loose_end
 from flows.payments.gateway import MerchantAccount, ProviderSession
@@ -18,9 +20,20 @@ from flows.payments.money import Money
 from flows.payments.session import CheckoutTerms, terms_of
 from flows.payments.unresolved import ASK_AGAIN_AFTER, KEPT, UnresolvedPayment, UnresolvedStatus
 from webapp.elicitations.service import Elicitations
+from webapp.records.ids import made_at, owner_of
+from webapp.records.owners import SERVICE
 from webapp.records.values import KINDS
 
 PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
+LOST = (
+    "a payment page was opened for this before, and it cannot be looked up: the operator of this "
+    "server has to look at it"
+)
+ABOUT: Final = {
+    "erased": "a payment whose question is erased",
+    "missing": "a payment whose question is not in this store",
+    "foreign": "a payment that names a question of ours and was not begun by this server",
+}
 _log = logging.getLogger(__name__)
 
 
@@ -69,16 +82,22 @@ class UnresolvedPayments:
             with suppress(KeyError):  # erased meanwhile
                 await self._elicitations.change(elicitation.id, _told_otherwise)
 
+    async def lost(self, elicitation: Elicitation) -> None:
+        """A page of this question exists that the store has lost and the provider does not list."""
+        fresh = self._fresh(elicitation, elicitation.id)
+        await self._change(
+            fresh, lambda current: current or replace(fresh, status=UnresolvedStatus.OTHERWISE)
+        )
+
     async def of_nobody(
-        self,
-        reference: str,
-        session: ProviderSession,
-        *,
-        seller: MerchantAccount,
-        owner: str,
-        what: str,
+        self, reference: str, session: ProviderSession, *, seller: MerchantAccount, why: str
     ) -> None:
-        """Paid for a question that is not there: somebody has to look."""
+        """Paid for a question that is not there: somebody has to look. `why` is a key of ABOUT.
+
+        Where nobody is known by the owner's tag in the reference, the row is nobody's.
+        """
+        is_known = await self._elicitations.owners.knows(owner_of(reference))
+        owner = owner_of(reference) if is_known else SERVICE
         amount, currency = session.amount or 0, session.currency or ""
         try:
             Money.from_minor_units(amount, currency)
@@ -93,7 +112,7 @@ class UnresolvedPayments:
             elicitation_id=reference,
             tool="",
             seller=seller.name,
-            what=what,
+            what=ABOUT[why],
             amount=amount,
             currency=currency,
             is_live=session.is_live,
@@ -193,6 +212,14 @@ class UnresolvedPayments:
             return [] if changed is None or changed == current else [changed]
 
         await self._elicitations.write_afresh(values)
+
+
+def why_not_stored(reference: str, *, now: datetime) -> str | None:
+    """Return why the question of this id is not in the store; None for what is no id of ours."""
+    made = made_at(reference)
+    if made is None:
+        return None
+    return "erased" if made + RECORD_KEPT <= now else "missing"
 
 
 def _told_otherwise(elicitation: Elicitation) -> Elicitation:

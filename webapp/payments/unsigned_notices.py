@@ -82,5 +82,7 @@ class UnsignedNotices:
         if (found.currency, found.amount) != (payment.currency, payment.amount):
             raise Mismatch("amount", session=found.id)
         now = self._elicitations.clock()
-        await self._payments.ledger.hear(payment, lambda current: heard(current, found, now=now))
+        await self._payments.ledger.change(
+            payment.owner, payment.id, lambda current: heard(current, found, now=now)
+        )
         return "asked"

@@ -102,6 +102,16 @@ class Verification:
             await self._hear(elicitation, session)
         return str(done or _ANSWERS.get(verified, verified))
 
+    async def must_be_unpaid(self, elicitation: Elicitation) -> None:
+        """Answer a question about a product that is bought already.
+
+        Raises NotPossible for such a question.
+        """
+        payment = await self._ledger.bought_for_good(elicitation)
+        if payment is not None and not elicitation.status.is_final:
+            await self._ledger.serve(elicitation, payment)
+            raise NotPossible(status=Status.ACCEPTED, wanted="paid again")
+
     async def paid_otherwise(
         self, elicitation: Elicitation, session: ProviderSession, mismatch: Mismatch
     ) -> None:
@@ -122,7 +132,8 @@ class Verification:
         payment = await self._ledger.read(elicitation.owner, id)
         now = self._elicitations.clock()
         if payment is not None and heard(payment, session, now=now) != payment:
-            await self._ledger.hear(payment, lambda p: heard(p, session, now=now))
+            owner, id = payment.owner, payment.id
+            await self._ledger.change(owner, id, lambda p: heard(p, session, now=now))
 
     async def _act(
         self,
@@ -157,6 +168,7 @@ class Verification:
                     PaidSession(session=session.id),
                     also=rows,
                     first=[row for row in (hook, whole.payment) if row is not None],
+                    answers_others=payment.id if payment.once else None,
                 )
                 if done is Completion.UNKNOWN:  # erased: it is looked for at the provider
                     raise KeyError(elicitation.id)
@@ -165,7 +177,7 @@ class Verification:
                 is_kept = await self._note(elicitation, session, verified, also=rows)
         if not is_kept:
             # Paid twice, or told twice: the ledger has each paid session once.
-            await self._elicitations.write_afresh(lambda: rows(elicitation))
+            await self._elicitations.write_afresh(lambda: self._of_ended(elicitation, rows))
         if told_before:
             await self.early.applied(told_before)
         if verified is SessionStatus.PAID:
@@ -177,10 +189,12 @@ class Verification:
         if elicitation.status.is_final or elicitation.progress == PAID_OTHERWISE:
             await self._loose_ends.end(elicitation, session.id)
 
+    async def _of_ended(self, elicitation: Elicitation, rows: Also) -> Sequence[Value]:
+        """Return the rows for the question as it is now: another write may have ended it."""
+        return await rows(await self._elicitations.get(elicitation.id) or elicitation)
+
     async def _whole(self, elicitation: Elicitation, payment: Payment) -> Whole:
-        if payment.once:
-            payment = await self._ledger.bought_once(elicitation, payment)
-        return await self.early.whole(payment)
+        return await self.early.whole(await self._ledger.unwritten(elicitation, payment))
 
     async def _unwritten(
         self,
@@ -196,10 +210,7 @@ class Verification:
         if payment is not None:
             id = await self._ledger.id_for(elicitation, session)
             whole = await self._whole(elicitation, replace(payment, id=id, join=id))
-            row = whole.payment
-            if elicitation.status is Status.ACCEPTED:
-                row = await self._ledger.as_surplus(elicitation, row)
-            paid = await self._ledger.unless_there(row)
+            paid = await self._ledger.unless_there(whole.payment)
             if paid is not None:
                 told_before = whole.hooks
             elif told is not None:

@@ -209,6 +209,35 @@ class EarlyEvent(Struct, frozen=True, kw_only=True):
     due_at: None = None
 
 
+class Reconciliation(Struct, frozen=True, kw_only=True):
+    """How far one provider's sessions are compared with this store, since a time.
+
+    It is `waiting` to go on at `next_at`, or `done`. `after` is where the provider's list goes on;
+    once that is at its end, `receipt` is the payment up to which unused ones are asked about.
+    """
+
+    id: str
+    owner: str
+    seller: str
+    since: datetime
+    begun_at: datetime
+    erase_at: datetime
+    next_at: datetime
+    after: str | None = None
+    is_listed: bool = False  # the list is at its end
+    receipt: str | None = None
+    seen: int = 0  # sessions that name a question of ours
+    found: int = 0  # that the store did not know, and that belong to a question it has
+    listed: int = 0  # that somebody has to look at
+    tries: int = 0  # in a row that failed
+    version: int = 0
+    status: str = "waiting"
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self.next_at if self.status == "waiting" else None
+
+
 class TurnedAway(Struct, frozen=True, kw_only=True):
     """How many deliveries of one day were turned away, for one reason.
 
@@ -419,6 +448,7 @@ Value: TypeAlias = (
     | InboxItem
     | StoredWebhook
     | EarlyEvent
+    | Reconciliation
     | TurnedAway
     | KeptCertificate
     | KnownServer
@@ -446,6 +476,7 @@ KINDS: Mapping[type[Struct], str] = {
     InboxItem: "inbox",
     StoredWebhook: "hook",
     EarlyEvent: "early news",
+    Reconciliation: "reconciliation",
     TurnedAway: "unverified",
     KeptCertificate: "certificate",
     KnownServer: "server",

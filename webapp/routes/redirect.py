@@ -22,6 +22,7 @@ from flows.elicitation.states import Attempt, Completion, Elicitation, Json, Sta
 from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
 from flows.oauth.token_errors import is_operators_fault
 from flows.payments.gateway import stands_in_the_way
+from flows.payments.responses import KeyUsed
 from flows.payments.session import StoredCheckout, kept_of
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.question_kind import QuestionKind
@@ -73,7 +74,7 @@ class _Press:
     rest: str = field(repr=False)
     switches: bool
 
-    async def depart(self, id: str) -> str:
+    async def depart(self, id: str, *, tries: int = attempts.ATTEMPTS_AT_MOST) -> str:
         elicitations, kind = self.service.elicitations, self.kind
         opened = await elicitations.change(id, self._opened)
         self.service.kinds.payments.checkouts.turns.expect(opened)
@@ -90,6 +91,10 @@ class _Press:
                 await elicitations.change(
                     id, lambda e: attempts.lead_nowhere(e, number=number, trouble=trouble)
                 )
+            if kind.holds_open and isinstance(error, Failed) and error.is_refusal and tries:
+                checkouts = self.service.kinds.payments.checkouts
+                if await checkouts.can_be_made_again(id, error):
+                    return await self.depart(id, tries=tries - 1)
             if kind.holds_open and isinstance(error, Failed) and error.is_permanent:
                 # Pressed again it would be refused again: whoever waits hears the reason.
                 _log.warning("payment.refused", extra={"id": id, "why": str(error)})
@@ -151,7 +156,8 @@ def trouble_of(error: Failed | NotConfigured) -> Trouble:
     """What a press that led nowhere is to be remembered by."""
     if isinstance(error, NotConfigured) or is_operators_fault(error):
         return "not set up"
-    return "refused" if error.is_refusal else "silent"
+    # A key that was used says that an earlier page exists, of which nothing is known yet.
+    return "refused" if error.is_refusal and not isinstance(error, KeyUsed) else "silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

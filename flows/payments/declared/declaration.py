@@ -102,6 +102,7 @@ class ProviderDeclaration:
         default_factory=lambda: {f"state={status}": status for status in RefundStatus}
     )
     trouble: str | None = "code"
+    key_used: tuple[str, ...] = ()  # what stands there if the key was used for another request
     manage: str | None = None
 
     scheme: Scheme = STANDARD_WEBHOOKS

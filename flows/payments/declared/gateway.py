@@ -25,12 +25,20 @@ from flows.payments.declared.reader import (
     notice_in,
     refund_in,
     session_in,
+    trouble_in,
 )
 from flows.payments.declared.templates import Values, fill, fill_path, fill_text, text_at
 from flows.payments.gateway import Notice, ProviderSession, payment_of, terms_for
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund, RefundStatus
-from flows.payments.responses import GIVING_BACK, json_request, learned, unreadable, written
+from flows.payments.responses import (
+    GIVING_BACK,
+    KeyUsed,
+    json_request,
+    learned,
+    unreadable,
+    written,
+)
 from flows.payments.session import Malformed, SessionStatus, StoredCheckout, kept_of, terms_of
 from flows.webhooks.signatures import Delivery, Scheme
 
@@ -74,6 +82,8 @@ class DeclaredGateway:
         kept, key = asked(elicitation, attempt, self.seller)
         values: Values = {**self.seller.own, **_keys(key), "reference": elicitation.id}
         reply = yield self._request(self._declared.create, values, body=kept.request, key=key)
+        if (word := trouble_in(reply, self.seller)) in self._declared.key_used:
+            raise KeyUsed(self.seller, why=word)
         data = answer_in(reply, self.seller, doing=OPENING)
         session = self._opened(data, elicitation, key=key)
         kept = learned(kept, elicitation, session, self.seller)

@@ -46,6 +46,16 @@ def answer_in(reply: httpx.Response, seller: DeclaredAccount, *, doing: str) -> 
     return found
 
 
+def trouble_in(reply: httpx.Response, seller: DeclaredAccount) -> str:
+    """Return the provider's word for why it refused; an empty text if there is none."""
+    if not reply.is_client_error:
+        return ""
+    try:
+        return text_at(msgspec.json.decode(reply.content), seller.declaration.trouble) or ""
+    except (ValueError, RecursionError):
+        return ""
+
+
 def session_in(data: Json, reading: Reading, seller: DeclaredAccount) -> ProviderSession:
     """Raises Malformed."""
     state = first_of(data, reading.states)

@@ -13,7 +13,7 @@ method stays open; when `authorized` becomes `paid` by itself (it is not money b
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -32,9 +32,11 @@ from flows.payments.gateway import (
     payment_of,
     terms_for,
 )
+from flows.payments.listing import SessionPage
 from flows.payments.mollie.responses import (
     field_in,
     payment_in,
+    payments_in,
     read_refund,
     refunds_in,
     same_payment,
@@ -133,7 +135,7 @@ def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> Mol
 
 
 class MollieGateway:
-    """Implements Gateway and Traces; a session of Mollie's is the payment."""
+    """Implements Gateway, Lists and Traces; a session of Mollie's is the payment."""
 
     pace = PACE
 
@@ -160,6 +162,11 @@ class MollieGateway:
         terms_for(elicitation, self.seller)
         reply = yield self._request("GET", _path(session))
         return session_of(same_payment(session, reply, self.seller), self.seller)
+
+    def list_sessions(self, since: datetime, *, after: str | None = None) -> Talk[SessionPage]:
+        query = {"limit": "250"} if after is None else {"limit": "250", "from": after}
+        reply = yield self._request("GET", f"{_PAYMENTS}?{urlencode(query)}")
+        return payments_in(reply, self.seller, since=since)
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         """Mollie takes it by itself."""

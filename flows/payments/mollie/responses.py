@@ -9,15 +9,20 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final, Literal
-from urllib.parse import parse_qs, parse_qsl
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import httpx
 import msgspec
 from msgspec import Meta, Struct, field
 
 from flows.elicitation.states import Json
-from flows.errors import Unverified
-from flows.payments.gateway import MerchantAccount, ProviderSession, UnsignedNotice
+from flows.errors import Failed, Unverified
+from flows.payments.gateway import (
+    MerchantAccount,
+    ProviderSession,
+    UnsignedNotice,
+)
+from flows.payments.listing import SessionPage
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import (
@@ -75,6 +80,7 @@ class MolliePayment(Struct, frozen=True, kw_only=True, rename="camel"):
     amount_refunded: _Amount | None = None
     amount_charged_back: _Amount | None = None
     is_cancelable: bool | None = None
+    created_at: datetime | None = None
     expires_at: datetime | None = None
     links: _Links = field(default=_Links(), name="_links")
 
@@ -103,6 +109,19 @@ class _List(Struct, frozen=True, kw_only=True):
     embedded: _Embedded = field(name="_embedded")
 
 
+class _Next(Struct, frozen=True, kw_only=True):
+    next: _Link | None = None
+
+
+class _Listed(Struct, frozen=True, kw_only=True):
+    payments: tuple[dict[str, Json], ...]
+
+
+class _PaymentList(Struct, frozen=True, kw_only=True):
+    embedded: _Listed = field(name="_embedded")
+    links: _Next = field(default=_Next(), name="_links")
+
+
 class _Error(Struct, frozen=True, kw_only=True):
     field: str | None = None
 
@@ -118,6 +137,31 @@ def same_payment(payment: str, reply: httpx.Response, seller: MerchantAccount) -
     if found.id != payment:
         raise unreadable(seller, doing=ASKING)
     return found
+
+
+def payments_in(reply: httpx.Response, seller: MerchantAccount, *, since: datetime) -> SessionPage:
+    """Return the payments of a list that name a question of ours.
+
+    Mollie lists the latest first and takes no date. Raises Failed.
+    """
+    doing = "list its payments"
+    listed = decode(reply, _PaymentList, seller=seller, doing=doing, code_of=field_in)
+    found: list[ProviderSession] = []
+    is_older = False
+    for data in listed.embedded.payments:
+        try:
+            payment = msgspec.convert(data, MolliePayment)
+            session = session_of(payment, seller)
+        except (msgspec.ValidationError, Failed):
+            continue  # somebody else's: ours are written by us
+        made = payment.created_at
+        is_older = made is not None and made.tzinfo is not None and made < since
+        if session.reference is not None and not is_older:
+            found.append(session)
+    following = listed.links.next
+    after = parse_qs(urlsplit(following.href).query).get("from") if following else None
+    is_last = is_older or not after or not _PAYMENT_ID.fullmatch(after[0])
+    return SessionPage(sessions=tuple(found), next=None if is_last or not after else after[0])
 
 
 def session_of(payment: MolliePayment, seller: MerchantAccount) -> ProviderSession:
@@ -146,6 +190,7 @@ def session_of(payment: MolliePayment, seller: MerchantAccount) -> ProviderSessi
         charged_back=charged_back,
         url=checkout.href if checkout is not None and state is SessionStatus.OPEN else None,
         closes_at=payment.expires_at,
+        is_made_by_us=_text(payment.metadata, REFERENCE_KEY) is not None,
     )
 
 

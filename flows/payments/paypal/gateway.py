@@ -40,6 +40,7 @@ from flows.payments.money import Money
 from flows.payments.pace import PACE
 from flows.payments.paypal.responses import (
     has_lapsed,
+    is_key_used,
     issue_in,
     lapsed,
     order_in,
@@ -53,10 +54,12 @@ from flows.payments.paypal.responses import (
 )
 from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import (
+    KeyUsed,
     ProviderRefund,
     as_one,
     json_request,
     learned,
+    problem,
     refund_that_stands,
     standing_refunds,
     written,
@@ -209,6 +212,8 @@ class PayPalGateway:
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         kept, key = asked(elicitation, attempt, self.seller)
         reply = yield from self._send("POST", _ORDERS, body=kept.request, key=key)
+        if is_key_used(reply):
+            raise KeyUsed(self.seller, why=problem(reply, code_of=issue_in))
         if has_lapsed(reply, until=kept.expires_at):  # it was made, and nobody can pay it
             return kept
         order = order_in(reply, self.seller, doing="open its payment page")

@@ -182,6 +182,14 @@ def same_order(order: str, reply: httpx.Response, seller: MerchantAccount) -> Pa
     return found
 
 
+def is_key_used(reply: httpx.Response) -> bool:
+    """Return True if the PayPal-Request-Id was used for another request."""
+    try:
+        return reply.is_client_error and issue_in(reply.content) == "DUPLICATE_REQUEST_ID"
+    except (ValueError, RecursionError):
+        return False
+
+
 def has_lapsed(reply: httpx.Response, *, until: int) -> bool:
     """Whether the order is not there, by when nobody could pay it any more.
 

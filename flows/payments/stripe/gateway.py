@@ -23,12 +23,15 @@ from flows.payments.gateway import (
     payment_of,
     terms_for,
 )
+from flows.payments.listing import SessionPage
 from flows.payments.money import Money
 from flows.payments.pace import PACE
 from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import (
+    KeyUsed,
     as_one,
     learned,
+    problem,
     refund_that_stands,
     standing_refunds,
 )
@@ -39,11 +42,13 @@ from flows.payments.stripe.registration import examined
 from flows.payments.stripe.responses import (
     claims_in,
     code_of,
+    is_key_used,
     read_refund,
     reference_in,
     refunds_in,
     same_session,
     session_in,
+    sessions_in,
 )
 from flows.payments.stripe.session import neutral
 from flows.webhooks.signatures import Delivery
@@ -60,7 +65,7 @@ _WITH_CHARGE = urlencode({"expand[]": "payment_intent.latest_charge"})
 
 
 class StripeGateway:
-    """Implements Gateway, Signs and Examinable."""
+    """Implements Gateway, Signs, Lists and Examinable."""
 
     scheme = STRIPE
     pace = PACE
@@ -82,6 +87,8 @@ class StripeGateway:
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         kept, key = asked(elicitation, attempt, self.seller)
         reply = yield self._post(_SESSIONS, kept.request, key=key)
+        if is_key_used(reply):
+            raise KeyUsed(self.seller, why=problem(reply, code_of=code_of))
         session = session_in(reply, self.seller, doing="open its payment page")
         return learned(kept, elicitation, neutral(session), self.seller)
 
@@ -95,6 +102,18 @@ class StripeGateway:
         query = urlencode({"payment_intent": found.payment_intent, "limit": "100"})
         reply = yield self._get(f"{_DISPUTES}?{query}")
         return neutral(found, claims=claims_in(reply, found.payment_intent, self.seller))
+
+    def list_sessions(self, since: datetime, *, after: str | None = None) -> Talk[SessionPage]:
+        """Stripe lists the latest first, and finds none of them by our reference."""
+        query = {
+            "created[gte]": str(math.floor(since.timestamp())),
+            "limit": "100",
+            "expand[]": "data.payment_intent.latest_charge",
+        }
+        if after is not None:
+            query["starting_after"] = after
+        reply = yield self._get(f"{_SESSIONS}?{urlencode(query)}")
+        return sessions_in(reply, self.seller)
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         """Stripe takes it by itself."""

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.payments import responses as gateway_replies
+from flows.payments.listing import SessionPage
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, Payment, Refund
 from flows.payments.responses import (
@@ -25,7 +26,7 @@ from flows.payments.responses import (
 from flows.payments.session import REFERENCE_KEY, Id, Malformed
 from flows.payments.stripe.account import StripeAccount, charged
 from flows.payments.stripe.events import dispute_in
-from flows.payments.stripe.session import CheckoutSession, read_session
+from flows.payments.stripe.session import CheckoutSession, listed_session, read_session
 
 T = TypeVar("T")
 
@@ -37,6 +38,11 @@ class _Error(Struct, frozen=True, kw_only=True):
 
 class _ErrorReply(Struct, frozen=True, kw_only=True):
     error: _Error
+
+
+class _SessionList(Struct, frozen=True, kw_only=True):
+    data: tuple[dict[str, Json], ...]
+    has_more: bool = False
 
 
 class _Intent(Struct, frozen=True, kw_only=True):
@@ -79,6 +85,26 @@ def session_in(reply: httpx.Response, seller: StripeAccount, *, doing: str) -> C
         return read_session(data)
     except Malformed:
         raise unreadable(seller, doing=doing) from None
+
+
+def is_key_used(reply: httpx.Response) -> bool:
+    """Return True if the idempotency key was used for a request with other parameters."""
+    try:
+        error = msgspec.json.decode(reply.content, type=_ErrorReply).error
+    except (ValueError, RecursionError):
+        return False
+    return reply.status_code == 400 and error.type == "idempotency_error"
+
+
+def sessions_in(reply: httpx.Response, seller: StripeAccount) -> SessionPage:
+    """Return the sessions of a list that name a question of ours. Raises Failed."""
+    doing = "list its payment pages"
+    listed = _decode(reply, seller, _SessionList, doing=doing)
+    named = tuple(session for data in listed.data if (session := listed_session(data)) is not None)
+    last = listed.data[-1].get("id") if listed.data and listed.has_more else None
+    if listed.has_more and not isinstance(last, str):
+        raise unreadable(seller, doing=doing)
+    return SessionPage(sessions=named, next=last if isinstance(last, str) else None)
 
 
 def same_session(session: str, reply: httpx.Response, seller: StripeAccount) -> CheckoutSession:

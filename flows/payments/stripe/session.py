@@ -4,6 +4,8 @@ What could go wrong: what an answer names by its id alone taken for what it says
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Literal, assert_never
 
@@ -14,7 +16,7 @@ from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Dispute
-from flows.payments.session import Id, Malformed, SessionStatus
+from flows.payments.session import REFERENCE_KEY, Id, Malformed, SessionStatus
 from flows.payments.stripe.account import charged_units
 
 # How a payment stands of which no money comes: a delayed one failed, or somebody cancelled it.
@@ -65,6 +67,28 @@ def read_session(data: Json) -> CheckoutSession:
         return msgspec.convert(fields, CheckoutSession)
     except msgspec.ValidationError:
         raise Malformed("payment session") from None
+
+
+def listed_session(data: Mapping[str, Json]) -> ProviderSession | None:
+    """Return a session of a list that names one of our questions; None: it names none.
+
+    Anybody who pays at a payment link can give the session a reference. Only a holder of our key
+    writes its metadata.
+    """
+    named, metadata = data.get("client_reference_id"), data.get("metadata")
+    ours = metadata.get(REFERENCE_KEY) if isinstance(metadata, Mapping) else None
+    if not isinstance(named, str):
+        return None
+    try:
+        session = neutral(read_session(data))
+    except Malformed:
+        return None
+    until = data.get("expires_at")
+    return replace(
+        session,
+        closes_at=datetime.fromtimestamp(until, UTC) if isinstance(until, int) else None,
+        is_made_by_us=ours == named and data.get("payment_link") is None,
+    )
 
 
 def id_of(value: Json) -> Json:

@@ -142,7 +142,9 @@ async def is_refunded(here: AskingEnv, payment: Payment) -> None:
 
 async def is_claimed(here: AskingEnv, payment: Payment) -> None:
     ledger = here.service.kinds.payments.ledger
-    await ledger.hear(payment, lambda row: disputed(row, "claim-1", Dispute.OPEN))
+    await ledger.change(
+        payment.owner, payment.id, lambda row: disputed(row, "claim-1", Dispute.OPEN)
+    )
 
 
 GONE = {"refunding": refund_begins, "refunded": is_refunded, "disputed": is_claimed}

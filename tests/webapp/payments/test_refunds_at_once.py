@@ -276,7 +276,7 @@ async def test_what_a_bank_claims_just_when_it_is_to_be_given_back_is_not_given_
     ledger = payment_env.service.kinds.payments.ledger
 
     async def hear(said: Dispute) -> None:
-        await ledger.hear(payment, lambda row: disputed(row, "claim-1", said))
+        await ledger.change(payment.owner, payment.id, lambda row: disputed(row, "claim-1", said))
 
     store.meanwhile.append(lambda: hear(Dispute.OPEN))
     if is_by_itself:

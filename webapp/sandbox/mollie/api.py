@@ -136,6 +136,20 @@ class MollieApi:
         )
         return self.sales.keep(payment).as_json()
 
+    def list_payments(self, call: ApiCall) -> Json:
+        """The latest first; `from` names the first one."""
+        limit, first = _limit(call.query), _given(call.query, "from")
+        found = self.sales.all()[::-1]
+        if first is not None:
+            start = next((n for n, one in enumerate(found) if one.id == first), len(found))
+            found = found[start:]
+        links: dict[str, Json] = {"previous": None, "next": None}
+        if len(found) > limit:
+            href = f"{self.url}/mollie/v2/payments?from={found[limit].id}&limit={limit}"
+            links["next"] = {"href": href, "type": "application/hal+json"}
+        payments: list[Json] = [self._known(one.id).as_json() for one in found[:limit]]
+        return {"count": len(payments), "_embedded": {"payments": payments}, "_links": links}
+
     def show(self, call: ApiCall) -> Json:
         return self._known(call.id).as_json()
 
@@ -178,6 +192,7 @@ def mollie_routes() -> Router:
     payment = "/v2/payments/{id:str}"
     routes = {
         "POST /v2/payments": MollieApi.create,
+        "GET /v2/payments": MollieApi.list_payments,
         f"GET {payment}": MollieApi.show,
         f"DELETE {payment}": MollieApi.cancel,
         f"POST {payment}/refunds": MollieApi.refund,
@@ -207,10 +222,16 @@ def _read(body: bytes, shape: type[T]) -> T:
         raise MollieError("The body is no JSON", status=400) from None
 
 
+def _given(query: bytes, name: str) -> str | None:
+    """Raises ValueError for a query that cannot be read."""
+    found = parse_qs(query.decode("ascii"), max_num_fields=8).get(name, [])
+    return found[0] if found else None
+
+
 def _limit(query: bytes) -> int:
     try:
-        given = parse_qs(query.decode("ascii"), max_num_fields=8).get("limit", [])
-        limit = int(given[0]) if given else _LISTED_BY_DEFAULT
+        given = _given(query, "limit")
+        limit = int(given) if given else _LISTED_BY_DEFAULT
     except ValueError:
         limit = 0
     if not 0 < limit <= _LISTED_AT_MOST:

@@ -47,6 +47,7 @@ _NAME_AT_MOST = 250
 _LISTED_AT_MOST = 100
 _REASONS = ("duplicate", "fraudulent", "requested_by_customer")
 _LISTED_BY_DEFAULT = 10
+_SESSIONS = "/v1/checkout/sessions"
 _INTENT, _CHARGE = "payment_intent", "payment_intent.latest_charge"  # what can be held whole
 # Stripe's hosted page would act on these; this one has nothing to do about them.
 _WITHOUT_EFFECT = ("locale", "submit_type", "customer_email", "payment_intent_data[description]")
@@ -136,6 +137,19 @@ class StripeApi:
         form.end()
         return _shown(self.sales.keep(session), whole=whole)
 
+    def list_sessions(self, form: CheckoutForm, _: str) -> Json:
+        """List those that were made since a time, the latest first."""
+        whole = frozenset(name for name in (_INTENT, _CHARGE) if form.expands(f"data.{name}"))
+        is_since = form.gives("created[gte]")
+        since = form.whole("created[gte]", least=0, most=_LATEST_TIME) if is_since else 0
+        after, limit = form.text_or_none("starting_after"), _limit(form)
+        form.end()
+        ids = [one.id for one in self.sales.all()[::-1] if one.made_at.timestamp() >= since]
+        if after is not None:
+            ids = ids[ids.index(self._known(after).id) + 1 :]
+        data = [_shown(self._known(id), whole=whole) for id in ids[:limit]]
+        return {"object": "list", "data": data, "has_more": len(ids) > limit, "url": _SESSIONS}
+
     def retrieve(self, form: CheckoutForm, id: str) -> Json:
         whole = _expanded(form)
         form.end()
@@ -209,9 +223,10 @@ class StripeApi:
 
 
 def stripe_routes() -> Router:
-    session = "/v1/checkout/sessions"
+    session = _SESSIONS
     routes = {
         f"POST {session}": StripeApi.create,
+        f"GET {session}": StripeApi.list_sessions,
         f"GET {session}/{{id:str}}": StripeApi.retrieve,
         f"POST {session}/{{id:str}}/expire": StripeApi.expire,
         "GET /v1/payment_intents/{id:str}": StripeApi.retrieve_payment,
@@ -272,14 +287,17 @@ def _listed(
     form: CheckoutForm, found: Callable[[str | None], Sequence[dict[str, Json]]], *, url: str
 ) -> Json:
     """Those of a payment, or all, the latest first."""
-    payment = form.text_or_none("payment_intent")
-    limit = _LISTED_BY_DEFAULT
-    if form.gives("limit"):
-        limit = form.whole("limit", least=1, most=_LISTED_AT_MOST)
+    payment, limit = form.text_or_none("payment_intent"), _limit(form)
     form.end()
     all_of_them = found(payment)
     has_more = len(all_of_them) > limit
     return {"object": "list", "data": [*all_of_them[:limit]], "has_more": has_more, "url": url}
+
+
+def _limit(form: CheckoutForm) -> int:
+    if not form.gives("limit"):
+        return _LISTED_BY_DEFAULT
+    return form.whole("limit", least=1, most=_LISTED_AT_MOST)
 
 
 def _amount(form: CheckoutForm, name: str) -> int:

@@ -52,6 +52,7 @@ square: Final = ProviderDeclaration(
         "checkout_options": {"redirect_url": "{return_url}", "allow_tipping": False},
         "payment_note": "{reference}",
     },
+    key_used=("IDEMPOTENCY_KEY_REUSED",),
     idempotency=None,  # it stands in the body
     created=Reading(
         session="payment_link.order_id",

@@ -1,0 +1,40 @@
+"""A store that lost the moment in which a page was made and paid: people paid twice."""
+
+from collections.abc import AsyncIterator
+
+from tests.crash.shop_env import Calling, calling, held, open_process_pool
+from tests.outside.sales import KEPT_IN, LEGACY, selling
+
+FINDING = "XV2"
+
+
+async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
+    with open_process_pool("tests.crash.account_server") as process_pool:
+        for kept_in in KEPT_IN:
+            for _ in range(times):
+                async with selling(process_pool, kept_in) as (sales, server):
+                    async with calling(server, "buy", mode=LEGACY) as call:
+                        link = await held(server, call, mode=LEGACY)
+                    async with sales.copied(kept_in) as env:
+                        await sales.customer.walk(link)
+                        await sales.env.until("open", "payment")
+                        server.kill()
+                        async with (
+                            env.start() as again,
+                            calling(again, "buy", mode=LEGACY) as call,
+                        ):
+                            link = await held(again, call, mode=LEGACY)
+                            there = await sales.customer.press(link)
+                            if there != link:  # it leads to another page
+                                await sales.customer.come_back(await sales.customer.press(there))
+                            is_bought = await _arrives(call)
+                    is_one = is_bought and await sales.charges() == 1
+                    yield f"{kept_in}: paid in the lost moment, one price paid", is_one
+
+
+async def _arrives(call: Calling) -> bool:
+    try:
+        await call.result()
+    except AssertionError:  # the tool's error, in words
+        return False
+    return True

@@ -1,0 +1,48 @@
+"""One product, bought for good by two calls with other arguments: it was paid for twice."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+from tests.crash.shop_env import Calling, calling, held, open_process_pool
+from tests.outside.sales import KEPT_IN, LEGACY, Sales, selling
+
+FINDING = "XM1"
+
+
+async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
+    with open_process_pool("tests.crash.account_server") as process_pool:
+        for kept_in in KEPT_IN:
+            for _ in range(times):
+                async with selling(process_pool, kept_in) as (sales, server):
+                    monday, tuesday = {"day": "monday"}, {"day": "tuesday"}
+                    async with calling(server, "member", mode=LEGACY, arguments=monday) as first:
+                        links = [await held(server, first, mode=LEGACY)]
+                        async with calling(
+                            server, "member", mode=LEGACY, arguments=tuesday
+                        ) as second:
+                            links.append(await _shown(second))
+                        told = [await _paid(sales, first, links)]
+                    async with calling(server, "member", mode=LEGACY, arguments=tuesday) as second:
+                        told.append(await second.result())
+                    is_one = len({one.split()[1] for one in told}) == await sales.charges() == 1
+                    yield f"{kept_in}: two calls, one receipt, one price paid", is_one
+
+
+async def _shown(call: Calling) -> str:
+    """The link, by the client or in the result."""
+    asked = asyncio.create_task(call.link())
+    await asyncio.wait({asked, call.task}, return_when=asyncio.FIRST_COMPLETED)
+    if asked.done():
+        return asked.result()
+    asked.cancel()
+    (found,) = re.findall(r"http://\S+/e/\S+", str(call.task.exception() or call.task.result()))
+    return str(found)
+
+
+async def _paid(sales: Sales, call: Calling, links: list[str]) -> str:
+    """Pay at each page that can be paid at; what the call says then."""
+    for link in links:
+        if not (await sales.customer.page(link)).heading.startswith("Paid"):
+            await sales.customer.walk(link)
+    return await call.result()

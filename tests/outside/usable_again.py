@@ -1,0 +1,59 @@
+"""A bank's claim that is won while the same is asked again: it was paid for twice."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tests.crash.shop_env import calling, held, open_process_pool
+from tests.outside.sales import KEPT_IN, LEGACY, Sales, selling
+
+FINDING = "XM5"
+
+
+async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
+    with open_process_pool("tests.crash.account_server") as process_pool:
+        for kept_in in KEPT_IN:
+            for _ in range(times):
+                async with selling(process_pool, kept_in) as (sales, server):
+                    async with calling(server, "buy", mode=LEGACY) as call:
+                        there = await sales.customer.to_provider(
+                            await held(server, call, mode=LEGACY)
+                        )
+                    await sales.customer.press(there)
+                    await sales.env.until("open", "payment")
+                    await _claim(sales, there, "created", status="needs_response")
+                    await sales.env.until("disputed", "payment")
+                    async with calling(server, "buy", mode=LEGACY) as call:
+                        is_told = await _is_told(call)
+                    async with calling(server, "buy", mode=LEGACY) as call:
+                        link = await held(server, call, mode=LEGACY)
+                        await _claim(sales, there, "closed", status="won")
+                        await sales.env.none_is("disputed", "payment")
+                        if not (await sales.customer.page(link)).heading.startswith("Paid"):
+                            await sales.customer.walk(link)
+                        await call.result()
+                    is_one = is_told and await sales.charges() == 1
+                    yield f"{kept_in}: a claim won while it is asked again, one price paid", is_one
+
+
+async def _is_told(call: Any) -> bool:
+    """The call that would have used it hears what became of the money."""
+    try:
+        await call.result()
+    except AssertionError as error:
+        return "taken back" in str(error)
+    return False
+
+
+async def _claim(sales: Sales, page: str, kind: str, **about: str) -> None:
+    session = await sales.session(page)
+    dispute = {
+        "id": "dp_1",
+        "object": "dispute",
+        "amount": session["amount_total"],
+        "charge": "ch_1",
+        "currency": session["currency"],
+        "metadata": session["metadata"],
+        "payment_intent": session["payment_intent"],
+        **about,
+    }
+    await sales.tell(f"charge.dispute.{kind}", dispute)

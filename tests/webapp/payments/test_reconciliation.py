@@ -1,0 +1,399 @@
+"""A store that lost its last moments: what was paid then is found at the provider, and once."""
+
+import asyncio
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from flows.elicitation.states import Status
+from flows.errors import NotPossible
+from flows.payments.mollie.gateway import mollie
+from flows.payments.paypal.gateway import paypal
+from flows.payments.session import sessions_of
+from tests.support.mcp_server import PATIENCE_SECONDS, soon, text_of
+from tests.support.payment_env import Mollie, PayPal, selling
+from tests.support.shop_env import CREATE, Buying, Shop, buying
+from webapp.cli.payments import end_payment, list_payments, reconcile_payments
+from webapp.command import CommandRefused
+from webapp.records.values import Reconciliation
+from webapp.stores import Record
+from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
+
+LISTING = "GET /stripe/v1/checkout/sessions"
+
+
+def records_of(shop: Shop) -> tuple[Record, ...]:
+    assert isinstance(shop.store, MemoryStore)
+    return tuple(shop.store._contents.records.values())
+
+
+async def put_back(shop: Shop, records: tuple[Record, ...]) -> None:
+    """The store stands as it stood then, and a process is started on it."""
+    store = MemoryStore()
+    store._contents.put(records)
+    shop.store = store
+    await shop.restart()
+
+
+async def lost(shop: Shop, buy: Buying, *, button: str | None = "card") -> str:
+    """A page is made in what the store loses, and this is pressed there; the page."""
+    before = records_of(shop)
+    there = await buy.person.go_on(buy.link)
+    if button is not None:
+        await buy.person.press_there(there, button)
+    await shop.tell_all()
+    buy.call.cancel()
+    await asyncio.gather(buy.call, return_exceptions=True)
+    await put_back(shop, before)
+    return there
+
+
+async def noted(shop: Shop) -> list[str | None]:
+    """What the operator's list says of each payment that needs a look."""
+    rows = (await list_payments(shop.service, only_open=True)).rows
+    return [f"{row.what}: {row.note}" for row in rows if row.standing == "otherwise"]
+
+
+async def compared(shop: Shop) -> Reconciliation:
+    """How far the comparison with Stripe is."""
+    rows = await shop.service.elicitations.all(Reconciliation)
+    (row,) = [row for row in rows if row.seller == "stripe"]
+    return row
+
+
+async def ends_in(shop: Shop, statuses: list[str]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while sorted(await shop.ledger()) != statuses:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+# A create that is refused.
+
+
+async def test_page_that_was_paid_in_what_the_store_lost_is_found_and_settles(shop: Shop) -> None:
+    # finding: XV2
+    async with buying(shop) as buy:
+        await lost(shop, buy)
+        async with shop.env.caller("legacy") as caller:
+            call = caller.call("report")
+            link = await caller.link()
+            pressed = await buy.person.press(link)
+            assert pressed.location == link
+            assert text_of(await soon(call)) == "paid 9.00 EUR"
+            assert (await buy.person.visit(link)).heading == "Paid 9.00 €"
+        await ends_in(shop, ["spent"])
+        assert len(await _sessions(shop)) == 1
+
+
+async def test_page_that_was_open_in_what_the_store_lost_is_closed_before_another_is_made(
+    shop: Shop,
+) -> None:
+    # finding: XV2
+    async with buying(shop) as buy:
+        there = await lost(shop, buy, button=None)
+        async with shop.env.caller("legacy") as caller:
+            call = caller.call("report")
+            other = await buy.person.go_on(await caller.link())
+            assert (await shop.session(_id(there)))["status"] == "expired"
+            await buy.person.press_there(other, "card")
+            await shop.tell_all()
+            assert text_of(await soon(call)) == "paid 9.00 EUR"
+        await ends_in(shop, ["spent"])
+
+
+async def test_transfer_of_a_lost_page_is_waited_for_and_nobody_pays_again(shop: Shop) -> None:
+    # finding: XV2
+    async with buying(shop) as buy:
+        there = await lost(shop, buy, button="bank")
+        async with shop.env.caller("legacy") as caller:
+            call = caller.call("report")
+            link = await caller.link()
+            assert (await buy.person.press(link)).location == link
+            assert (await buy.person.visit(link)).heading == "Your payment is on its way"
+            await buy.person.press_there(there, "arrive")
+            await shop.tell_all()
+            assert text_of(await soon(call)) == "paid 9.00 EUR"
+
+
+async def test_several_lost_pages_are_all_found(shop: Shop) -> None:
+    # finding: XV2
+    async with buying(shop) as buy:
+        before = records_of(shop)
+        pages = [await (await shop.person()).go_on(buy.link) for _ in range(3)]
+        await buy.person.press_there(pages[-1], "card")
+        shop.post.clear()
+        await put_back(shop, before)
+        async with shop.env.caller("legacy") as caller:
+            call = caller.call("report")
+            await buy.person.press(await caller.link())
+            assert text_of(await soon(call)) == "paid 9.00 EUR"
+        (asked,) = await shop.asked()
+        assert len(sessions_of(asked)) == 3
+
+
+async def test_page_is_made_only_once_the_provider_has_said_what_became_of_the_lost_one(
+    shop: Shop,
+) -> None:
+    # finding: XV2
+    async with buying(shop) as buy:
+        await lost(shop, buy)
+        async with shop.env.caller("legacy") as caller:
+            call = caller.call("report")
+            link = await caller.link()
+            shop.line.broken.append(LISTING)
+            assert (await buy.person.press(link)).status == 502
+            assert (await buy.person.press(link)).status == 502
+            assert len(await _sessions(shop)) == 1
+            shop.line.broken.clear()
+            await buy.person.press(link)
+            assert text_of(await soon(call)) == "paid 9.00 EUR"
+
+
+async def test_key_that_was_used_for_what_cannot_be_found_leads_to_another_page(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        shop.line.refused_once[CREATE] = (400, "idempotency_error")
+        assert "/pay/" in await buy.person.go_on(buy.link)
+        assert shop.line.keys[-2:] == [f"{shop.env.id_of(buy.link)}:{n}" for n in (1, 2)]
+
+
+async def test_lost_reply_whose_key_is_forgotten_is_looked_up_in_the_list(shop: Shop) -> None:
+    # finding: XV2
+    async with buying(shop) as buy:
+        shop.line.lost.append(CREATE)
+        assert (await buy.person.press(buy.link)).status == 502
+        (session,) = await _sessions(shop)
+        await buy.person.press_there(session["url"], "card")
+        shop.post.clear()
+        shop.line.refused[CREATE] = (400, "invalid_request_error")
+        await shop.expire()
+        assert await shop.ledger() == ["open"]
+        del shop.line.refused[CREATE]
+        assert await buy.again() == "paid 9.00 EUR"
+
+
+async def test_session_of_a_payment_link_in_the_list_is_not_taken_for_a_lost_page(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        id = shop.env.id_of(buy.link)
+        await shop.make_session(client_reference_id=id)
+        shop.line.refused_once[CREATE] = (400, "idempotency_error")
+        await buy.person.go_on(buy.link)
+        (asked,) = await shop.asked()
+        assert len(sessions_of(asked)) == 1
+
+
+# A provider that lists nothing.
+
+
+async def test_lost_page_at_a_provider_without_a_list_is_left_to_the_operator() -> None:
+    # finding: XV2
+    provider = PayPal()
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v2/checkout/orders":
+            return httpx.Response(422, json={"name": "DUPLICATE_REQUEST_ID"})
+        return httpx.Response(200, json={"access_token": "t"})
+
+    async with selling(paypal("cid", "cs", is_live=False), refuse) as env:
+        asked = await env.asked()
+        with pytest.raises(NotPossible):
+            await env.go_on(asked)
+        ended = await env.now(asked)
+        assert (ended.status, "cannot be looked up" in (ended.why or "")) == (Status.FAILED, True)
+        (row,) = (await list_payments(env.service, only_open=True)).rows
+        assert "lost a payment page" in str(row.note)
+        in_the_way = await env.service.kinds.payments.loose_ends.open()
+        assert [one.session for one in in_the_way] == [asked.id]
+        await end_payment(env.service, row.id)
+        assert provider.calls == []
+
+
+# Compared since a time.
+
+
+async def test_payment_of_a_lost_question_is_on_the_operators_list(shop: Shop) -> None:
+    # finding: XV2
+    before = records_of(shop)
+    since = shop.clock()
+    async with buying(shop) as buy:
+        await buy.pay()
+        await buy.result()
+    shop.clock.tick(minutes=5)
+    await put_back(shop, before)
+    await shop.service.kinds.payments.reconciling.reconcile(since)
+    await shop.sweep()
+    (note,) = await noted(shop)
+    assert "a payment whose question is not in this store: paid 9.00 EUR" in str(note)
+    assert (await _sessions(shop))[0]["id"] in str(note)
+    assert await shop.ledger() == []
+
+
+async def test_payment_of_a_question_that_is_there_is_settled(shop: Shop) -> None:
+    # finding: XV2
+    since = shop.clock()
+    async with buying(shop) as buy:
+        await lost(shop, buy)
+        await shop.service.kinds.payments.reconciling.reconcile(since)
+        await shop.sweep()
+        assert (await shop.ledger(), await noted(shop)) == (["open"], [])
+        assert await buy_again(shop) == "paid 9.00 EUR"
+
+
+async def test_open_page_of_an_ended_question_is_closed(shop: Shop) -> None:
+    since = shop.clock()
+    async with buying(shop) as buy:
+        there = await lost(shop, buy, button=None)
+        await shop.expire()
+        await shop.service.kinds.payments.reconciling.reconcile(since)
+        await shop.sweep()
+        await shop.sweep()
+        assert (await shop.session(_id(there)))["status"] == "expired"
+
+
+async def test_refund_in_what_the_store_lost_is_found(shop: Shop) -> None:
+    # finding: XV2
+    async with buying(shop) as buy:
+        buy.call.cancel()
+        await asyncio.gather(buy.call, return_exceptions=True)
+        await buy.pay()
+        shop.clock.tick(hours=1)
+        before, since = records_of(shop), shop.clock()
+        await shop.refund_by_hand()
+        shop.post.clear()
+        await put_back(shop, before)
+        assert await shop.ledger() == ["open"]
+        await shop.service.kinds.payments.reconciling.reconcile(since)
+        await shop.sweep()
+        await shop.sweep()
+        assert await shop.ledger() == ["refunded"]
+
+
+async def test_payment_by_a_payment_link_with_our_reference_is_listed_and_settles_nothing(
+    shop: Shop,
+) -> None:
+    since = shop.clock()
+    async with buying(shop) as buy:
+        made = await shop.make_session(client_reference_id=shop.env.id_of(buy.link))
+        await buy.person.press_there(made["url"], "card")
+        shop.post.clear()
+        await shop.service.kinds.payments.reconciling.reconcile(since)
+        await shop.sweep()
+        (note,) = await noted(shop)
+        assert "was not begun by this server" in str(note)
+        assert await shop.ledger() == []
+
+
+async def test_comparing_twice_and_in_two_processes_changes_nothing_more(shop: Shop) -> None:
+    # finding: XV2
+    before, since = records_of(shop), shop.clock()
+    async with buying(shop) as buy:
+        await buy.pay()
+        await buy.result()
+    await put_back(shop, before)
+    other = await shop.process()
+    services = (shop.service, other.service)
+    for _ in range(2):
+        await asyncio.gather(*(one.kinds.payments.reconciling.reconcile(since) for one in services))
+        shop.clock.tick(seconds=31)
+        await asyncio.gather(*(fall_due(one) for one in services))
+        await shop.sweep()
+    assert len(await noted(shop)) == 1
+    row = await compared(shop)
+    assert (row.status, row.seen, row.listed) == ("done", 1, 1)
+    await other.ended()
+
+
+async def test_what_somebody_has_looked_at_is_not_listed_by_another_comparison(shop: Shop) -> None:
+    before, since = records_of(shop), shop.clock()
+    async with buying(shop) as buy:
+        await buy.pay()
+        await buy.result()
+    await put_back(shop, before)
+    await reconcile_payments(shop.service, since=since)
+    (row,) = (await list_payments(shop.service, only_open=True)).rows
+    await end_payment(shop.service, row.id)
+    await reconcile_payments(shop.service, since=since)
+    assert await noted(shop) == []
+
+
+async def test_provider_that_does_not_answer_is_asked_again_from_where_it_stopped(
+    shop: Shop,
+) -> None:
+    # finding: XV2
+    before, since = records_of(shop), shop.clock()
+    async with buying(shop) as buy:
+        await buy.pay()
+        await buy.result()
+    await put_back(shop, before)
+    shop.line.broken.append(LISTING)
+    with pytest.raises(CommandRefused, match="does not answer"):
+        await reconcile_payments(shop.service, since=since)
+    for _ in range(3):
+        shop.clock.tick(minutes=10)
+        await shop.sweep()
+    row = await compared(shop)
+    assert (row.status, row.tries > 1) == ("waiting", True)
+    shop.line.broken.clear()
+    await shop.restart()
+    shop.clock.tick(hours=1)
+    await shop.sweep()
+    assert len(await noted(shop)) == 1
+
+
+async def test_comparison_goes_through_every_page_of_the_list(shop: Shop) -> None:
+    since = shop.clock()
+    for number in range(250):
+        await shop.make_session(client_reference_id=f"another-{number}")
+    before = records_of(shop)
+    async with buying(shop) as buy:
+        await buy.pay()
+        await buy.result()
+    for number in range(150):
+        await shop.make_session(client_reference_id=f"later-{number}")
+    await put_back(shop, before)
+    lines = await reconcile_payments(shop.service, since=since)
+    (line,) = [line for line in lines if line.startswith("stripe:")]
+    assert line.startswith("stripe: 1 payment pages of ours since 2026-03-01 12:00 UTC.")
+    assert len(await noted(shop)) == 1
+    assert sum(call == LISTING for call in shop.line.calls) == 5
+
+
+async def test_payments_at_mollie_are_compared_too() -> None:
+    provider = Mollie()
+    async with selling(mollie("test_abc"), provider) as env:
+        since = env.clock()
+        await env.begun()
+        provider.payments["tr_1"]["status"] = "paid"
+        store = MemoryStore()
+        async with selling(mollie("test_abc"), provider, store=store) as other:
+            (line,) = await reconcile_payments(other.service, since=since - timedelta(hours=1))
+            assert "1 are paid and need a look" in line
+
+
+async def test_providers_without_a_list_are_named(shop: Shop) -> None:
+    provider = PayPal()
+    async with selling(paypal("cid", "cs", is_live=False), provider) as env:
+        lines = await reconcile_payments(env.service, since=timedelta(hours=1))
+        assert lines == ["paypal lists no payment pages, so it cannot be compared: look there."]
+
+
+async def test_time_in_the_future_is_refused(shop: Shop) -> None:
+    with pytest.raises(CommandRefused, match="in the future"):
+        await reconcile_payments(shop.service, since=shop.clock() + timedelta(hours=1))
+
+
+async def buy_again(shop: Shop) -> str:
+    async with shop.env.caller("legacy") as caller:
+        return await caller.text("report")
+
+
+async def _sessions(shop: Shop) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = (await shop._beside("checkout/sessions?limit=100"))["data"]
+    return found
+
+
+def _id(page: str) -> str:
+    return page.rsplit("/", 1)[1]

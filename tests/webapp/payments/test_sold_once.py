@@ -1,0 +1,270 @@
+"""What is bought for good is sold once: one open question, one price paid, one receipt for all."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from flows import Receipt, elicit
+from flows.payments.money import Money
+from tests.support.disputes import CLOSED, claimed, kept
+from tests.support.mcp_server import LEGACY, MODERN, eventually, soon, text_of
+from tests.support.paying import two_tabs
+from tests.support.shop_env import Shop, buying
+
+PRICE = Money("9.00", "EUR")
+
+
+@pytest.fixture
+def shop(shop: Shop) -> Shop:
+    shop.is_for_good = True
+    return shop
+
+
+async def charges(shop: Shop) -> int:
+    """How many checkouts were paid whose money the seller still has."""
+    paid = await shop.payments()
+    given = {refund["payment_intent"] for refund in await shop.refunds()}
+    return sum(payment.payment_intent not in given for payment in paid)
+
+
+# While it is open.
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_call_with_other_arguments_joins_the_open_question(shop: Shop, revision: str) -> None:
+    # finding: XM1
+    async with buying(shop, revision=revision) as buy:
+        other = buy.caller.call("report", topic="coffee")
+        (asked,) = await shop.asked()
+        await eventually(lambda: _waits(shop, asked.id) > 1)
+        await buy.pay()
+        assert await buy.result() == "paid 9.00 EUR"
+        assert text_of(await soon(other)) == "paid 9.00 EUR"
+        assert len({receipt.id for receipt in shop.given}) == 1
+        assert (len(await shop.payments()), len(await shop.asked())) == (1, 1)
+
+
+async def test_call_of_another_client_joins_the_open_question(shop: Shop) -> None:
+    # finding: XM1
+    async with buying(shop) as buy, shop.env.caller(LEGACY, name="another") as caller:
+        other = caller.call("report", topic="coffee")
+        assert shop.env.id_of(await caller.link()) == shop.env.id_of(buy.link)
+        await buy.pay()
+        assert await buy.result() == text_of(await soon(other)) == "paid 9.00 EUR"
+        assert len(await shop.payments()) == 1
+
+
+async def test_model_of_a_shared_question_is_told_to_make_its_own_call_again(shop: Shop) -> None:
+    # finding: XM1
+    async with (
+        shop.env.caller(LEGACY, declares=None) as caller,
+        shop.env.caller(LEGACY, declares=None, name="another") as another,
+    ):
+        links = [await one.link_in_result("report", topic="tea") for one in (caller, another)]
+        assert shop.env.id_of(links[0]) == shop.env.id_of(links[1])
+        await (await shop.person()).pay(links[0])
+        await shop.tell_all()
+        for one in (caller, another):
+            told = await one.text("elicitation_result", elicitId=shop.env.id_of(links[0]))
+            assert "with the same arguments" in told
+            assert await one.text("report", topic="tea") == "paid 9.00 EUR"
+
+
+async def test_same_call_made_again_still_takes_over_the_wait(shop: Shop) -> None:
+    # finding: XM1
+    async with buying(shop) as buy:
+        other = buy.caller.call("report", topic="coffee")
+        (asked,) = await shop.asked()
+        await eventually(lambda: _waits(shop, asked.id) > 1)
+        again = buy.caller.call("report")
+        assert "Another call is waiting" in await buy.result()
+        await buy.pay()
+        assert text_of(await soon(other)) == text_of(await soon(again)) == "paid 9.00 EUR"
+        assert len(await shop.payments()) == 1
+
+
+async def test_two_of_one_product_asked_together_are_one(shop: Shop) -> None:
+    # finding: XM1
+    async def both(_: Receipt) -> str:
+        first, second = await elicit.together(_question(shop), _question(shop))
+        return f"{first == second}"
+
+    shop.body = both
+    async with buying(shop) as buy:
+        assert await buy.paid() == "True"
+        assert len(await shop.payments()) == 1
+
+
+async def test_needed_product_joins_the_question_of_a_call_of_the_same_tool(shop: Shop) -> None:
+    # finding: XM1
+    server = shop.server
+    member = elicit.payment(PRICE, "Membership", once=True)
+
+    @server.tool(structured_output=False)
+    @elicit.needs(member)
+    async def visit(day: str) -> str:
+        receipt = await elicit.payment(PRICE, "Membership", once=True)
+        return f"{day} {receipt.price}"
+
+    async with shop.env.caller(LEGACY) as caller:
+        calls = [caller.call("visit", day="monday")]
+        link = await caller.link()
+        await shop.env.waited_for_by_another(link, None)
+        calls.append(caller.call("visit", day="tuesday"))
+        (asked,) = await shop.asked()
+        await eventually(lambda: _waits(shop, asked.id) > 1)
+        await (await shop.person()).pay(link)
+        await shop.tell_all()
+        told = [text_of(await soon(call)) for call in calls]
+        assert told == ["monday 9.00 EUR", "tuesday 9.00 EUR"]
+        assert len(await shop.payments()) == 1
+
+
+# Once it is bought.
+
+
+async def test_late_payment_answers_the_open_question_with_its_receipt(shop: Shop) -> None:
+    # finding: XM1
+    async with buying(shop) as buy:
+        _, newer = await _paid_late(shop, buy)
+        other = await buy.person.go_on(await buy.caller.link())
+        await shop.tell_all()
+        assert text_of(await soon(newer)) == "paid 9.00 EUR"
+        assert await shop.statuses() == ["accepted", "accepted"]
+        await shop.sweep()
+        assert (await shop.session(other.rsplit("/", 1)[1]))["status"] == "expired"
+        assert await shop.ledger() == ["spent"]
+
+
+async def test_continue_leads_nowhere_once_the_product_is_bought(shop: Shop) -> None:
+    # finding: XM1
+    async with buying(shop) as buy:
+        _, newer = await _paid_late(shop, buy)
+        link = await buy.caller.link()
+        page = await buy.person.visit(link)
+        await shop.tell_all()
+        assert text_of(await soon(newer)) == "paid 9.00 EUR"
+        pressed = await buy.person.browser.post(link, data={"csrf": page.csrf or ""})
+        assert pressed.headers["location"].startswith("/e/")
+        assert (await buy.person.visit(link)).heading == "Paid 9.00 €"
+
+
+@pytest.mark.parametrize("first", ["earlier", "later"])
+async def test_second_payment_for_one_product_is_refunded_at_once(shop: Shop, first: str) -> None:
+    # finding: XM1
+    async with buying(shop) as buy:
+        there, newer = await _paid_late(shop, buy, is_paid=False)
+        other = await buy.person.go_on(await buy.caller.link())
+        for page in (there, other) if first == "earlier" else (other, there):
+            await buy.person.press_there(page, "card")
+        await shop.tell_all()
+        assert text_of(await soon(newer)) == "paid 9.00 EUR"
+        await results_are_noted_of(shop, {"spent"})
+        await shop.sweep()
+        assert sorted(await shop.ledger()) == ["refunded", "spent"]
+        assert await charges(shop) == 1
+        (kept,) = [one for one in await shop.payments() if one.status == "spent"]
+        assert {receipt.id for receipt in shop.given} == {kept.id}
+
+
+async def test_transfer_for_a_product_that_was_bought_meanwhile_is_refunded(shop: Shop) -> None:
+    # finding: XM1
+    async with buying(shop) as buy:
+        earlier, latest = await two_tabs(shop, buy)
+        await buy.person.press_there(earlier, "bank")
+        await buy.person.press_there(latest, "card")
+        await shop.tell_all()
+        assert await buy.result() == "paid 9.00 EUR"
+        await results_are_noted_of(shop, {"spent"})
+        await buy.person.press_there(earlier, "arrive")
+        await shop.tell_all()
+        await shop.sweep()
+        assert sorted(await shop.ledger()) == ["refunded", "spent"]
+
+
+async def test_payments_that_arrive_in_two_processes_at_once_leave_one(shop: Shop) -> None:
+    # finding: XM1
+    async with buying(shop) as buy:
+        there, newer = await _paid_late(shop, buy, is_paid=False)
+        other = await buy.person.go_on(await buy.caller.link())
+        for page in (there, other):
+            await buy.person.press_there(page, "card")
+        process = await shop.process()
+        bodies = list(shop.post)
+        shop.post.clear()
+        await asyncio.gather(
+            *(shop.tell(body, to=to) for body, to in zip(bodies, (None, process), strict=True))
+        )
+        assert text_of(await soon(newer)) == "paid 9.00 EUR"
+        await results_are_noted_of(shop, {"spent"})
+        await process.ended()
+        await shop.sweep()
+        assert sorted(await shop.ledger()) == ["refunded", "spent"]
+
+
+async def test_product_whose_claim_was_won_after_it_was_bought_again_is_refunded(
+    shop: Shop,
+) -> None:
+    # finding: XM1
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        await claimed(shop, payment)
+        assert "taken back by the bank" in text_of(await buy.caller.result("report"))
+        link = await buy.is_asked_again()
+        await buy.person.pay(link)
+        await shop.tell_all()
+        await results_are_noted_of(shop, {"spent", "disputed"})
+        await claimed(shop, payment, CLOSED, status="won")
+        await shop.sweep()
+        assert sorted(await shop.ledger()) == ["refunded", "spent"]
+        assert await buy.again() == "paid 9.00 EUR"
+
+
+# Of no harm.
+
+
+async def test_two_tools_sell_two_products(shop: Shop) -> None:
+    @shop.server.tool(structured_output=False)
+    async def other() -> str:
+        return str((await _question(shop)).price)
+
+    async with buying(shop) as buy:
+        second = buy.caller.call("other")
+        assert shop.env.id_of(await buy.caller.link()) != shop.env.id_of(buy.link)
+        second.cancel()
+
+
+async def test_what_is_not_bought_for_good_is_asked_by_each_call(shop: Shop) -> None:
+    shop.is_for_good = False
+    async with buying(shop) as buy:
+        _ = buy.caller.call("report", topic="coffee")
+        assert shop.env.id_of(await buy.caller.link()) != shop.env.id_of(buy.link)
+
+
+def _question(shop: Shop) -> Any:
+    return elicit.payment(shop.price, "Premium report", once=True)
+
+
+def _waits(shop: Shop, id: str) -> int:
+    return len(shop.service.elicitations.waiters._by_id.get(id, ()))
+
+
+async def results_are_noted_of(shop: Shop, wanted: set[str]) -> None:
+    while not wanted <= set(await shop.ledger()):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def _paid_late(
+    shop: Shop, buy: Any, *, is_paid: bool = True
+) -> tuple[str, asyncio.Task[Any]]:
+    """The first question is over, its page can still be paid at; the same is asked again."""
+    there = await buy.person.go_on(buy.link)
+    shop.clock.tick(minutes=30)
+    if is_paid:
+        await buy.person.press_there(there, "card")
+    shop.line.is_down = True
+    await shop.sweep()
+    await buy.result()
+    shop.line.is_down = False
+    return there, buy.caller.call("report", topic="coffee")

@@ -1,0 +1,187 @@
+"""A payment that becomes usable again answers whoever asks for the same thing, and is paid once."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from flows.payments.receipt import Payment
+from tests.support.disputes import CLOSED, claim, claimed, kept
+from tests.support.mcp_server import PATIENCE_SECONDS, soon, text_of
+from tests.support.shop_env import Buying, Shop, buying
+
+WON = {"status": "won"}
+
+
+async def claimed_and_asked_again(shop: Shop, buy: Buying) -> tuple[Payment, str]:
+    """A bank claims the unused payment, so the same call asks again; the payment and the link."""
+    payment = await kept(shop, buy)
+    assert await claimed(shop, payment) == "disputed"
+    assert "taken back by the bank" in text_of(await buy.caller.result("report"))
+    return payment, await buy.is_asked_again()
+
+
+@pytest.mark.parametrize("is_for_good", [False, True])
+async def test_claim_that_is_won_answers_the_open_question(shop: Shop, is_for_good: bool) -> None:
+    # finding: XM5
+    shop.is_for_good = is_for_good
+    async with buying(shop) as buy:
+        payment, link = await claimed_and_asked_again(shop, buy)
+        (call,) = [call for call in buy.caller._calls if not call.done()]
+        there = await buy.person.go_on(link)
+        await claimed(shop, payment, CLOSED, **WON)
+        assert text_of(await soon(call)) == "paid 9.00 EUR"
+        assert (await buy.person.visit(link)).heading == "Paid 9.00 €"
+        assert (await shop.session(there.rsplit("/", 1)[1]))["status"] == "expired"
+        await ends_in(shop, ["spent"])
+        assert {receipt.id for receipt in shop.given} == {payment.id}
+
+
+async def test_continue_leads_nowhere_once_the_claim_is_won(shop: Shop) -> None:
+    # finding: XM5
+    async with buying(shop) as buy:
+        payment, link = await claimed_and_asked_again(shop, buy)
+        page = await buy.person.visit(link)
+        await claimed(shop, payment, CLOSED, **WON)
+        pressed = await buy.person.browser.post(link, data={"csrf": page.csrf or ""})
+        assert pressed.headers["location"].startswith("/e/")
+        assert len(await shop.payments()) == 1
+
+
+@pytest.mark.parametrize("button", ["card", "bank"])
+@pytest.mark.parametrize("is_for_good", [False, True])
+async def test_what_is_paid_all_the_same_is_refunded_at_once(
+    shop: Shop, is_for_good: bool, button: str
+) -> None:
+    # finding: XM5
+    shop.is_for_good = is_for_good
+    async with buying(shop) as buy:
+        payment, link = await claimed_and_asked_again(shop, buy)
+        (call,) = [call for call in buy.caller._calls if not call.done()]
+        there = await buy.person.go_on(link)
+        await shop.tell(claim(payment, CLOSED, **WON))
+        await buy.person.press_there(there, button)
+        await shop.sweep()
+        assert text_of(await soon(call)) == "paid 9.00 EUR"
+        if button == "bank":
+            await buy.person.press_there(there, "arrive")
+        await shop.tell_all()
+        await shop.sweep()
+        await ends_in(shop, ["refunded", "spent"])
+        (refund,) = await shop.refunds()
+        assert refund["metadata"]["reason"] == "paid twice"
+        assert {receipt.id for receipt in shop.given} == {payment.id}
+
+
+async def test_payment_and_won_claim_in_two_processes_at_once_leave_one(shop: Shop) -> None:
+    # finding: XM5
+    async with buying(shop) as buy:
+        payment, link = await claimed_and_asked_again(shop, buy)
+        (call,) = [call for call in buy.caller._calls if not call.done()]
+        await buy.person.press_there(await buy.person.go_on(link), "card")
+        process = await shop.process()
+        (body,) = shop.post
+        shop.post.clear()
+        won = {**claim(payment, CLOSED, **WON)}
+        won["data"]["object"]["metadata"] = {"elicitation": payment.elicitation_id}
+        await asyncio.gather(shop.tell(body, to=process), shop.tell(won))
+        assert text_of(await soon(call)) == "paid 9.00 EUR"
+        await process.ended()
+        await shop.sweep()
+        await ends_in(shop, ["refunded", "spent"])
+        (used,) = [one for one in await shop.payments() if one.status == "spent"]
+        assert {receipt.id for receipt in shop.given} == {used.id}
+
+
+@pytest.mark.parametrize("ends", ["unasked", "declined", "expired"])
+async def test_claim_that_is_won_serves_the_next_call(shop: Shop, ends: str) -> None:
+    # finding: XM5
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        await claimed(shop, payment)
+        assert "taken back by the bank" in text_of(await buy.caller.result("report"))
+        if ends != "unasked":
+            link = await buy.is_asked_again()
+            await (buy.person.decline(link) if ends == "declined" else shop.expire())
+            await asyncio.gather(*buy.caller._calls, return_exceptions=True)
+        await claimed(shop, payment, CLOSED, **WON)
+        assert await buy.again() == "paid 9.00 EUR"
+        await ends_in(shop, ["spent"])
+
+
+async def test_payment_that_is_won_back_is_kept_for_another_week(shop: Shop) -> None:
+    # finding: XM5
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        await claimed(shop, payment)
+        assert "taken back by the bank" in text_of(await buy.caller.result("report"))
+        shop.clock.tick(days=20)
+        await claimed(shop, payment, CLOSED, **WON)
+        (row,) = await shop.payments()
+        assert row.refund_at is not None
+        assert row.refund_at - shop.clock() > timedelta(days=6)
+        assert await buy.again() == "paid 9.00 EUR"
+
+
+async def test_payment_that_no_question_leads_to_any_more_is_refunded(shop: Shop) -> None:
+    # finding: XM5
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        await claimed(shop, payment)
+        shop.clock.tick(days=61)
+        await shop.sweep()
+        assert await shop.asked() == []
+        await claimed(shop, payment, CLOSED, **WON)
+        assert await shop.ledger() == ["refunded"]
+
+
+async def test_erased_question_is_no_reason_to_pay_again(shop: Shop) -> None:
+    # finding: XM5
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        await claimed(shop, payment)
+        shop.clock.tick(days=61)
+        await shop.sweep()
+        link = await buy.is_asked_again()
+        (call,) = [call for call in buy.caller._calls if not call.done()]
+        await claimed(shop, payment, CLOSED, **WON)
+        assert text_of(await soon(call)) == "paid 9.00 EUR"
+        assert (await buy.person.visit(link)).heading == "Paid 9.00 €"
+
+
+async def test_payment_won_back_after_the_same_was_paid_again_is_refunded(shop: Shop) -> None:
+    # finding: XM5
+    async with buying(shop) as buy:
+        payment, link = await claimed_and_asked_again(shop, buy)
+        (call,) = [call for call in buy.caller._calls if not call.done()]
+        call.cancel()
+        await buy.person.pay(link)
+        await shop.tell_all()
+        await claimed(shop, payment, CLOSED, **WON)
+        await shop.sweep()
+        assert sorted(await shop.ledger()) == ["open", "refunded"]
+        assert await buy.again() == "paid 9.00 EUR"
+        (used,) = shop.given
+        assert used.id != payment.id
+
+
+async def test_next_wish_is_answered_by_the_payment_that_was_won_back(shop: Shop) -> None:
+    # finding: XM5
+    async with buying(shop) as buy:
+        payment, link = await claimed_and_asked_again(shop, buy)
+        (call,) = [call for call in buy.caller._calls if not call.done()]
+        await buy.person.pay(link)
+        await shop.tell_all()
+        assert text_of(await soon(call)) == "paid 9.00 EUR"
+        await ends_in(shop, ["disputed", "spent"])
+        await claimed(shop, payment, CLOSED, **WON)
+        shop.clock.tick(minutes=3)
+        assert await buy.again() == "paid 9.00 EUR"
+        await ends_in(shop, ["spent", "spent"])
+
+
+async def ends_in(shop: Shop, statuses: list[str]) -> None:
+    """What was used is noted a moment after the result arrived."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while sorted(await shop.ledger()) != statuses:  # noqa: ASYNC110
+            await asyncio.sleep(0)

@@ -1,0 +1,216 @@
+"""Reconciliation: the sessions of a provider, compared with this store since a time.
+
+What could go wrong: a store that lost its last moments, by a restore or a failover, and money that
+no list knows. The provider knows: each session of ours carries the id of its question. A session
+that the store does not know is given to its question, which settles it as any other; one whose
+question is lost as well, and one that we did not begin, goes on the operator's list if it is paid.
+Then the payments that nobody has used are asked about, for a refund may be lost, too.
+
+How far it is stands in one row for each provider, page by page. The sweeper goes on with it, in
+one process at a time, also after a restart. The same comparison done twice changes nothing more.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from flows.elicitation.states import Elicitation
+from flows.errors import Failed, NotConfigured
+from flows.payments.gateway import CLOCKS_DIFFER, MerchantAccount, ProviderSession
+from flows.payments.listing import Lists
+from flows.payments.receipt import ReceiptStatus
+from flows.payments.registry import Gateways
+from flows.payments.session import Mismatch, SessionStatus, sessions_of, terms_of
+from webapp.elicitations.service import Elicitations
+from webapp.http.client import Outbound
+from webapp.payments.checkouts import Checkouts
+from webapp.payments.ledger import Ledger
+from webapp.payments.unresolved import UnresolvedPayments, why_not_stored
+from webapp.records.owners import SERVICE
+from webapp.records.values import Reconciliation
+from webapp.stores import Conflict
+
+KEPT = timedelta(days=30)
+PAGES_AT_ONCE = 20  # of a list, and then it is another row's turn
+RECEIPTS_AT_ONCE = 50
+AGAIN_AFTER = timedelta(seconds=30)  # the first time; then twice as long each time
+AGAIN_AT_MOST = timedelta(hours=1)
+TRIES_THAT_COUNT = 8
+_log = logging.getLogger(__name__)
+
+
+class Reconciling:
+    """Compares the providers that list their sessions; built with the service."""
+
+    def __init__(
+        self,
+        *,
+        elicitations: Elicitations,
+        outbound: Outbound,
+        flow: Gateways,
+        ledger: Ledger,
+        checkouts: Checkouts,
+        loose_ends: UnresolvedPayments,
+    ) -> None:
+        self._elicitations = elicitations
+        self._outbound = outbound
+        self._flow = flow
+        self._ledger = ledger
+        self._checkouts = checkouts
+        self._loose_ends = loose_ends
+
+    @property
+    def unlisted(self) -> list[str]:
+        """The names of the providers that cannot be compared: they list no sessions."""
+        return [name for name in self._flow.names if name not in self._flow.listing]
+
+    async def reconcile(self, since: datetime) -> Sequence[Reconciliation]:
+        """Compare what was begun at the providers since then with this store.
+
+        Writes what has to be done and returns: the sweeper does it. Called again, and in several
+        processes, it is one comparison, of the earliest time.
+        """
+        return [await self._begin(name, since) for name in self._flow.listing]
+
+    async def go_on(self, row: Reconciliation) -> Reconciliation:
+        """Do a part of it; what the provider does not answer now is tried again later."""
+        gateway = self._flow.listing.get(row.seller)
+        if gateway is None:  # it was set up here when this was begun
+            return await self._kept(row, next_at=self._later(row), tries=row.tries + 1)
+        try:
+            if not row.is_listed:
+                return await self._go_through(row, gateway)
+            return await self._ask_about_unused(row)
+        except (Failed, NotConfigured) as error:
+            _log.warning("payments.not_compared", extra={"seller": row.seller, "why": str(error)})
+            now = await self._stored(row) or row
+            return await self._kept(now, next_at=self._later(now), tries=now.tries + 1)
+        except Conflict:  # another process is at it
+            return await self._stored(row) or row
+
+    async def _begin(self, seller: str, since: datetime) -> Reconciliation:
+        now, id = self._elicitations.clock(), f"{SERVICE}compared:{seller}"
+        begun: Reconciliation | None = None
+
+        async def values() -> Sequence[Reconciliation]:
+            nonlocal begun
+            found = await self._elicitations.read(Reconciliation, owner=SERVICE, id=id)
+            is_going_on = found is not None and found.status == "waiting"
+            if found is not None and is_going_on and found.since <= since:
+                begun = found
+                return []
+            begun = Reconciliation(
+                id=id,
+                owner=SERVICE,
+                seller=seller,
+                since=since,
+                begun_at=now,
+                erase_at=now + KEPT,
+                next_at=now,
+                version=0 if found is None else found.version,
+            )
+            return [begun]
+
+        written = await self._elicitations.write_afresh(values)
+        assert begun is not None
+        return replace(begun, version=begun.version + 1) if written else begun
+
+    async def _go_through(self, row: Reconciliation, gateway: Lists) -> Reconciliation:
+        for _ in range(PAGES_AT_ONCE):
+            since = row.since - CLOCKS_DIFFER
+            page = await self._outbound.run(gateway.list_sessions(since, after=row.after))
+            for session in page.sessions:
+                row = await self._compare(row, session, seller=gateway.seller)
+            row = await self._kept(
+                replace(row, after=page.next, is_listed=page.next is None),
+                next_at=self._elicitations.clock(),
+            )
+            if row.is_listed:
+                break
+        return row
+
+    async def _ask_about_unused(self, row: Reconciliation) -> Reconciliation:
+        """Ask about payments that nobody has used: they may be refunded or claimed by now."""
+        found = [one for one in await self._ledger.all() if one.seller == row.seller]
+        unused = sorted(
+            [
+                one
+                for one in found
+                if one.status is ReceiptStatus.OPEN and one.id > (row.receipt or "")
+            ],
+            key=lambda one: one.id,
+        )
+        for payment in unused[:RECEIPTS_AT_ONCE]:
+            elicitation = await self._elicitations.get(payment.elicitation_id)
+            if elicitation is not None and payment.session in sessions_of(elicitation):
+                with suppress(Mismatch):
+                    await self._checkouts.ask_provider(elicitation, collects=False)
+            row = replace(row, receipt=payment.id)
+        status = "waiting" if len(unused) > RECEIPTS_AT_ONCE else "done"
+        if status == "done":
+            counts = {"seen": row.seen, "found": row.found, "listed": row.listed}
+            _log.info("payments.compared", extra={"seller": row.seller, **counts})
+        return await self._kept(replace(row, status=status), next_at=self._elicitations.clock())
+
+    async def _compare(
+        self, row: Reconciliation, session: ProviderSession, *, seller: MerchantAccount
+    ) -> Reconciliation:
+        """Return the row with what this session adds to its counts."""
+        reference = session.reference or ""
+        why = why_not_stored(reference, now=self._elicitations.clock())
+        if why is None:
+            return row
+        row = replace(row, seen=row.seen + 1)
+        elicitation = await self._elicitations.get(reference)
+        if elicitation is None or elicitation.kind != "payment":
+            known = await self._ledger.of_session(
+                reference, session.id, seller=seller.name, payment=session.payment
+            )
+            is_missing = known is None and await self._list(session, seller, why=why)
+            return replace(row, listed=row.listed + is_missing)
+        if session.id not in sessions_of(elicitation):
+            if terms_of(elicitation).seller != seller.name or not session.is_made_by_us:
+                is_listed = await self._list(session, seller, why="foreign")
+                return replace(row, listed=row.listed + is_listed)
+            elicitation = await self._checkouts.adopt(elicitation, session)
+            row = replace(row, found=row.found + 1)
+        if await self._is_news(elicitation, session):
+            with suppress(Mismatch):  # it was paid otherwise than asked, which is listed
+                await self._checkouts.ask_provider(elicitation, collects=False)
+        return row
+
+    async def _is_news(self, elicitation: Elicitation, session: ProviderSession) -> bool:
+        """Return True if the provider says something of the session that the store does not."""
+        id = await self._ledger.id_for(elicitation, session)
+        payment = await self._ledger.read(elicitation.owner, id)
+        if payment is not None:
+            return session.refunded > payment.refunded
+        return session.state in (SessionStatus.PAID, SessionStatus.PENDING, SessionStatus.FAILED)
+
+    async def _list(self, session: ProviderSession, seller: MerchantAccount, *, why: str) -> bool:
+        """Put a paid session on the operator's list; False if there is no money in it."""
+        if session.state is not SessionStatus.PAID or session.gone >= (session.amount or 1):
+            return False
+        if session.is_live != seller.is_live:
+            return False
+        reference = session.reference or ""
+        await self._loose_ends.of_nobody(reference, session, seller=seller, why=why)
+        return True
+
+    async def _kept(
+        self, row: Reconciliation, *, next_at: datetime, tries: int = 0
+    ) -> Reconciliation:
+        """Raises Conflict if another process has gone on."""
+        changed = replace(row, next_at=next_at, tries=tries)
+        await self._elicitations.write(changed)
+        return replace(changed, version=changed.version + 1)
+
+    def _later(self, row: Reconciliation) -> datetime:
+        pause: timedelta = min(AGAIN_AFTER * 2 ** min(row.tries, TRIES_THAT_COUNT), AGAIN_AT_MOST)
+        return self._elicitations.clock() + pause
+
+    async def _stored(self, row: Reconciliation) -> Reconciliation | None:
+        return await self._elicitations.read(Reconciliation, owner=row.owner, id=row.id)

@@ -1,0 +1,135 @@
+"""Payments that become usable again, and the questions that they answer.
+
+What could go wrong: a bank gives up its claim, and the person who was asked to pay again meanwhile
+pays twice. So the open question for the same thing is answered in the write that changes the
+payment. If nobody asks, the question that the payment was made for leads to it again. If the same
+was paid by another payment by then, this one is a surplus.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from flows.elicitation import states
+from flows.elicitation.proof import PaidSession
+from flows.elicitation.states import Elicitation, Status
+from flows.payments import receipt as receipts
+from flows.payments.receipt import Payment, ReceiptStatus
+from webapp.elicitations.service import Elicitations
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPayment:
+    """A changed payment, the questions that are written with it, and those that it ended."""
+
+    payment: Payment
+    questions: Sequence[Elicitation] = ()
+    ended: Sequence[Elicitation] = ()
+
+
+class UsableAgain:
+    """Decides what is written with a payment that becomes usable; writes nothing itself.
+
+    `paid` finds the payment that settled a question, `product` the one that bought the same product
+    for good; `product_key` is the key that the latter holds.
+    """
+
+    def __init__(
+        self,
+        elicitations: Elicitations,
+        *,
+        paid: Callable[[Elicitation], Awaitable[Payment | None]],
+        product: Callable[[Payment], Awaitable[Payment | None]],
+        product_key: Callable[[Payment], str],
+        kept: timedelta | None,
+    ) -> None:
+        self._elicitations = elicitations
+        self._paid = paid
+        self._product = product
+        self._product_key = product_key
+        self._kept = kept
+
+    def answered(self, asked: Elicitation, payment: Payment) -> list[Elicitation]:
+        """Return the open question as it ends with this payment; an empty list if it has ended."""
+        if asked.status.is_final or not payment.is_usable:
+            return []
+        proof, content = PaidSession(session=payment.session), {"payment": payment.id}
+        ended = states.accept(asked, proof, now=self._elicitations.clock(), content=content)
+        if ended.status is Status.ACCEPTED:
+            return [replace(ended, answered_by=payment.id)]
+        return [replace(ended, holds_key=False)]
+
+    async def made_usable(self, payment: Payment, *, before: Payment) -> ChangedPayment:
+        """Return what else is written if the change makes the payment usable.
+
+        An open question for the same thing is answered with the payment. If nobody asks, the
+        question that the payment was made for leads to it again, so that the next call gets it.
+        """
+        if before.is_usable or not payment.is_usable:
+            return ChangedPayment(payment)
+        if payment.once:
+            holder = await self._product(payment)
+            if holder is not None and holder.id != payment.id:
+                return ChangedPayment(self._bought_again(payment, holder))
+            payment = replace(payment, join=self._product_key(payment))
+        former = await self._elicitations.get(payment.answers or payment.elicitation_id)
+        join = payment.asked or (None if former is None else former.join)
+        if join is None:  # rows of older versions do not name the question
+            return ChangedPayment(payment)
+        asked = await self._elicitations.find(owner=payment.owner, join=join)
+        ended: list[Elicitation] = []
+        if asked is not None and not asked.status.is_final:
+            ended = self.answered(asked, payment)
+            if ended[0].status is Status.ACCEPTED:
+                kept = replace(self._kept_again(payment), answers=asked.id)
+                return ChangedPayment(kept, questions=ended, ended=ended)
+            asked = None  # its time was over
+        if payment.once:
+            return ChangedPayment(self._kept_again(payment), questions=ended, ended=ended)
+        result = await self._left_for_the_next_call(payment, former, asked)
+        return ChangedPayment(result.payment, questions=[*ended, *result.questions], ended=ended)
+
+    async def _left_for_the_next_call(
+        self, payment: Payment, former: Elicitation | None, holder: Elicitation | None
+    ) -> ChangedPayment:
+        """`former` leads to the payment again; `holder` is the ended question that is found now."""
+        if holder is not None:
+            other = await self._paid(holder)
+            if other is not None and other.id != payment.id and not other.is_over:
+                return ChangedPayment(self._bought_again(payment, other))
+            if self._elicitations.is_held(holder):
+                return ChangedPayment(payment)
+        leading = self._leading_again(former, payment)
+        if not leading:
+            return ChangedPayment(payment)
+        if holder is not None and holder.id != leading[0].id:
+            leading = [states.let_go(holder), *leading]
+        return ChangedPayment(self._kept_again(payment), questions=leading)
+
+    def _leading_again(self, asked: Elicitation | None, payment: Payment) -> list[Elicitation]:
+        """Return the accepted question with this payment as its answer.
+
+        The list is empty if a call uses the question, or if it cannot be answered any more.
+        """
+        if asked is None or asked.status is not Status.ACCEPTED:
+            return []
+        is_kept = states.is_kept(asked, self._elicitations.clock())
+        if not is_kept or self._elicitations.is_held(asked):
+            return []
+        content = {"payment": payment.id}
+        return [replace(asked, holds_key=True, content=content, delivered_at=None, take=None)]
+
+    def _bought_again(self, payment: Payment, other: Payment) -> Payment:
+        """Return a payment for what `other` has paid while this one could not be used."""
+        if payment.status is ReceiptStatus.OPEN:
+            return receipts.as_surplus(payment, self._elicitations.clock(), to=other.id)
+        return replace(payment, join=payment.id)  # it was used before
+
+    def _kept_again(self, payment: Payment) -> Payment:
+        """Return the payment with a new period in which it can be used."""
+        if self._kept is None or payment.refund_at is None:
+            return payment
+        until = self._elicitations.clock() + self._kept
+        return replace(payment, refund_at=max(payment.refund_at, until))
