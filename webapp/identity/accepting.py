@@ -79,8 +79,9 @@ class Arriving(_Base):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._is_ending and self.cycle is not None:
-            self.cycle.keep_alive = False  # close the connection after this response
+        cycle: Any = self.cycle  # None before the first request
+        if self._is_ending and cycle is not None:
+            cycle.keep_alive = False  # close the connection after this response
         self._look()
 
     def on_response_complete(self) -> None:
