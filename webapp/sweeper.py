@@ -117,8 +117,9 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
         case "event":
             await service.events.sender.fall_due(await rows.open(record, OutgoingEvent))
         case "step back":
-            await service.store_stepped_back(step_back_of(record).survived)
-            await service.elicitations.high_water.settle(record)
+            if (back := step_back_of(record)) is not None:
+                await service.store_stepped_back(back.survived)
+                await service.elicitations.high_water.settle(record, back)
         case "inbox":
             await service.kinds.decisions.fall_due(await rows.open(record, InboxItem))
         case _:
