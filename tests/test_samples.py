@@ -59,6 +59,7 @@ COMMAND = re.compile(r"`(elicit [^`]+)`")
 OTHERS = frozenset(
     {
         *("code", "cp", "createdb", "createuser", "docker", "export", "fastmcp", "gunicorn"),
+        *("pg_basebackup", "pg_ctl", "pg_rewind", "psql", "touch"),
         *("install", "kubectl", "nginx", "pip-compile", "pytest", "python", "python3", "sudo"),
         *("systemctl", "useradd", "uvicorn"),
     }

@@ -122,9 +122,9 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
         OutgoingEvent: service.events.sender.fall_due,
         InboxItem: service.kinds.decisions.fall_due,
     }
-    if record.kind == STEP_BACK:
-        await service.store_stepped_back(step_back_of(record).survived)
-        await service.elicitations.high_water.settle(record)
+    if record.kind == STEP_BACK and (back := step_back_of(record)) is not None:
+        await service.store_stepped_back(back.survived)
+        await service.elicitations.high_water.settle(record, back)
     for value, act in acts.items():
         if record.kind == KINDS[value]:
             await act(await service.elicitations.rows.open(record, value))

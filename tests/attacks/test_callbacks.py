@@ -34,6 +34,16 @@ from webapp.sweeper import fall_due
 SECRETS = ("gho_sandbox_", "ghr_sandbox_", "sandbox_at_", "sandbox_rt_")
 
 
+# finding: XB5
+async def test_link_whose_question_is_not_stored_any_more_says_to_ask_for_a_new_one(here):
+    _, person, link, _ = await sent_out(here)
+    store = here.service.elicitations.store
+    for question in await store.list("elicitation"):
+        await store.erase(owner=question.owner)
+    page = await person.visit(link)
+    assert (page.status, page.heading) == (404, "Ask for a new link")
+
+
 @pytest.mark.parametrize(
     "state",
     [

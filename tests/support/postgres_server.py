@@ -87,6 +87,10 @@ class PostgresServer:
         self.set({"unix_socket_directories": f"'{self.folder}'", **(settings or {})})
 
     @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text("utf-8")
+
+    @property
     def socket(self) -> Path:
         return self.folder / f".s.PGSQL.{self.port}"
 

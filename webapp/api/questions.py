@@ -38,6 +38,7 @@ from webapp.api.representations import (
 )
 from webapp.api.states import told, told_known
 from webapp.deadline import Deadline
+from webapp.elicitations.service import QuestionGone
 from webapp.http.parts import AnyRequest
 from webapp.identity.api_keys import KeyScope
 from webapp.records.ids import tail_of
@@ -187,7 +188,10 @@ async def _events(
             changes = await waiter.changes(until=service.clock() + _PING_EVERY, now=service.clock())
             if not changes:
                 yield ": ping\n\n"
-            current = await elicitations.newest(current, changes)
+            try:
+                current = await elicitations.newest(current, changes)
+            except QuestionGone:  # whoever reads asks again, and is told
+                return
 
 
 async def _still_counts(request: AnyRequest) -> bool:

@@ -122,12 +122,14 @@ class CurrentRun:
             return self._value
 
     async def reload(self) -> None:
-        """After a lost race: as it is stored, or the one that holds the call's key now."""
+        """After a lost race: as it is stored, or the one that holds the call's key now.
+
+        One that the store has lost is written again.
+        """
         stored = await self._elicitations.run(owner=self._owner, id=self.value.id)
         if stored is None:
             stored = await self._elicitations.find_run(owner=self._owner, key=self._key)
-        if stored is not None:
-            self._value = stored
+        self._value = replace(self.value, version=0) if stored is None else stored
 
     async def begin_anew(self) -> Run:
         """A run of its own, where what the other one came to is not this call's any more."""

@@ -10,6 +10,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
@@ -39,6 +40,7 @@ from webapp.calls.resources import OwnersReach
 from webapp.calls.unasked import nothing_stands_before
 from webapp.deadline import Deadline
 from webapp.elicitations.question_kind import AskedBy
+from webapp.elicitations.service import QuestionGone
 from webapp.elicitations.waiters import Waiter
 from webapp.telemetry.work import working
 
@@ -339,7 +341,10 @@ class Verbs:
             call.waiters.add(waiter)
             group.join(waiter)
             try:
-                return await self._answered(question, step, waiter, group)
+                while True:
+                    with suppress(QuestionGone):  # the store has lost it: ask again
+                        return await self._answered(question, step, waiter, group)
+                    await call.run.reload()
             finally:
                 call.waiters.discard(waiter)
 
@@ -442,13 +447,12 @@ class Verbs:
                 )
             return await do_unkept(name, work, working=call.used.working)
         await call.the_run()
-        receipt = call.used.receipt
-        kept = KEPT if receipt is None else KEPT_UNDER_A_RECEIPT
+        kept = KEPT if (receipt := call.used.receipt) is None else KEPT_UNDER_A_RECEIPT
         scope, wish = await call.run.begin_once(receipt, kept=kept)
-        owner = call.run.value.owner
+        of = call.run.value.owner
         return await do_once(
             call.elicitations,
-            once=OncePlace(owner=owner, scope=scope, wish=wish, step=step, name=name),
+            once=OncePlace(owner=of, scope=scope, wish=wish, step=step, name=name),
             kept=kept,
             work=work,
             working=call.used.working,

@@ -40,6 +40,10 @@ Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
 _log = logging.getLogger(__name__)
 
 
+class QuestionGone(KeyError):
+    """The store has no such question any more: it was purged, or the store has stepped back."""
+
+
 class Elicitations:
     """What every part that starts, settles or waits shares; one for a process."""
 
@@ -168,8 +172,7 @@ class Elicitations:
     ) -> Elicitation:
         """Change one elicitation: read, decide, compare-and-set, and again if somebody was first.
 
-        `known` was read already. Raises what `change` or `also` raises, KeyError if there is no
-        such elicitation.
+        `known` was read already. Raises what `change` or `also` raises, and QuestionGone.
         """
         current = known or self.recent.get(id)
         is_read = current is None
@@ -178,7 +181,7 @@ class Elicitations:
                 current = await self.get(id)
                 is_read = True
             if current is None:
-                raise KeyError(id)
+                raise QuestionGone(id)
             try:
                 changed = change(current)
             except ElicitError:
@@ -268,9 +271,14 @@ class Elicitations:
             return await self.get(current.id) or current
 
     async def newest(self, current: Elicitation, changes: list[Changed]) -> Elicitation:
-        """The latest of what a wake brought; read again where a wake brought nothing."""
+        """The latest of what a wake brought; read again where a wake brought nothing.
+
+        Raises QuestionGone.
+        """
         if None in changes:
-            return await self.get(current.id) or current
+            if (found := await self.get(current.id)) is None:
+                raise QuestionGone(current.id)
+            return found
         for changed in changes:  # answers may overtake each other
             if (
                 isinstance(changed, Elicitation)

@@ -288,9 +288,10 @@ class Used(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown(View):
-    """A link that is damaged, or that we never made."""
+    """A link that is damaged, or that we never made; `is_ours`: its question is not stored."""
 
     template: ClassVar[str] = "unknown.html"
+    is_ours: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from webapp.deadline import Clock, ticks_of
@@ -43,6 +43,7 @@ _MARKS_LISTED: Final = 32
 _NONCE_BYTES: Final = 8
 _log = logging.getLogger(__name__)
 
+StructT = TypeVar("StructT", bound=Struct)
 _Name: TypeAlias = tuple[str, str, str]
 _Remembered: TypeAlias = OrderedDict[_Name, tuple[Record, float]]
 
@@ -61,8 +62,8 @@ class Mark(Struct, frozen=True, kw_only=True):
     """
 
     number: int
-    store: str
-    made: tuple[MadeMark, ...]
+    store: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # it names a file
+    made: Annotated[tuple[MadeMark, ...], Meta(min_length=1)]
 
     @property
     def at(self) -> datetime:
@@ -123,8 +124,8 @@ class HighWater:
 
     def hear(self, record: Record) -> None:
         """Another process has made a mark."""
-        found = mark_of(record)
-        if self._known is not None and not found.has_lost(self._known):
+        found, known = mark_of(record), self._known
+        if found is not None and known is not None and not found.has_lost(known):
             self._known = found
 
     def reconnected(self) -> None:
@@ -175,12 +176,11 @@ class HighWater:
 
     async def step_back(self) -> StepBack | None:
         """Return the last one that is noted in the store."""
-        record = await self._store.read(SERVICE, STEP_BACK, SERVICE)
-        return None if record is None else step_back_of(record)
+        return step_back_of(await self._store.read(SERVICE, STEP_BACK, SERVICE))
 
-    async def settle(self, record: Record) -> None:
+    async def settle(self, record: Record, back: StepBack) -> None:
         """Note that what has to follow from this step back was done. Raises Conflict."""
-        done = replace(step_back_of(record), is_handled=True)
+        done = replace(back, is_handled=True)
         await self._store.write(_step_back_record(done, version=record.version))
 
     async def why_older(self) -> str | None:
@@ -195,7 +195,7 @@ class HighWater:
         self._read.clear()
         while True:
             record = await self._store.read(SERVICE, STEP_BACK, SERVICE)
-            former = None if record is None else step_back_of(record)
+            former = step_back_of(record)
             if former is not None and (known is None or known.at <= former.noticed_at):
                 self._known = await self._found()
                 _log.warning("store.stepped_back_before", extra={"why": why})
@@ -220,8 +220,7 @@ class HighWater:
         return await self._store.read(SERVICE, MARK, SERVICE)
 
     async def _found(self) -> Mark | None:
-        record = await self._read_mark()
-        return None if record is None else mark_of(record)
+        return mark_of(await self._read_mark())
 
     async def _lost(self) -> list[datetime]:
         """When each of those records was written or read that the store does not have any more."""
@@ -262,7 +261,7 @@ class HighWater:
 
 def next_mark(record: Record | None, *, at: datetime) -> Record:
     """Return the record of the mark that follows this one, to be written in its place."""
-    before = None if record is None else mark_of(record)
+    before = mark_of(record)
     number = 0 if record is None else record.version
     made = (*(before.made if before else ()), MadeMark(secrets.token_bytes(_NONCE_BYTES), at))
     mark = Mark(
@@ -279,19 +278,28 @@ def restored(record: Record | None, *, made_at: datetime, now: datetime) -> tupl
     `record` is the mark in the backup, `made_at` when that was made.
     """
     mark = next_mark(record, at=now)
-    survived = made_at if record is None else min(made_at, mark_of(record).at)
+    before = mark_of(record)
+    survived = made_at if before is None else min(made_at, before.at)
     back = StepBack(
         noticed_at=now, survived=survived, why="a backup was restored", was_restored=True
     )
     return replace(mark, version=mark.version + 1), _step_back_record(back, version=1)
 
 
-def mark_of(record: Record) -> Mark:
-    return msgspec.msgpack.decode(record.sealed, type=Mark)
+def mark_of(record: Record | None) -> Mark | None:
+    """Return None also for what somebody else has written there: then the mark is missing."""
+    return None if record is None else _decoded(record, Mark)
 
 
-def step_back_of(record: Record) -> StepBack:
-    return msgspec.msgpack.decode(record.sealed, type=StepBack)
+def step_back_of(record: Record | None) -> StepBack | None:
+    return None if record is None else _decoded(record, StepBack)
+
+
+def _decoded(record: Record, kind: type[StructT]) -> StructT | None:
+    try:
+        return msgspec.msgpack.decode(record.sealed, type=kind)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _step_back_record(back: StepBack, *, version: int) -> Record:

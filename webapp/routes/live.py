@@ -12,6 +12,7 @@ from litestar.response import Stream
 
 from flows.elicitation.states import Elicitation
 from flows.elicitation.user_code import Code
+from webapp.elicitations.service import QuestionGone
 from webapp.routes.answers import problem
 from webapp.routes.links import elicitation_of
 from webapp.routes.openers import pace, unconfirmed
@@ -61,7 +62,10 @@ async def _statuses(
             changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())
             if not changes:
                 yield ": ping\n\n"
-            current = await elicitations.newest(current, changes)
+            try:
+                current = await elicitations.newest(current, changes)
+            except QuestionGone:  # the browser asks again, and is told
+                return
 
 
 def _status(current: Elicitation, code: Code | None) -> str:

@@ -33,7 +33,7 @@ _SHARED = {
 }
 
 
-_PASSWORDS = ("password", "sslpassword")
+PASSWORDS = ("password", "sslpassword")
 
 
 class _Module(Protocol):
@@ -69,7 +69,7 @@ def without_password(url: str) -> str:
         return f"{_scheme_of(url)}://..."
     parts = urlsplit(url)
     user, at, hosts = parts.netloc.rpartition("@")
-    query = [(name, value) for name, value in parse_qsl(parts.query) if name not in _PASSWORDS]
+    query = [(name, value) for name, value in parse_qsl(parts.query) if name not in PASSWORDS]
     return urlunsplit(
         parts._replace(
             netloc=f"{user.partition(':')[0]}{at}{hosts}", query=urlencode(query, safe="/:")

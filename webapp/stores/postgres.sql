@@ -170,6 +170,14 @@ SELECT NULL AS system, NULL AS timeline, pg_postmaster_start_time() AS started_a
     pg_is_in_recovery() AS is_standby,
     current_setting('transaction_read_only') = 'on' AS is_read_only;
 
+-- name: is_stalled
+-- Whether a commit of ours has waited for a standby for longer than one does that is there.
+SELECT EXISTS (
+    SELECT FROM pg_stat_activity
+    WHERE wait_event = 'SyncRep' AND datname = current_database() AND usename = current_user
+        AND query_start < clock_timestamp() - interval '1500 ms'
+);
+
 -- name: replication
 SELECT (SELECT count(*) FROM pg_stat_replication) AS standbys,
     current_setting('synchronous_commit') AS synchronous_commit,

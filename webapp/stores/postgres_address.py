@@ -1,29 +1,39 @@
 """The address of a PostgreSQL store: its hosts, and what an operator reads when one is not usable.
 
 What could go wrong: a password in an error. So no error has more of an address than
-`without_password` leaves, and none has a cause that shows it.
+`without_password` leaves, none has a cause that shows it, and a reason of the library's that has
+the password in it is left out.
 """
 
 import os
 import re
 import ssl
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from flows.errors import StoreUnavailable
 from webapp.stores import postgres_driver as driver
-from webapp.stores.opening import may_be_unescaped, without_password
+from webapp.stores.opening import PASSWORDS, may_be_unescaped, without_password
 
 SECONDS = 10.0
 CONNECT_SECONDS = 8.0  # several hosts together; who waits for a connection gives up after SECONDS
 _PORT = "5432"
 _LIKE = "postgresql://user:password@host:5432/database"
+_WRITE = f"write {_LIKE}, with %-escapes for what a password has of : / @ ? # %"
 _HOST = re.compile(r"(?P<name>/.*|\[[^\]]+\]|[^:\[\]]+)(?::(?P<port>\d+))?")
 # Options of the address that are carried out here. The first asks for a server that takes writes,
 # as a store always does.
 _TARGET, _PATIENCE = "target_session_attrs", "connect_timeout"
+# Of TLS: those by which a context of our own is made, for the authorities that the system believes.
+_MODE, _ROOT, _CERTIFICATE, _KEY = "sslmode", "sslrootcert", "sslcert", "sslkey"
+_SYSTEM, _FULL = "system", "verify-full"
 FENCED = "EL001"
+
+
+class BadAddress(ValueError):
+    """An option of the address; the message has nothing else of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +54,48 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresAddress:
-    """`url` is what asyncpg is given; `seconds` is how long each host is waited for."""
+    """`url` is what asyncpg is given, with `options`; each host is waited for `seconds`."""
 
     url: str
     hosts: tuple[Host, ...]
     seconds: float
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def parse_address(url: str) -> PostgresAddress:
-    """Raises ValueError for an address that cannot be read."""
+    """Raises ValueError for an address that cannot be read, OSError for a file that it names."""
     if may_be_unescaped(url):
         raise ValueError
     parts = urlsplit(url)
     query = parse_qsl(parts.query, strict_parsing=bool(parts.query))
     options = dict(query)
-    kept = [each for each in query if each[0] not in (_TARGET, _PATIENCE)]
+    left_out, tls = {_TARGET, _PATIENCE}, dict[str, Any]()
+    if options.get(_ROOT) == _SYSTEM:
+        left_out |= {_MODE, _ROOT, _CERTIFICATE, _KEY}
+        tls = {"ssl": _trusting_system(options)}
+    kept = [each for each in query if each[0] not in left_out]
     hosts = _hosts_of(parts.netloc.rpartition("@")[2], options)
     at_most = CONNECT_SECONDS if len(hosts) > 1 else SECONDS
-    seconds = float(options.get(_PATIENCE) or 0)
+    try:
+        seconds = float(options.get(_PATIENCE) or 0)
+    except ValueError:
+        raise BadAddress(f"{_PATIENCE} is a number of seconds, as 5") from None
     return PostgresAddress(
         url=urlunsplit(parts._replace(query=urlencode(kept))),
         hosts=hosts,
         seconds=min(seconds, at_most) if seconds > 0 else at_most,  # 0: no limit, as in libpq
+        options=tls,
     )
+
+
+def _trusting_system(options: Mapping[str, str]) -> ssl.SSLContext:
+    """As libpq does it: the name of the server is checked, and nothing less will do."""
+    if options.get(_MODE, _FULL) != _FULL:
+        raise BadAddress(f"{_ROOT}={_SYSTEM} needs {_MODE}={_FULL}")
+    context = ssl.create_default_context()
+    if _CERTIFICATE in options:
+        context.load_cert_chain(options[_CERTIFICATE], options.get(_KEY))
+    return context
 
 
 def _hosts_of(netloc: str, options: dict[str, str]) -> tuple[Host, ...]:
@@ -93,13 +122,31 @@ def unavailable(error: Exception, *, url: str, name: str) -> StoreUnavailable:
         return error
     if getattr(error, "sqlstate", None) == FENCED:
         return StoreUnavailable(str(error))
-    if isinstance(error, driver.WrongAddress) or type(error) is ValueError:
+    if _is_of_address(error):
+        if (reason := _reason(error, url)) is None:
+            return StoreUnavailable(f"{name} is no address that can be read: {_WRITE}")
+        system = f". {_ROOT}={_SYSTEM} means the authorities that this system believes"
         return StoreUnavailable(
-            f"{name} is no address that can be read: write {_LIKE}, with %-escapes for what a "
-            "password has of : / @ ? # %"
+            f"{name}: {reason}{system if 'certificate' in reason else ''}. {_WRITE.capitalize()}"
         )
     what = f"the store {without_password(url)} {said(error, SECONDS)}"
     return StoreUnavailable(with_advice(what, error, name=name))
+
+
+def _is_of_address(error: Exception) -> bool:
+    return isinstance(error, driver.WrongAddress) or type(error) in (ValueError, BadAddress)
+
+
+def _reason(error: Exception, url: str) -> str | None:
+    """What the library says of it, unless a password is in that."""
+    text = str(error).partition("\n")[0].rstrip(".")
+    if not text or may_be_unescaped(url):
+        return None
+    parts = urlsplit(url)
+    _, _, of_user = parts.netloc.rpartition("@")[0].partition(":")
+    hidden = [of_user, *(value for name, value in parse_qsl(parts.query) if name in PASSWORDS)]
+    hidden += [unquote(each) for each in hidden]
+    return None if any(each and each in text for each in hidden) else text
 
 
 def said(error: Exception, seconds: float) -> str:
@@ -156,7 +203,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
 
 def severity(error: Exception) -> int:
     """0 for what is wrong with the whole address; the smaller, the more there is to do about it."""
-    if isinstance(error, driver.WrongAddress) or type(error) is ValueError:
+    if _is_of_address(error):
         return 0
     kinds = [kind for kind, _ in _ADVICE]
     return next((1 + place for place, kind in enumerate(kinds) if isinstance(error, kind)), 99)

@@ -12,7 +12,6 @@ of that server, the others are closed.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -147,8 +146,8 @@ class Connector:
         self._servers = servers
         try:
             self._address = parse_address(url)
-        except ValueError:
-            raise unavailable(ValueError(), url=url, name=name) from None
+        except (ValueError, OSError) as error:
+            raise unavailable(error, url=url, name=name) from None
         self._total_seconds = CONNECT_SECONDS if self.has_several_hosts else SECONDS
         # So long one host is waited for before the next, and others before one that has answered.
         self._patience_seconds = min(_HOST_SECONDS, self._address.seconds)
@@ -199,10 +198,17 @@ class Connector:
                 told.append((f"{where}it takes writes, on timeline {timeline}", None))
         return told
 
-    async def look(self) -> None:
-        """See which server the address leads to by now; leave the one in use for its successor."""
-        with suppress(StoreUnavailable):
-            (await self.connect(asks_all=True, statement_cache_size=0)).terminate()
+    async def look(self) -> PostgresConnection | None:
+        """See which server the address leads to by now; leave the one in use for its successor.
+
+        Return a connection to it, for the caller to end; None if no server can be used.
+        """
+        try:
+            return await self.connect(
+                asks_all=True, statement_cache_size=0, command_timeout=SECONDS
+            )
+        except StoreUnavailable:
+            return None
 
     def _chosen(self, answers: Sequence[_Answer]) -> _Answer:
         # Another connection may have found a successor while this one was made.
@@ -257,7 +263,8 @@ class Connector:
         try:
             async with asyncio.timeout(self._address.seconds):
                 connection = await driver.connect(
-                    self._address.url, **{"timeout": SECONDS, **options, **host.options}
+                    self._address.url,
+                    **{"timeout": SECONDS, **options, **host.options, **self._address.options},
                 )
                 found = await _identity_of(connection)
         except _OF_A_HOST as error:

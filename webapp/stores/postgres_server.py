@@ -3,14 +3,16 @@
 What could go wrong: a server that acknowledges what a power cut takes away, a table of a newer
 layout. All of it is refused before any use; each refusal says what to set. And a server that is
 silent keeps nobody waiting for more than the ten seconds below: after two, its address is asked
-whether another server has taken over.
+whether another server has taken over. Nor is a statement that writes ever cancelled: PostgreSQL
+would give up the wait for a synchronous standby, and others would see what a failover then loses.
+While such waits go on, further writes are refused at once, or each would hold locks without end.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from flows.errors import StoreUnavailable
 from webapp.stores import postgres_driver as driver
@@ -27,6 +29,7 @@ from webapp.stores.postgres_driver import (
 from webapp.stores.postgres_hosts import Connector, Servers
 from webapp.stores.store import Fences, OtherFence
 
+T = TypeVar("T")
 _LAYOUT_SECONDS = 60.0
 _CONNECTIONS_AT_MOST = 4  # and one that listens
 _IDLE_SECONDS = 300.0
@@ -35,6 +38,11 @@ _SILENT_SECONDS = 2.0
 _LOOK_SECONDS = 15.0
 _LOOK_SECONDS_OF_SEVERAL = 5.0
 _BETWEEN_LOOKS_SECONDS = 1.0
+_WRITES = frozenset({"write", "due", "erase", "check"})
+_STALLED = (
+    "commits wait for a synchronous standby, and none answers: let one follow the server, or take "
+    "those that are gone out of synchronous_standby_names and reload it. docs/failover.md has more"
+)
 _LAYOUT = 2
 _OLDEST_SERVER = 14
 _NAME, _LISTEN_NAME = "ELICIT_STORE", "ELICIT_STORE_LISTEN"
@@ -61,6 +69,8 @@ class Server:
         self._pooled = pooled
         self._own = own
         self._is_silent = asyncio.Event()
+        self._is_stalled = False
+        self._under_way: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
         self._watching = self._loop.create_task(self._watch())
 
@@ -166,14 +176,19 @@ class Server:
     async def look(self) -> None:
         """See which server the addresses lead to by now; leave the one in use for its successor."""
         for connector in dict.fromkeys((self._pooled, self._own)):
-            await connector.look()
+            if (connection := await connector.look()) is None:
+                continue
+            with suppress(*ERRORS):
+                self._is_stalled = await connection.fetchval(statements()["is_stalled"])
+            connection.terminate()
 
     async def _watch(self) -> None:
         """Look now and then, and whenever a statement stays without an answer."""
         several = self._pooled.has_several_hosts or self._own.has_several_hosts
         while True:
+            pause = _LOOK_SECONDS_OF_SEVERAL if several else _LOOK_SECONDS
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS_OF_SEVERAL if several else _LOOK_SECONDS):
+                async with asyncio.timeout(_BETWEEN_LOOKS_SECONDS if self._is_stalled else pause):
                     await self._is_silent.wait()
             self._is_silent.clear()
             await self.look()
@@ -184,11 +199,31 @@ class Server:
 
         Raises StoreUnavailable, or one of TO_REPEAT.
         """
-        statement = statements()[name]
+        statement = statements()[name].format(**words) if words else statements()[name]
+        if name not in _WRITES:
+            return await self._fetch(statement, values)
+        if self._is_stalled:
+            raise self._stalled()
+        return await self._whole(self._fetch(statement, values))
+
+    def _stalled(self) -> StoreUnavailable:
+        return StoreUnavailable(f"the store {self.address} is not usable: {_STALLED}")
+
+    async def _fetch(self, statement: str, values: Sequence[object]) -> Sequence[Row]:
         async with self.connection() as connection:
-            return await connection.fetch(
-                statement.format(**words) if words else statement, *values
-            )
+            return await connection.fetch(statement, *values)
+
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Let it come to its end, also if its caller is cancelled."""
+        task = self._loop.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody may be left to be told
 
     async def fetch_again(self, name: str, *values: object, **words: str) -> Sequence[Row]:
         """The same, once more if it was broken off for another's sake."""
@@ -221,6 +256,8 @@ class Server:
         except ERRORS as error:
             if isinstance(error, TO_REPEAT):
                 raise
+            if isinstance(error, TimeoutError) and self._is_stalled:
+                raise self._stalled() from error
             raise unavailable(error, url=self.address, name=_NAME) from error
         finally:
             silence.cancel()
@@ -236,25 +273,33 @@ class Server:
 
     async def load(self, columns: Sequence[object], *, behind: str) -> None:
         """Put rows in place behind that fence, which stands until they are there."""
-        async with self.connection() as connection, connection.transaction():
-            found = await connection.fetchval(statements()["loading"])
-            if found != behind:
-                raise OtherFence(found)
-            await connection.execute(statements()["load"], *columns)
+
+        async def loaded() -> None:
+            async with self.connection() as connection, connection.transaction():
+                found = await connection.fetchval(statements()["loading"])
+                if found != behind:
+                    raise OtherFence(found)
+                await connection.execute(statements()["load"], *columns)
+
+        await self._whole(loaded())
 
     async def fence(self, why: str | None, *, instead_of: Fences | None) -> None:
         """Wait for the writes under way and let none in from then on; None: let them in."""
-        async with self.connection() as connection, connection.transaction():
-            found = await connection.fetchval(statements()["found_fence"])
-            if instead_of is not None and found not in instead_of:
-                raise OtherFence(found)
-            await connection.execute(statements()["note_fence"], why)
-            await connection.execute(statements()["unfence" if why is None else "fence"])
+
+        async def fenced() -> None:
+            async with self.connection() as connection, connection.transaction():
+                found = await connection.fetchval(statements()["found_fence"])
+                if instead_of is not None and found not in instead_of:
+                    raise OtherFence(found)
+                await connection.execute(statements()["note_fence"], why)
+                await connection.execute(statements()["unfence" if why is None else "fence"])
+
+        await self._whole(fenced())
 
     async def aclose(self) -> None:
         """Close every connection; none may be in use."""
         self._watching.cancel()
-        await asyncio.wait([self._watching])
+        await asyncio.wait([self._watching, *self._under_way])
         try:
             await self._pool.close()
         except ERRORS:

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from msgspec import msgpack
 from msgspec.structs import replace
 
 from tests.support.records import go_back, record, scanned
@@ -229,4 +230,21 @@ async def test_mark_of_another_process_is_heard(pair, clock):
     assert await other.look()
     heard = await pair[1].read(SERVICE, MARK, SERVICE)
     other.hear(replace(heard, sealed=copies[0].sealed))
-    assert mark_of(heard).number == heard.version
+    found = mark_of(heard)
+    assert found is not None
+    assert found.number == heard.version
+
+
+@pytest.mark.parametrize("damaged", [b"", b"no mark", msgpack.encode({"number": 1})])
+async def test_mark_that_somebody_damaged_stops_nothing_and_is_told_of(store, clock, damaged):
+    high_water = HighWater(store, clock=clock)
+    await with_marks(high_water, clock, number=1)
+    for kind in (MARK, STEP_BACK):
+        found = await store.read(SERVICE, kind, SERVICE) or record(
+            SERVICE, owner=SERVICE, kind=kind
+        )
+        await store.write(replace(found, sealed=damaged))
+    assert await high_water.look()
+    assert "is missing" in (await noted(high_water)).why
+    await with_marks(high_water, clock, number=1)
+    assert not await high_water.look()

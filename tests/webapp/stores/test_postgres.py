@@ -131,7 +131,7 @@ async def test_a_password_with_every_special_letter_opens_and_a_wrong_one_is_sho
         ("postgresql://tester:1@p4ss/@127.0.0.1:1/nowhere", "%-escapes"),
         ("postgresql://tester:[p4ss@127.0.0.1:1/nowhere", "%-escapes"),
         ("postgresql://tester:p4ss@127.0.0.1:port/nowhere", "%-escapes"),
-        ("postgresql://tester@/postgres?host={folder}&sslmode=wrong", "%-escapes"),
+        ("postgresql://tester@/postgres?host={folder}&sslmode=wrong", "`sslmode` parameter must"),
         (
             "postgresql://t@127.0.0.1:1/n?sslmode=verify-full&sslrootcert=/none.pem",
             "a file which the address names",

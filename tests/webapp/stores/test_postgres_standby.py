@@ -8,13 +8,14 @@ import pytest
 from flows.errors import StoreUnavailable
 from tests.support.postgres_server import USER
 from tests.support.records import record
-from tests.support.standby import LOSSES, replicating
+from tests.support.standby import LOSSES, fetchval, replicating
 from webapp.deadline import HandClock
 from webapp.records.high_water import HighWater
 from webapp.stores import Conflict
 from webapp.stores.postgres import open_store
 
 DEADLINE_SECONDS = 300.0
+_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 
 async def written(store, id: str) -> None:
@@ -174,3 +175,31 @@ async def test_synchronous_standby_has_all_that_was_acknowledged_to_two_instance
             found = {each.id for each in await store.list("elicitation", limit=1000)}
             assert acknowledged <= found
             await store.aclose()
+
+
+# finding: XB7
+async def test_only_standby_away_refuses_writes_at_once_with_the_reason_and_none_is_cancelled():
+    async with replicating(is_synchronous=True) as pair:
+        store = await open_store(pair.url)
+        await store.write(record())
+        pair.stream.freeze()
+        first = asyncio.create_task(store.write(record("a-1", owner="b")))
+        checking = asyncio.create_task(store.check())
+        await asyncio.sleep(0)
+        checking.cancel()
+        why = ""
+        while "synchronous standby" not in why:
+            with pytest.raises(StoreUnavailable) as refused:
+                await store.write(record("a-2", owner="c"))
+            why = refused.value.why
+        assert "canceling wait for synchronous replication" not in pair.primary.log
+        stuck = await fetchval(pair.primary, _WAITING)
+        for _ in range(20):
+            with pytest.raises(StoreUnavailable, match="synchronous standby"):
+                await store.check()
+        assert await fetchval(pair.primary, _WAITING) == stuck, "no further backend waits"
+        await pair.stream.mend()
+        with suppress(StoreUnavailable):
+            await first
+        await written(store, "a-3")
+        await store.aclose()

@@ -72,3 +72,29 @@ async def test_a_server_that_nobody_vouches_for_is_refused_with_what_to_set(
     with pytest.raises(StoreUnavailable) as refused:
         await open_store(f"{asked}?sslmode=verify-full&sslrootcert={tmp_path}/root.pem")
     assert "set sslmode and sslrootcert in the address" in refused.value.why
+
+
+# finding: XV3
+async def test_system_means_the_authorities_that_the_system_believes(
+    address, root, tmp_path, monkeypatch
+):
+    (tmp_path / "root.pem").write_bytes(root.pem)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "root.pem"))
+    store = await open_store(f"{address}?sslmode=verify-full&sslrootcert=system")
+    await store.check()
+    await store.aclose()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    with pytest.raises(StoreUnavailable, match="certificate verify failed"):
+        await open_store(f"{address}?sslrootcert=system")
+    with pytest.raises(StoreUnavailable, match="sslrootcert=system needs sslmode=verify-full"):
+        await open_store(f"{address}?sslmode=require&sslrootcert=system")
+
+
+# finding: XV3
+async def test_missing_root_certificate_is_told_with_what_to_write(address, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(StoreUnavailable) as refused:
+        await open_store(f"{address}?sslmode=verify-full")
+    assert "root certificate file" in refused.value.why
+    assert "does not exist" in refused.value.why
+    assert "sslrootcert=system" in refused.value.why
