@@ -192,7 +192,10 @@ async def _block(world: World) -> AsyncGenerator[Held]:
 
     async def finish() -> str:
         world.goes_on.set()
-        await block
+        try:
+            await block
+        except ElicitError as error:
+            return f"[{error.name}]"
         await world.calm()
         return "delivered"
 

@@ -19,7 +19,7 @@ _AT_WORK = {
     "`elicit payments refund`": "refuses; delivered, spent",
     "the API": "404; delivered, spent",
     "the clock": "leaves it; delivered, spent",
-    "`elicit purge`": "(XD3)",
+    "`elicit purge`": "refuses; delivered, spent",
     "a bank's claim": "disputed; delivered, disputed",
     "a claim that is won": "open; delivered, spent",
     "a cancel": "cancelled; work done, open",

@@ -16,7 +16,7 @@ from flows.elicitation import run as runs
 from flows.elicitation.run import Called, Run, Step
 from flows.elicitation.states import Elicitation
 from flows.elicitation.tool_call import ToolCall
-from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
+from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.service import Elicitations
 from webapp.identity.identity import Caller
 from webapp.records.ids import owner_of
@@ -121,12 +121,17 @@ class CurrentRun:
             return self._value
 
     async def reload(self) -> None:
-        """After a lost race: as it is stored, or the one that holds the call's key now."""
+        """After a lost race: as it is stored, or the one that holds the call's key now.
+
+        Raises Erased where neither is there any more.
+        """
         stored = await self._elicitations.run(owner=self._owner, id=self.value.id)
         if stored is None:
             stored = await self._elicitations.find_run(owner=self._owner, key=self._key)
         if stored is not None:
             self._value = stored
+        elif self.value.version:
+            raise Erased(self.value.id)
 
     async def begin_anew(self) -> Run:
         """A run of its own, where what the other one came to is not this call's any more."""

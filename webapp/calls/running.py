@@ -22,7 +22,6 @@ import anyio
 
 from flows.errors import StoreUnavailable
 from webapp.calls.call import Call
-from webapp.elicitations.retry import Contended
 from webapp.http.connection import ClientConnection
 from webapp.settings.quotas import PolicySettings
 
@@ -315,7 +314,7 @@ class RunningTools:
     ) -> bool:
         try:
             await note()
-        except (StoreUnavailable, Contended) as error:
+        except StoreUnavailable as error:
             if not has_failed:
                 _log.warning("call.bookkeeping_failed", extra=_about(call, error))
             return False

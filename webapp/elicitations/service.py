@@ -23,7 +23,7 @@ from webapp.deadline import Clock, Steps, ticks_of
 from webapp.elicitations.cache import Cache
 from webapp.elicitations.changes import KEPT, Changes
 from webapp.elicitations.plugins import Plugins
-from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
+from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
 from webapp.records.ids import owner_of
 from webapp.records.owners import Owners
@@ -164,7 +164,7 @@ class Elicitations:
     ) -> Elicitation:
         """Change one elicitation: read, decide, compare-and-set, and again if somebody was first.
 
-        `known` was read already. Raises what `change` or `also` raises, KeyError if there is no
+        `known` was read already. Raises what `change` or `also` raises, Erased if there is no
         such elicitation.
         """
         current = known or self.recent.get(id)
@@ -174,7 +174,7 @@ class Elicitations:
                 current = await self.get(id)
                 is_read = True
             if current is None:
-                raise KeyError(id)
+                raise Erased(id)
             try:
                 changed = change(current)
             except ElicitError:

@@ -20,6 +20,7 @@ from flows.payments import refunds
 from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
 from flows.payments.session import CheckoutTerms, sessions_of, terms_of
+from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Elicitations
 from webapp.records.ids import owner_of
 from webapp.records.values import StoredWebhook, Value
@@ -329,7 +330,7 @@ class Ledger:
     async def _require(self, owner: str, id: str) -> Payment:
         found = await self.read(owner, id)
         if found is None:
-            raise KeyError(id)
+            raise Erased(id)
         return found
 
 
