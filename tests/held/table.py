@@ -38,6 +38,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "a tool inside `once`": _AT_WORK,
     "a task, 2025-11-25": _TASK,
     "a task, 2026-07-28": _TASK,
+    "a task inside `once`": {**_TASK, "a cancel": "cancelled; work done, open"},
     "a block `asking`": {**_AT_WORK, **_CANCELLED},
     "a program's run, inside `once`": {
         **_AT_WORK,
