@@ -104,6 +104,11 @@ async def world() -> AsyncIterator[World]:
         return shipped
 
     @server.tool(structured_output=False)
+    @elicit.needs(elicit.payment(NINE, WHAT))
+    async def needed() -> str:
+        return await worlds[0].work((await elicit.payment(NINE, WHAT)).id)
+
+    @server.tool(structured_output=False)
     async def stubborn() -> str:
         receipt = await elicit.payment(NINE, WHAT)
         try:
@@ -145,7 +150,7 @@ def _call(revision: str, tool: str) -> Holds:
 
             async def cancel() -> str:
                 await cut(call)
-                if revision == LEGACY and tool == "report":
+                if revision == LEGACY and tool != "ship":
                     await world.calm()  # it is stopped where it waits
                 world.goes_on.set()
                 await world.calm()
@@ -347,6 +352,7 @@ async def _nobody() -> str:
 HOLDS: Mapping[str, Holds] = {
     "a tool call, 2025-11-25": _call(LEGACY, "report"),
     "a tool call, 2026-07-28": _call(MODERN, "report"),
+    "a tool that `needs` it": _call(LEGACY, "needed"),
     "a tool inside `once`": _call(LEGACY, "ship"),
     "a task, 2025-11-25": task_of(LEGACY),
     "a task, 2026-07-28": task_of(MODERN),

@@ -35,6 +35,7 @@ _TASK = {
 TABLE: Mapping[str, Mapping[str, str]] = {
     "a tool call, 2025-11-25": {**_AT_WORK, **_CANCELLED},
     "a tool call, 2026-07-28": _AT_WORK,
+    "a tool that `needs` it": {**_AT_WORK, **_CANCELLED},
     "a tool inside `once`": _AT_WORK,
     "a task, 2025-11-25": _TASK,
     "a task, 2026-07-28": _TASK,

@@ -160,7 +160,8 @@ class Ledger:
             current = begun = await self._require(owner, id)
             if current.status in (ReceiptStatus.REFUNDED, ReceiptStatus.REFUNDING):
                 return []
-            if only_due and (current.due_at is None or now < current.due_at):
+            due_at = current.refund_due_at
+            if only_due and (due_at is None or now < due_at):
                 raise NotPossible(status=current.status, wanted=ReceiptStatus.REFUNDED)
             begun = refunds.begin(
                 current,
