@@ -171,12 +171,16 @@ class Payment(Struct, frozen=True, kw_only=True):
         return 0 < self.refunded < self.amount and self.status is not ReceiptStatus.REFUNDED
 
     @property
-    def due_at(self) -> datetime | None:
-        """When it is given back by itself, as nobody used it, or tried again."""
-        if self.part is not None and self.part.again_at is not None:
-            return self.part.again_at
+    def refund_due_at(self) -> datetime | None:
+        """When it is refunded automatically, as nobody used it, or that is tried again."""
         is_open = self.status is ReceiptStatus.OPEN and not self.may_be_delivered
         return self.refund_at if is_open or self.status is ReceiptStatus.REFUNDING else None
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When the sweeper has to look at it."""
+        part_at = None if self.part is None else self.part.again_at
+        return part_at or self.refund_due_at
 
     @property
     def is_made(self) -> bool:

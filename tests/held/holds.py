@@ -54,6 +54,7 @@ class World:
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     goes_on: asyncio.Event = field(default_factory=asyncio.Event)
     made: list[str] = field(default_factory=list[str])
+    after: list[str] = field(default_factory=list[str])  # what a tool did behind its `once`
 
     async def work(self, receipt: str) -> str:
         """Whatever is paid for: it begins, and comes to its end when it may."""
@@ -98,7 +99,23 @@ async def world() -> AsyncIterator[World]:
     @server.tool(structured_output=False)
     async def ship() -> str:
         receipt = await elicit.payment(NINE, WHAT)
-        return str(await elicit.once("ship", lambda _: worlds[0].work(receipt.id)))
+        shipped = str(await elicit.once("ship", lambda _: worlds[0].work(receipt.id)))
+        worlds[0].after.append(receipt.id)
+        return shipped
+
+    @server.tool(structured_output=False)
+    @elicit.needs(elicit.payment(NINE, WHAT))
+    async def needed() -> str:
+        return await worlds[0].work((await elicit.payment(NINE, WHAT)).id)
+
+    @server.tool(structured_output=False)
+    async def stubborn() -> str:
+        receipt = await elicit.payment(NINE, WHAT)
+        try:
+            return await worlds[0].work(receipt.id)
+        except asyncio.CancelledError:
+            worlds[0].made.append(receipt.id)
+            return "made"
 
     async with AsyncExitStack() as stack:
         opened = asking_env(server=server, store=store, policies=always(AT_ONCE))
@@ -133,7 +150,7 @@ def _call(revision: str, tool: str) -> Holds:
 
             async def cancel() -> str:
                 await cut(call)
-                if revision == LEGACY and tool == "report":
+                if revision == LEGACY and tool != "ship":
                     await world.calm()  # it is stopped where it waits
                 world.goes_on.set()
                 await world.calm()
@@ -145,13 +162,13 @@ def _call(revision: str, tool: str) -> Holds:
     return held
 
 
-def _task(revision: str) -> Holds:
+def task_of(revision: str, tool: str = "report") -> Holds:
     @asynccontextmanager
     async def held(world: World) -> AsyncGenerator[Held]:
         async with httpx.AsyncClient(timeout=300, verify=TLS) as http:
             client = TaskClient(http, world.env.mcp_url, revision, declares=DECLARED, name="mcp")
             await client.connect()
-            task = await client.task("report")
+            task = await client.task(tool)
             state = await client.until(task, "input_required")
             link = next(word for word in state["statusMessage"].split() if "/e/" in word)
             person = await world.here.browser(None)
@@ -192,7 +209,10 @@ async def _block(world: World) -> AsyncGenerator[Held]:
 
     async def finish() -> str:
         world.goes_on.set()
-        await block
+        try:
+            await block
+        except ElicitError as error:
+            return f"[{error.name}]"
         await world.calm()
         return "delivered"
 
@@ -332,9 +352,11 @@ async def _nobody() -> str:
 HOLDS: Mapping[str, Holds] = {
     "a tool call, 2025-11-25": _call(LEGACY, "report"),
     "a tool call, 2026-07-28": _call(MODERN, "report"),
+    "a tool that `needs` it": _call(LEGACY, "needed"),
     "a tool inside `once`": _call(LEGACY, "ship"),
-    "a task, 2025-11-25": _task(LEGACY),
-    "a task, 2026-07-28": _task(MODERN),
+    "a task, 2025-11-25": task_of(LEGACY),
+    "a task, 2026-07-28": task_of(MODERN),
+    "a task inside `once`": task_of(LEGACY, "ship"),
     "a block `asking`": _block,
     "a program's run, inside `once`": _program,
     "an answer over the API, told and not `taken`": _question,

@@ -19,7 +19,7 @@ _AT_WORK = {
     "`elicit payments refund`": "refuses; delivered, spent",
     "the API": "404; delivered, spent",
     "the clock": "leaves it; delivered, spent",
-    "`elicit purge`": "(XD3)",
+    "`elicit purge`": "refuses; delivered, spent",
     "a bank's claim": "disputed; delivered, disputed",
     "a claim that is won": "open; delivered, spent",
     "a cancel": "cancelled; work done, open",
@@ -35,9 +35,11 @@ _TASK = {
 TABLE: Mapping[str, Mapping[str, str]] = {
     "a tool call, 2025-11-25": {**_AT_WORK, **_CANCELLED},
     "a tool call, 2026-07-28": _AT_WORK,
+    "a tool that `needs` it": {**_AT_WORK, **_CANCELLED},
     "a tool inside `once`": _AT_WORK,
     "a task, 2025-11-25": _TASK,
     "a task, 2026-07-28": _TASK,
+    "a task inside `once`": {**_TASK, "a cancel": "cancelled; work done, open"},
     "a block `asking`": {**_AT_WORK, **_CANCELLED},
     "a program's run, inside `once`": {
         **_AT_WORK,

@@ -2,11 +2,14 @@
 
 import pytest
 
-from tests.held.holds import HOLDS, world
+from flows.payments.receipt import ReceiptStatus
+from tests.held.holds import HOLDS, task_of, world
 from tests.held.table import FILE, PENDING, TABLE, cells, with_table
 from tests.held.takes import TAKES
+from tests.support.mcp_server import LEGACY, MODERN
+from webapp.cli.purge import _erase
 
-# finding: XD1, XD2, XV1
+# finding: XD1, XD2, XD3, XV1
 
 
 @pytest.mark.parametrize(("hold", "take"), [*cells()])
@@ -19,6 +22,42 @@ async def test_payment_in_hand_comes_to_what_the_table_says(hold: str, take: str
             end = await held.finish()
         payment = await at.payment()
         assert f"{door}; {end}, {payment.status.value}" == TABLE[hold][take]
+
+
+WORDS = {
+    "a tool call, 2025-11-25": "[ELICITATION_ERASED]",
+    "a tool call, 2026-07-28": "[ELICITATION_ERASED]",
+    "a tool inside `once`": "[ELICITATION_ERASED]",
+    "a task, 2025-11-25": "no such task",
+    "a task, 2026-07-28": "no such task",
+    "a block `asking`": "[ELICITATION_ERASED]",
+    "a program's run, inside `once`": "raises",
+}
+
+
+@pytest.mark.parametrize("hold", WORDS)
+async def test_holder_is_told_in_words_where_all_is_erased_under_it(hold: str) -> None:
+    # finding: XD3
+    async with world() as at, HOLDS[hold](at) as held:
+        payment = await at.payment()
+        await _erase(at.here.service, payment.owner)
+        assert WORDS[hold] in await held.finish()
+        assert (await at.payment()).status is ReceiptStatus.OPEN
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+@pytest.mark.parametrize("tool", ["ship", "stubborn"])
+async def test_task_that_is_cancelled_at_work_leaves_its_payment_to_the_same_call(
+    revision: str, tool: str
+) -> None:
+    # finding: XD4
+    async with world() as at, task_of(revision, tool)(at) as held:
+        await held.cancel()
+        assert (len(at.made), at.after) == (1, []), "it is stopped at the await of once"
+        payment = await at.payment()
+        assert (payment.status, payment.may_be_delivered) == (ReceiptStatus.OPEN, True)
+        assert payment.due_at is None, "the clock does not refund it"
+        assert not await at.here.service.kinds.payments.ledger.is_in_hand(payment)
 
 
 def test_document_has_the_table() -> None:

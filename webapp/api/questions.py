@@ -38,7 +38,7 @@ from webapp.api.representations import (
 )
 from webapp.api.states import told, told_known
 from webapp.deadline import Deadline
-from webapp.elicitations.service import QuestionGone
+from webapp.elicitations.retry import Erased
 from webapp.http.parts import AnyRequest
 from webapp.identity.api_keys import KeyScope
 from webapp.records.ids import tail_of
@@ -190,7 +190,7 @@ async def _events(
                 yield ": ping\n\n"
             try:
                 current = await elicitations.newest(current, changes)
-            except QuestionGone:  # whoever reads asks again, and is told
+            except Erased:  # whoever reads asks again, and is told
                 return
 
 

@@ -286,6 +286,8 @@ class Call:
                 await self.run.change(lambda run: self._finished(run, text), also=marks)
             else:
                 await self.elicitations.write_afresh(marks)
+            if self.run.value.is_cancelled:
+                await self._in_vain()
 
     async def keep(self, result: str) -> None:
         """What it came to is kept in any case: whoever polls for it is to start nothing anew."""
@@ -368,6 +370,17 @@ class Call:
             return
         if self.taken or (self.is_of_task and self.run.is_loaded):
             await self.run.keep_open()
+
+    async def _in_vain(self) -> None:
+        """The body came to its end after its client was told that the task is cancelled.
+
+        Nobody gets its result. The same call may use what it used, and the clock refunds nothing of
+        that: the work may be done.
+        """
+        if not self._is_error:
+            await self.elicitations.write_afresh(self._made)
+            self.marked = []
+        await self.taken.release_used()
 
     async def _made(self) -> list[Payment]:
         """The payments that the result uses, before it goes out."""

@@ -5,6 +5,7 @@ What could go wrong: a leg that goes away while it takes, and leaves a lease tha
 
 import asyncio
 from collections.abc import Callable  # noqa: TC003 - annotations of attributes are kept
+from datetime import datetime  # noqa: TC003 - the same
 
 from flows.elicitation import states
 from flows.elicitation.run import Run
@@ -20,6 +21,7 @@ class Leases:
         self._leg = leg
         self._is_shared = is_shared
         self._held_before: set[str] = set()
+        self._until: dict[str, datetime] = {}  # of what this one took
         self._is_used: dict[str, bool] = {}  # by elicitation: whether the body has seen it
         self._yeses: set[str] = set()
         self._under_way: set[asyncio.Task[Elicitation]] = set()
@@ -63,6 +65,8 @@ class Leases:
                 current = await asyncio.shield(taking)
             except NotPossible:
                 return None
+            if current.take is not None:
+                self._until[current.id] = current.take.until
         self._has(current)
         return current
 
@@ -107,7 +111,13 @@ class Leases:
     async def _release(self, ids: list[str]) -> None:
         ids = [id for id in ids if id not in self._held_before]
         if ids:
-            await self._elicitations.each(ids, lambda e: states.release(e, leg=self._leg))
+            await self._elicitations.each(ids, self._released)
+
+    def _released(self, current: Elicitation) -> Elicitation:
+        take = current.take
+        if self._is_shared and take is not None and take.until != self._until.get(current.id):
+            return current  # another request of this leg has it by now
+        return states.release(current, leg=self._leg)
 
 
 def _nothing() -> None:

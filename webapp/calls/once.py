@@ -126,7 +126,9 @@ async def do_once(
     finally:
         del elicitations.doing[id]
         over.set_result(None)
-    return await result_of(elicitations, done, name=name)
+    result = await result_of(elicitations, done, name=name)
+    await _end_if_cancelled()
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +295,13 @@ class _Claim:
             self.row = replace(claimed, version=claimed.version + 1)
 
 
+async def _end_if_cancelled() -> None:
+    """A call that was cancelled while its work went on ends here, and nothing behind it is done."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        await asyncio.sleep(0)
+
+
 def _is_claimed(done: DoneOnce | None, now: datetime) -> bool:
     """Whether somebody in another process is at it; what a dead one claimed is free in a while."""
     if done is None or done.status != DOING or done.claimed_until is None:
@@ -323,6 +332,7 @@ async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]], *, workin
     """For a caller without an identity, of whom nothing is kept: every leg does it again."""
     with working.begun():
         given = await _done(work, secrets.token_urlsafe(18))
+    await _end_if_cancelled()
     done, *pieces = _kept(given, id="", owner="", erase_at=datetime.max.replace(tzinfo=UTC))
     return _result(name, done, [piece.result for piece in pieces])
 

@@ -17,7 +17,7 @@ from flows.elicitation.run import Called, Run, Step
 from flows.elicitation.states import Elicitation
 from flows.elicitation.tool_call import ToolCall
 from webapp.calls.once import numbered
-from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
+from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.service import Elicitations
 from webapp.identity.identity import Caller
 from webapp.records.ids import owner_of
@@ -121,15 +121,21 @@ class CurrentRun:
                 self._value = await self._find() or self._new()
             return self._value
 
-    async def reload(self) -> None:
+    async def reload(self, *, writes_again: bool = False) -> None:
         """After a lost race: as it is stored, or the one that holds the call's key now.
 
-        One that the store has lost is written again.
+        Where neither is stored any more, the next change stores the run as if it were new if
+        `writes_again`. Raises Erased otherwise.
         """
         stored = await self._elicitations.run(owner=self._owner, id=self.value.id)
         if stored is None:
             stored = await self._elicitations.find_run(owner=self._owner, key=self._key)
-        self._value = replace(self.value, version=0) if stored is None else stored
+        if stored is not None:
+            self._value = stored
+        elif writes_again:
+            self._value = replace(self.value, version=0)
+        elif self.value.version:
+            raise Erased(self.value.id)
 
     async def begin_anew(self) -> Run:
         """A run of its own, where what the other one came to is not this call's any more."""

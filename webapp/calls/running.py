@@ -22,7 +22,6 @@ import anyio
 
 from flows.errors import StoreUnavailable
 from webapp.calls.call import Call
-from webapp.elicitations.retry import Contended
 from webapp.http.connection import ClientConnection
 from webapp.settings.quotas import PolicySettings
 
@@ -315,7 +314,7 @@ class RunningTools:
     ) -> bool:
         try:
             await note()
-        except (StoreUnavailable, Contended) as error:
+        except StoreUnavailable as error:
             if not has_failed:
                 _log.warning("call.bookkeeping_failed", extra=_about(call, error))
             return False
@@ -346,8 +345,8 @@ def _only_works(call: Call, run_id: str) -> bool:
 def _about(call: Call, error: Exception | None = None) -> dict[str, object]:
     """What the log says of a call, by which an operator finds its payment."""
     about: dict[str, object] = {"call": call.leg, "tool": call.tool.tool}
-    if call.used.payments:
-        about["payments"] = " ".join(call.used.payments)
+    if payments := {*call.used.payments, *(one.id for one in call.marked)}:
+        about["payments"] = " ".join(sorted(payments))
     if error is not None:
         about["why"] = getattr(error, "why", None) or str(error)
     return about

@@ -40,7 +40,7 @@ from webapp.calls.resources import OwnersReach
 from webapp.calls.unasked import nothing_stands_before
 from webapp.deadline import Deadline
 from webapp.elicitations.question_kind import AskedBy
-from webapp.elicitations.service import QuestionGone
+from webapp.elicitations.retry import Erased
 from webapp.elicitations.waiters import Waiter
 from webapp.telemetry.work import working
 
@@ -342,9 +342,9 @@ class Verbs:
             group.join(waiter)
             try:
                 while True:
-                    with suppress(QuestionGone):  # the store has lost it: ask again
+                    with suppress(Erased):  # the store has lost it: ask again
                         return await self._answered(question, step, waiter, group)
-                    await call.run.reload()
+                    await call.run.reload(writes_again=True)
             finally:
                 call.waiters.discard(waiter)
 
@@ -449,10 +449,10 @@ class Verbs:
         await call.the_run()
         kept = KEPT if (receipt := call.used.receipt) is None else KEPT_UNDER_A_RECEIPT
         scope, wish = await call.run.begin_once(receipt, kept=kept)
-        of = call.run.value.owner
+        owner = call.run.value.owner
         return await do_once(
             call.elicitations,
-            once=OncePlace(owner=of, scope=scope, wish=wish, step=step, name=name),
+            once=OncePlace(owner=owner, scope=scope, wish=wish, step=step, name=name),
             kept=kept,
             work=work,
             working=call.used.working,

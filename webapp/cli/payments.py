@@ -265,7 +265,7 @@ def _of_payment(payment: Payment, *, is_taken: bool) -> PaymentRow:
         refunded_at=payment.refunded_at,
         refund=payment.refund_id,
         reason=payment.reason,
-        given_back_by_itself_at=payment.due_at,
+        given_back_by_itself_at=payment.refund_due_at,
         disputes={id: dispute.value for id, dispute in payment.disputes.items()},
     )
 

@@ -1,10 +1,11 @@
 """`elicit purge`: what is kept of one person is erased; what was paid stays, as books need it.
 
-What could go wrong: money that is lost with its row: a payment that comes late, a refund that is
-on its way, a bank's claim. So payments and the questions that may still be paid stay until their
-own time, and that is said; of webhooks stays what they say of the money. A provider that keeps a
-grant which nobody here knows of any more: so accounts are disconnected there first, and nothing is
-erased where that did not work.
+What could go wrong: a call that is at work with what is erased under it. So nothing is erased until
+it has ended. Money that is lost with its row: a payment that comes late, a refund that is on its
+way, a bank's claim. So payments and the questions that may still be paid stay until their own time,
+and that is said; of webhooks stays what they say of the money. A provider that keeps a grant which
+nobody here knows of any more: so accounts are disconnected there first, and nothing is erased where
+that did not work.
 """
 
 import argparse
@@ -18,13 +19,14 @@ from flows.errors import Failed
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
+from webapp.calls.once import DOING
 from webapp.cli.operator import OWNER_CHARACTERS, counted, does, kind_word
 from webapp.cli.people import add_owner, owner_of, records_of
 from webapp.cli.resealing import destroy_purged, renew_purged
 from webapp.command import CommandRefused
 from webapp.records.chain import AUDIT
 from webapp.records.owners import DATA_KEY
-from webapp.records.values import KINDS, EarlyEvent, StoredWebhook
+from webapp.records.values import KINDS, DoneOnce, EarlyEvent, StoredWebhook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 
@@ -65,6 +67,12 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
         )
     if not is_sure:
         return [*said, "Nothing was erased. Add --yes to erase the former."]
+    if at_work := await _at_work(service, tag):
+        raise CommandRefused(
+            f"This person is being served at the moment, by {', '.join(at_work)}, so nothing was "
+            "erased. Run it again when that has ended, in half a minute at most if its process is "
+            "dead."
+        )
     owners, now = service.elicitations.owners, service.clock()
     if erased:
         await renew_purged(owners, tag, now=now)
@@ -89,6 +97,22 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
             f"{until:%Y-%m-%d %H:%M:%S} UTC run this again: it destroys the old key."
         )
     return said
+
+
+async def _at_work(service: Service, owner: str) -> list[str]:
+    """The tools that have an answer of this person in hand, or do work of `once` for them."""
+    elicitations = service.elicitations
+    rows, now = elicitations.rows, service.clock()
+    asked = await rows.all(Elicitation, owner=owner, skips_unreadable=True)
+    tools = {
+        one.asked.tool
+        for one in asked
+        if one.delivered_at is None and await elicitations.is_in_hand(one)
+    }
+    done = await rows.all(DoneOnce, owner=owner, skips_unreadable=True)
+    if any(one.status == DOING and one.claimed_until and now < one.claimed_until for one in done):
+        tools.add("once()")
+    return sorted(tools)
 
 
 async def _disconnect(service: Service, owner: str) -> list[str]:

@@ -23,7 +23,7 @@ from webapp.deadline import Clock, Steps, ticks_of
 from webapp.elicitations.cache import Cache
 from webapp.elicitations.changes import KEPT, Changes
 from webapp.elicitations.plugins import Plugins
-from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
+from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
 from webapp.records.high_water import HighWater
 from webapp.records.ids import owner_of
@@ -38,10 +38,6 @@ T = TypeVar("T")
 # What is written together with the change of an elicitation, read afresh for each try.
 Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
 _log = logging.getLogger(__name__)
-
-
-class QuestionGone(KeyError):
-    """The store has no such question any more: it was purged, or the store has stepped back."""
 
 
 class Elicitations:
@@ -172,7 +168,8 @@ class Elicitations:
     ) -> Elicitation:
         """Change one elicitation: read, decide, compare-and-set, and again if somebody was first.
 
-        `known` was read already. Raises what `change` or `also` raises, and QuestionGone.
+        `known` was read already. Raises what `change` or `also` raises, Erased if there is no
+        such elicitation.
         """
         current = known or self.recent.get(id)
         is_read = current is None
@@ -181,7 +178,7 @@ class Elicitations:
                 current = await self.get(id)
                 is_read = True
             if current is None:
-                raise QuestionGone(id)
+                raise Erased(id)
             try:
                 changed = change(current)
             except ElicitError:
@@ -273,11 +270,11 @@ class Elicitations:
     async def newest(self, current: Elicitation, changes: list[Changed]) -> Elicitation:
         """The latest of what a wake brought; read again where a wake brought nothing.
 
-        Raises QuestionGone.
+        Raises Erased.
         """
         if None in changes:
             if (found := await self.get(current.id)) is None:
-                raise QuestionGone(current.id)
+                raise Erased(current.id)
             return found
         for changed in changes:  # answers may overtake each other
             if (

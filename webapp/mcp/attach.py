@@ -22,6 +22,7 @@ from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
 from webapp.calls.call import Call
 from webapp.calls.presenter import Presenter
+from webapp.elicitations.retry import Erased
 from webapp.http.connection import ClientConnection, ClientConnections, client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
 from webapp.identity.access_tokens import subject_of
@@ -134,8 +135,9 @@ class Middleware:
             return await handle(context, call_next)
         except InvalidArguments as error:
             return error_result(error, protocol_version=context.protocol_version)
-        except StoreUnavailable as error:
-            _log.warning("store.unavailable", extra={"why": error.why})
+        except (StoreUnavailable, Erased) as error:
+            why = error.why if isinstance(error, StoreUnavailable) else "erased"
+            _log.warning("store.unavailable", extra={"why": why})
             if not is_call:
                 raise MCPError(error.code, str(error)) from error
             return error_result(error, protocol_version=context.protocol_version)

@@ -69,12 +69,6 @@ class TaskState:
     def on_its_way(self) -> list[Elicitation]:
         return [one for _, one in self._unsettled if one.progress == ON_ITS_WAY]
 
-    @property
-    def is_taken(self) -> bool:
-        """Whether a body acts on an answer of it, in this process or another one."""
-        leases = (one.take for _, one in self.asked if one.delivered_at is None)
-        return any(lease and not lease.is_ended and self.now < lease.until for lease in leases)
-
     def status(self, protocol_version: str) -> TaskStatus:
         run = self.run
         if run.is_cancelled:

@@ -292,7 +292,9 @@ class Tasks:
         return None if leg is None else self._begin(leg)
 
     def _may_go_on(self, state: TaskState) -> bool:
-        if state.is_taken or self._service.is_draining:
+        elicitations = self._service.elicitations
+        is_taken = any(e.delivered_at is None and elicitations.is_taken(e) for _, e in state.asked)
+        if is_taken or self._service.is_draining:
             return False
         # A tool that does not wait for the money goes on when it is told that it is on its way.
         untold = [one.id for one in state.on_its_way if one.id not in self._on_its_way]

@@ -25,6 +25,7 @@ from flows.payments import refunds
 from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
 from flows.payments.session import CheckoutTerms, is_for_good, sessions_of, terms_of
+from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Elicitations
 from webapp.payments.usable_again import ChangedPayment, UsableAgain
 from webapp.records.ids import owner_of
@@ -204,7 +205,8 @@ class Ledger:
             current = begun = await self._require(owner, id)
             if current.status in (ReceiptStatus.REFUNDED, ReceiptStatus.REFUNDING):
                 return []
-            if only_due and (current.due_at is None or now < current.due_at):
+            due_at = current.refund_due_at
+            if only_due and (due_at is None or now < due_at):
                 raise NotPossible(status=current.status, wanted=ReceiptStatus.REFUNDED)
             begun = refunds.begin(
                 current,
@@ -383,7 +385,7 @@ class Ledger:
     async def _require(self, owner: str, id: str) -> Payment:
         found = await self.read(owner, id)
         if found is None:
-            raise KeyError(id)
+            raise Erased(id)
         return found
 
 

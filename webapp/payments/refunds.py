@@ -84,7 +84,7 @@ class Refunds:
         used.
 
         Raises:
-            KeyError: There is no such payment.
+            Erased: There is no such payment.
             NotPossible: The payment was spent (unless `also_spent`) or perhaps delivered (unless
                 `also_made`), or a run has it in hand.
             UnderWay: Another process makes a refund of it at the moment.

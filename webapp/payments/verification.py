@@ -28,6 +28,7 @@ from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
 from flows.payments.session import Mismatch, SessionStatus, sessions_of
 from webapp.elicitations.complete import complete_elicitation
+from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Also, Elicitations
 from webapp.payments.early_events import EarlyEvents, Whole
 from webapp.payments.ledger import Ledger
@@ -171,7 +172,7 @@ class Verification:
                     answers_others=payment.id if payment.once else None,
                 )
                 if done is Completion.UNKNOWN:  # erased: it is looked for at the provider
-                    raise KeyError(elicitation.id)
+                    raise Erased(elicitation.id)
                 is_kept = done is not Completion.ALREADY_SETTLED
             case _:
                 is_kept = await self._note(elicitation, session, verified, also=rows)

@@ -240,13 +240,12 @@ def _put_in(folder: Path, document: HeadDocument) -> None:
 
 
 def read_document(text: bytes) -> HeadDocument:
-    """Raises BadHead."""
-    try:
-        return msgspec.json.decode(text, type=HeadDocument)
-    except msgspec.MsgspecError:
-        raise BadHead(
-            "That file is no head of an audit: name one that elicit audit head printed."
-        ) from None
+    """Raises BadHead, also for a document with more in it than was signed."""
+    with suppress(msgspec.MsgspecError):
+        found = msgspec.json.decode(text, type=HeadDocument)
+        if msgspec.json.decode(text) == msgspec.json.decode(written_document(found)):
+            return found
+    raise BadHead("That file is no head of an audit: name one that elicit audit head printed.")
 
 
 def _encode(what: object) -> bytes:

@@ -14,7 +14,7 @@ from litestar.exceptions import HTTPException
 from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
 from flows.errors import ElicitError, InvalidToken, StoreUnavailable, TooManyAttempts
-from webapp.elicitations.service import QuestionGone
+from webapp.elicitations.retry import Erased
 from webapp.http.browser import page_headers
 from webapp.http.rate_limit import TooOften
 from webapp.http.reply import Reply
@@ -78,7 +78,7 @@ class Answers:
             case InvalidToken(reason="expired"):
                 ended = Ended(server=server, ending="expired")
                 return self.page(ended, status=HTTPStatus.GONE)
-            case QuestionGone():
+            case Erased():
                 return self.page(Unknown(server=server, is_ours=True), status=HTTPStatus.NOT_FOUND)
             case InvalidToken():
                 unknown = Unknown(server=server, is_ours=error.reason == "erased")
@@ -107,8 +107,6 @@ class Answers:
         self, request: Request[Any, Any, Any], error: Exception
     ) -> Response[dict[str, Any]]:
         """Problem details for a program whose request went wrong."""
-        if isinstance(error, QuestionGone):
-            return problem(HTTPStatus.NOT_FOUND, detail="There is no such question any more.")
         if isinstance(error, ElicitError) and error.http_status < HTTP_500_INTERNAL_SERVER_ERROR:
             return problem(error.http_status, detail=str(error), code=error.name)
         if isinstance(error, HTTPException) and error.status_code != HTTP_500_INTERNAL_SERVER_ERROR:

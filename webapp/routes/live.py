@@ -12,7 +12,7 @@ from litestar.response import Stream
 
 from flows.elicitation.states import Elicitation
 from flows.elicitation.user_code import Code
-from webapp.elicitations.service import QuestionGone
+from webapp.elicitations.retry import Erased
 from webapp.routes.answers import problem
 from webapp.routes.links import elicitation_of
 from webapp.routes.openers import pace, unconfirmed
@@ -64,7 +64,7 @@ async def _statuses(
                 yield ": ping\n\n"
             try:
                 current = await elicitations.newest(current, changes)
-            except QuestionGone:  # the browser asks again, and is told
+            except Erased:  # the browser asks again, and is told
                 return
 
 

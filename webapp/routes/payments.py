@@ -109,7 +109,7 @@ async def _paid(page: PageRequest, payment: Payment, *, locale: Locale | None) -
         csrf=page.csrf(payment.id),
         is_test=not payment.is_live,
         returned=price_in(locale, payment.refunded_price) if payment.is_part_refunded else None,
-        back_on=payment.due_at if standing == "open" else None,
+        back_on=payment.refund_due_at if standing == "open" else None,
         refund_action=f"{HERE}/{tail}/refund" if can_be_asked else None,
     )
 

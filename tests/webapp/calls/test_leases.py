@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.clock import Clock
+from tests.support.service_env import asked, process
 from webapp.calls.leases import Leases
+from webapp.stores.memory import MemoryStore
 
 
 class Slow:
@@ -39,3 +42,26 @@ async def test_what_is_being_taken_when_the_leg_is_cancelled_is_let_go_afterward
     slow.answers.set()
     await letting_go
     assert slow.released == ["e1"]
+
+
+async def test_request_of_a_run_releases_nothing_that_another_one_has_extended() -> None:
+    # finding: XD1
+    clock = Clock()
+    async with process(MemoryStore(), clock) as service:
+        elicitations = service.elicitations
+        question = await asked(service)
+        await service.completing.complete(question.id, {})
+        current = await elicitations.get(question.id)
+        assert current is not None
+        first, second = [Leases(elicitations, leg="run", is_shared=True) for _ in range(2)]
+        for one in (first, second):
+            taken = await one.take(current, run="run")
+            assert taken is not None
+            one.use(taken)
+            current = taken
+            clock.tick(seconds=1)
+        await first.release_used()
+        await second.release_used()  # which found it held
+        after = await elicitations.get(question.id)
+        assert after is not None
+        assert elicitations.is_held(after)

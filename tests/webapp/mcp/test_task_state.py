@@ -6,7 +6,7 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from flows.elicitation.run import Run
-from flows.elicitation.states import Asked, Elicitation, Lease, Status
+from flows.elicitation.states import Asked, Elicitation
 from tests.support.clock import NOON
 from tests.support.mcp_server import MODERN
 from webapp.mcp.declared import WITH_TASKS
@@ -48,13 +48,6 @@ def test_for_money_on_its_way_nobody_has_anything_to_do():
     assert "on its way" in paid.told(MODERN, status="working")["statusMessage"]
     assert paid.on_its_way
     assert not paid.open
-
-
-def test_what_another_body_acts_on_is_taken_until_its_lease_is_out():
-    lease = Lease(run="run", leg="leg", until=NOON + 2 * MINUTE)
-    taken = replace(ASKED, status=Status.ACCEPTED, settled_at=NOON, take=lease)
-    assert state(asked=taken).is_taken
-    assert not state(asked=taken, after=3 * MINUTE).is_taken
 
 
 def test_a_json_rpc_error_is_a_failure_on_either_revision_and_a_tools_own_on_one():

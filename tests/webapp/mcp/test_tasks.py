@@ -1,6 +1,8 @@
 """Tasks: a call whose person takes days holds no request, and its client looks in for it."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.support.task_client import (
     RELATED,
     TASKS,
     Refused,
+    TaskClient,
     task_client,
     tasks_env,
 )
@@ -348,6 +351,47 @@ async def test_a_body_at_work_is_ended_by_a_cancel(server, shop):
         await client.cancel(task)
         await eventually(lambda: not len(env.service.bodies))
         assert await client.status(task) == "cancelled"
+
+
+async def test_look_right_after_a_start_begins_no_body_that_another_process_may_run(revision):
+    # finding: XD6
+    store, clock = MemoryStore(), Clock()
+    servers = [new_server("mcp") for _ in range(2)]
+    before, after = [Shop(server) for server in servers]
+    before.may_end.clear()
+    async with (
+        tasks_env(servers[0], store=store, clock=clock) as env,
+        task_client(env, revision) as client,
+        ends(before),
+    ):
+        task = await client.task("visit")
+        await client.until(task, "input_required")
+        await env.complete(env.link_of(await the_open(env)))
+        await begun(client, task, before)
+        clock.tick(seconds=31)  # nobody renews the lease of a process that was killed
+        opened = tasks_env(servers[1], store=store.sibling(), clock=clock, is_alone=False)
+        async with opened as fresh, task_client(fresh, revision) as looking:
+            for _ in range(5):
+                assert await looking.status(task) == "working"
+            assert after.began == []
+            clock.tick(seconds=15)
+            await looking.until(task, "completed")
+            assert after.began == ["terms"]
+
+
+@asynccontextmanager
+async def ends(shop: Shop) -> AsyncGenerator[None]:
+    """Its bodies may end with the block."""
+    try:
+        yield
+    finally:
+        shop.may_end.set()
+
+
+async def begun(client: TaskClient, task: str, shop: Shop) -> None:
+    """The body runs that has its answer."""
+    while len(shop.began) < 2:
+        await client.get(task)
 
 
 async def test_questions_that_are_asked_together_are_answered_one_by_one(server, shop, revision):

@@ -19,7 +19,7 @@ from webapp.cli.export import export_owner
 from webapp.cli.operator import OWNER_CHARACTERS
 from webapp.command import CommandRefused
 from webapp.records.chain import AUDIT, HEAD, block_of
-from webapp.records.heads import BadHead, read_document
+from webapp.records.heads import BadHead, read_document, written_document
 from webapp.records.owners import DATA_KEY, rewrap
 from webapp.records.verification import verify
 from webapp.service import Service
@@ -192,6 +192,17 @@ async def test_a_head_that_was_changed_or_made_up_counts_for_nothing(here: Servi
             here.heads.must_be_signed(forged)
     with pytest.raises(BadHead, match="--key"):
         here.heads.must_be_signed(document, key=b"k" * 32)
+
+
+async def test_head_with_members_added_is_no_head(here: Service) -> None:
+    # finding: XD6
+    text = written_document(await here.heads.make())
+    assert read_document(text.encode()).elicit_audit_head.number == 1
+    added = text.replace('{"elicit_audit_head":{', '{"elicit_audit_head":{"more":1,')
+    for more in (added, text.replace('{"elicit', '{"more":1,"elicit', 1)):
+        assert more != text
+        with pytest.raises(BadHead):
+            read_document(more.encode())
 
 
 async def test_a_head_is_made_each_day_once_by_whichever_process_is_first() -> None:
