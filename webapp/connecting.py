@@ -86,6 +86,7 @@ def service_of(
         issuer=issuer,
         users=users,
         telemetry=telemetry,
+        config=str(settings.config) if settings.is_local and settings.config else "elicit.toml",
     )
 
 
