@@ -59,7 +59,8 @@ COMMAND = re.compile(r"`(elicit [^`]+)`")
 OTHERS = frozenset(
     {
         *("code", "cp", "createdb", "createuser", "docker", "export", "fastmcp", "gunicorn"),
-        *("install", "kubectl", "nginx", "pip-compile", "pytest", "python", "python3", "sudo"),
+        *("install", "journalctl", "kubectl", "nginx", "pip-compile", "pytest"),
+        *("python", "python3", "sudo"),
         *("systemctl", "useradd", "uvicorn"),
     }
 )
