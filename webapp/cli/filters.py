@@ -65,8 +65,12 @@ def add_filters(parser: argparse.ArgumentParser, *, of: type[Struct]) -> None:
 
 def filters_in(given: dict[str, Any]) -> Filters:
     """Take the filters out of the options that were given."""
-    values = {name: given.pop(name) for name in ("where", "since", "until", "limit")}
-    return Filters(**{**values, "where": tuple(values["where"])})
+    return Filters(
+        where=tuple(given.pop("where")),
+        since=given.pop("since"),
+        until=given.pop("until"),
+        limit=given.pop("limit"),
+    )
 
 
 def filtered(table: Table[R], by: Filters, *, of: type[Struct], as_json: bool) -> Table[R]:

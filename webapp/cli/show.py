@@ -12,7 +12,7 @@ import argparse
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ Found: TypeAlias = (
     Elicitation | Payment | UnresolvedPayment | StoredWebhook | OutgoingEvent | Connection | Run
 )
 # In the order in which an id is looked for.
-_SOUGHT: Final = (
+_SOUGHT: Final[tuple[type[Found], ...]] = (
     *(Elicitation, Payment, UnresolvedPayment, StoredWebhook, Connection, Run, OutgoingEvent),
 )
 _NUMBER: Final = re.compile(r"[0-9a-f]{12}")  # of a page of an error
@@ -144,7 +144,7 @@ async def _alike(service: Service, id: str) -> list[Found]:
     """Return every row with an id that is this one, or begins so."""
     found = list[Found]()
     for kind in _SOUGHT:
-        for row in cast("list[Found]", await service.elicitations.all(kind)):
+        for row in await service.elicitations.all(kind):
             names = _names_of(row)
             begins = len(id) >= _SHORTEST and any(name.startswith(id) for name in names)
             if begins or id in names:
@@ -241,7 +241,7 @@ async def _history(service: Service, found: Found, question: Elicitation | None)
     about: list[Found] = [found] if question is None else [question]
     if question is not None:
         for kind in _SOUGHT[1:]:
-            rows = cast("list[Found]", await service.elicitations.all(kind, owner=owner))
+            rows = await service.elicitations.all(kind, owner=owner)
             about += [row for row in rows if _question_id(row) == question.id]
     if all(row.id != found.id for row in about):
         about.append(found)

@@ -59,7 +59,7 @@ def arguments_of(
 
 def required_by(tool: Tool) -> list[str]:
     """Return the names of the arguments without which the tool cannot be called."""
-    return [str(name) for name in tool.input_schema.get("required", ())]
+    return [str(name) for name in _list(tool.input_schema.get("required"))]
 
 
 def command_for(
@@ -78,7 +78,7 @@ def command_for(
 
 
 def _properties(tool: Tool) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", tool.input_schema.get("properties", {}))
+    return _mapping(tool.input_schema.get("properties"))
 
 
 def _value(tool: Tool, name: str, text: str, schema: object) -> Any:
@@ -101,19 +101,28 @@ def _value(tool: Tool, name: str, text: str, schema: object) -> Any:
 def _is_of(value: object, type_name: str) -> bool:
     if isinstance(value, bool):  # which Python counts among the numbers
         return type_name == "boolean"
-    return isinstance(value, _IN_JSON.get(type_name, ()))
+    return isinstance(value, _IN_JSON[type_name])
 
 
 def _types(schema: object) -> list[str]:
     """Return the names of the types that the schema permits; none where one of it is left open."""
-    if not isinstance(schema, dict):
-        return []
-    parts = cast("Mapping[str, Any]", schema)
-    choices = [_types(each) for each in (*parts.get("anyOf", ()), *parts.get("oneOf", ()))]
+    parts = _mapping(schema)
+    choices = [_types(each) for name in ("anyOf", "oneOf") for each in _list(parts.get(name))]
     if choices:
         return [name for each in choices for name in each] if all(choices) else []
-    named = parts.get("type", ())
-    return [named] if isinstance(named, str) else list(named)
+    named = parts.get("type")
+    names = [named] if isinstance(named, str) else _list(named)
+    known = [name for name in names if isinstance(name, str) and name in _IN_JSON]
+    return known if len(known) == len(names) else []
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """Return what a schema should have there; a server may send anything."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> Sequence[Any]:
+    return cast("Sequence[Any]", value) if isinstance(value, list) else ()
 
 
 def _written(value: object) -> str:

@@ -244,7 +244,7 @@ async def _demonstrate(url: str, asked: DemoCall) -> bool:
         if asked.tool is not None:
             calls = {asked.tool: _arguments(demo, asked, tools)}
         elif is_the_demos:
-            calls = dict[str, dict[str, Any]].fromkeys(EXPECTED if asked.walks else MAIN_TOOLS, {})
+            calls = {name: dict[str, Any]() for name in (EXPECTED if asked.walks else MAIN_TOOLS)}
         else:
             calls = _calls_without_arguments(demo, tools.values())
         results = [

@@ -1,6 +1,7 @@
 """`elicit demo --tool NAME` with arguments, without a server."""
 
 import json
+from typing import Any
 
 import pytest
 from mcp_types import Tool
@@ -10,7 +11,7 @@ from webapp.demo.arguments import WrongArguments, arguments_of
 
 # finding: XA5
 
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "repo": {"type": "string"},
@@ -28,7 +29,7 @@ MERGE = Tool(name="merge", input_schema=SCHEMA)
 NEEDED = {"repo": "a/b", "number": 3}
 
 
-def of(*words: str, given: object = None) -> dict[str, object]:
+def of(*words: str, given: dict[str, Any] | None = None) -> dict[str, object]:
     return arguments_of(MERGE, words, given or {}, command=("demo",))
 
 
@@ -102,3 +103,17 @@ def test_a_tool_with_an_open_schema_takes_any_name():
 def test_a_word_that_is_no_argument_is_refused():
     with pytest.raises(WrongArguments, match="'merge' is no argument: write NAME=VALUE"):
         of("merge")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": [], "required": 5},
+        {"properties": {"x": 5}, "required": ["x"]},
+        {"properties": {"x": {"type": [5, None], "anyOf": 5}}},
+        {"properties": {"x": {"oneOf": [{"anyOf": [{}, 5]}]}}, "required": None},
+    ],
+)
+def test_a_schema_that_is_none_lets_the_server_judge(schema):
+    tool = Tool(name="odd", input_schema={"additionalProperties": True, **schema})
+    assert arguments_of(tool, ["x=word"], {}, command=("demo",)) == {"x": "word"}
