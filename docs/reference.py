@@ -143,7 +143,7 @@ def _section(name: str, parser: argparse.ArgumentParser, *, level: int) -> str:
 
 def _usage(action: argparse.Action) -> str:
     if not action.option_strings:
-        return f"[{_value(action)}]" if action.nargs == "?" else _value(action)
+        return f"[{_value(action)}]" if action.nargs in ("?", "*") else _value(action)
     text = " ".join([action.option_strings[-1], *[_value(action)] * (action.nargs != 0)])
     return text if action.required else f"[{text}]"
 

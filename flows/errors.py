@@ -189,14 +189,13 @@ class NotConfigured(ElicitError):
 
     name = "ELICITATION_NOT_CONFIGURED"
 
-    def __init__(self, *missing: str, has_none: bool = False) -> None:
-        """`has_none`: no provider of the kind is set up."""
+    def __init__(self, *missing: str, has_none: bool = False, how: str | None = None) -> None:
+        """`has_none`: no provider of the kind is set up. `how`: what its operator has to write."""
         self.missing = missing
-        tries = ", or try it with --sandbox, which plays the providers" if has_none else ""
-        super().__init__(
-            f"This server is not set up for that yet: {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not set. Whoever runs it can set that{tries}."
-        )
+        are_not = "is not set" if len(missing) == 1 else "are not set"
+        says = f"This server is not set up for that yet: {' and '.join(missing)} {are_not}."
+        tries = " Or try it with --sandbox, which plays the providers." if has_none else ""
+        super().__init__(f"{says} {how or 'Ask the operator of this server to set it.'}{tries}")
 
 
 class NotAllowed(ElicitError):

@@ -42,7 +42,8 @@ ROOMS = (
         f"webapp.{room}"
         for room in (
             *("limits", "printing", "importing", "telemetry", "logs", "stores", "deadline", "http"),
-            *("records", "elicitations", "events", "oauth", "payments", "identity"),
+            *("missing_table", "records", "elicitations", "events"),
+            *("oauth", "payments", "identity"),
             *("sandbox", "settings", "kinds", "completion", "calls", "client", "service"),
             *("collector", "coroutines", "sweeper"),
             *("connecting", "command"),

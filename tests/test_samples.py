@@ -59,8 +59,8 @@ COMMAND = re.compile(r"`(elicit [^`]+)`")
 OTHERS = frozenset(
     {
         *("code", "cp", "createdb", "createuser", "docker", "export", "fastmcp", "gunicorn"),
-        *("pg_basebackup", "pg_ctl", "pg_rewind", "psql", "touch"),
-        *("install", "kubectl", "nginx", "pip-compile", "pytest", "python", "python3", "sudo"),
+        *("install", "journalctl", "kubectl", "nginx", "pg_basebackup", "pg_ctl", "pg_rewind"),
+        *("pip-compile", "psql", "pytest", "python", "python3", "sudo", "touch"),
         *("systemctl", "useradd", "uvicorn"),
     }
 )

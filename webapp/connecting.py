@@ -94,6 +94,7 @@ def service_of(
         users=users,
         telemetry=telemetry,
         marks=_marks_of(settings, store),
+        config=str(settings.config) if settings.is_local and settings.config else "elicit.toml",
     )
 
 

@@ -1,13 +1,27 @@
 """Importing: an author's or an operator's own module, by its name.
 
 What could go wrong: a folder of theirs has a name of ours, so the working directory comes behind
-the installed packages; and a module that is missing is told from one that it wants to import.
+the installed packages; a module that is missing is told from one that it wants to import; and the
+module is written for an earlier version of its library than the one that is installed beside us.
 """
 
 import importlib
 import sys
+import sysconfig
+import traceback
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
+
+_NOT_THEIRS = tuple(
+    f"{folder}/"
+    for folder in (
+        *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+        *(Path(__file__).parents[1] / room for room in ("flows", "webapp")),
+    )
+)
+_FASTMCP = "fastmcp"
+_FASTMCP_NEEDED = 4
 
 
 def imported(name: str) -> ModuleType:
@@ -20,8 +34,22 @@ def imported(name: str) -> ModuleType:
         sys.path.append(str(here))
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ImportError(_why_missing(error, name, here)) from error
+    except ImportError as error:
+        raise ImportError(_why_not(error, name, here)) from error
+
+
+def raised_at(error: BaseException) -> str:
+    """Return `file:line` of the innermost place in an author's own code; of all code if none is."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{error.filename}:{error.lineno}"
+    places = [
+        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    known = [each for each in places if not each[0].startswith("<")]
+    theirs = [each for each in known if not each[0].startswith(_NOT_THEIRS)]
+    for file, line in reversed(theirs or known):
+        return f"{file}:{line}"
+    return ""
 
 
 def shadowed(module: ModuleType) -> str:
@@ -40,12 +68,50 @@ def file_of(module: ModuleType) -> str:
     return getattr(module, "__file__", None) or "a namespace package"
 
 
-def _why_missing(error: ModuleNotFoundError, wanted: str, here: Path) -> str:
+def _why_not(error: ImportError, wanted: str, here: Path) -> str:
     missing = error.name or wanted
-    if missing == wanted or wanted.startswith(f"{missing}."):
+    is_missing = isinstance(error, ModuleNotFoundError)
+    if is_missing and (missing == wanted or wanted.startswith(f"{missing}.")):
         return f"There is no module {missing!r} in {here}, nor is one installed."
     above = sys.modules.get(missing.partition(".")[0])
     hint = shadowed(above) if above is not None else ""
-    if missing == "fastmcp":
+    if is_missing and missing == _FASTMCP:
         hint = " Install it with: pip install 'elicit-url[fastmcp]'"
-    return f"{wanted} imports {missing!r}, which is not there." + hint
+    at = raised_at(error)
+    says = f"{at}: " if at else ""
+    if is_missing:
+        says += f"{wanted} imports {missing!r}, which is not there."
+    else:
+        says += f"{wanted} could not be imported: {str(error).rstrip('.')}."
+    return says + (_of_another_version(error) or hint)
+
+
+def _of_another_version(error: ImportError) -> str:
+    """Return what to do about a module that is written for an earlier version of its library."""
+    modules = {f.f_globals.get("__name__", "") for f, _ in traceback.walk_tb(error.__traceback__)}
+    if any(name.partition(".")[0] == _FASTMCP for name in modules):
+        installed = _version(_FASTMCP)
+        if installed and int(installed.partition(".")[0]) < _FASTMCP_NEEDED:
+            return (
+                f" FastMCP {installed} is installed; elicit-url needs {_FASTMCP_NEEDED}: "
+                "pip install 'elicit-url[fastmcp]'"
+            )
+    missing = error.name or ""
+    if missing.partition(".")[0] != "mcp":
+        return ""
+    is_certain = missing.startswith("mcp.server.fastmcp") or "'FastMCP'" in str(error)
+    library = str(error).removeprefix(f"No module named {missing!r}").strip(" .")
+    its_own = f" mcp says: {library}." if isinstance(error, ModuleNotFoundError) and library else ""
+    return (
+        f" {'It' if is_certain else 'Perhaps it'} is written for mcp 1. elicit-url needs mcp 2, "
+        f"and mcp {_version('mcp')} is installed: change the import to "
+        "`from mcp.server.mcpserver import MCPServer`, or keep your server in an environment of "
+        f"its own.{its_own}"
+    )
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""

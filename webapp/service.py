@@ -205,6 +205,7 @@ async def open_service(
     users: Users | None = None,
     telemetry: Telemetry = NONE,
     marks: Path | None = None,
+    config: str = "elicit.toml",
 ) -> AsyncGenerator[Service]:
     """Build the service on an open store.
 
@@ -214,7 +215,8 @@ async def open_service(
     Without `outbound` nothing can be asked of a provider. `credentials` are our client id and
     secret at a provider, by its name. `who` says where people sign in, `issuer` is what that says
     of itself; `kinds` are beside the built-in ones, `users` the application's own. `marks` is the
-    folder outside of the store that says how far it had come. Raises
+    folder outside of the store that says how far it had come. `config` is how errors call the file
+    of declarations, whose place only people of this machine may know. Raises
     Unreadable if the store was made under secrets that the ring lacks, and BadPlugin.
     """
     owners = await open_owners(store=store, ring=ring)
@@ -279,6 +281,7 @@ async def open_service(
             outbound=outbound,
             providers=providers,
             credentials=credentials or {},
+            config=config,
         ),
         payments=Payments(
             elicitations=elicitations,
@@ -286,6 +289,7 @@ async def open_service(
             sellers=sellers or {},
             refund_unused=refund_unused,
             unreached=unreached,
+            config=config,
         ),
         secrets=SecretPage(elicitations=elicitations),
         forms=PageKind(elicitations=elicitations),
@@ -299,6 +303,7 @@ async def open_service(
                 issuer=who.issuer,
                 application="" if users is None else users.application,
                 clock=clock,
+                config=config,
             ),
         ),
         policies=Quotas(elicitations=elicitations, settings=policies),

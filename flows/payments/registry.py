@@ -56,6 +56,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "mollie": ("ELICIT_MOLLIE_KEY",),
     **{name: (f"ELICIT_{name.upper()}_KEY",) for name in SELLERS},
 }
+BUILT_IN = frozenset(_SETTINGS)
 
 
 class Gateways:

@@ -7,20 +7,25 @@ from typing import Any
 
 # As the lists show it, or the beginning of that; or as a tool knows it, with its owner's tag.
 _ID = re.compile(r"[A-Za-z0-9_-]{1,24}|[A-Za-z0-9_-]{20}([A-Za-z0-9_-]{24})")
-_PLACE = 2  # of an id: elicit payments refund ID
+_PLACE = 2  # of an id: elicit payments refund ID; of `elicit show ID` one before
+_OWNER = "--owner"
 _BEGINNING = re.compile(r"-[A-Za-z0-9_][A-Za-z0-9_-]+")
 _DASHED = re.compile(r"-(?:[A-Za-z0-9_-]{23}|[A-Za-z0-9_-]{43})")
 _PLAIN = "id:"
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:
-    """The same; an id that begins as an option does is marked as none."""
-    return [
-        _PLAIN + word
-        if _DASHED.fullmatch(word) or (place == _PLACE and _BEGINNING.fullmatch(word))
-        else word
-        for place, word in enumerate(arguments)
-    ]
+    """Return the arguments; an id or owner that begins as an option does is marked as none."""
+    found = list[str]()
+    id_place = 1 if arguments[:1] == ["show"] else _PLACE
+    for place, word in enumerate(arguments):
+        if found[-1:] == [_OWNER] and word.startswith("-"):
+            found[-1] = f"{_OWNER}={word}"
+        elif _DASHED.fullmatch(word) or (place == id_place and _BEGINNING.fullmatch(word)):
+            found.append(_PLAIN + word)
+        else:
+            found.append(word)
+    return found
 
 
 def commands_of(parser: argparse.ArgumentParser) -> Any:

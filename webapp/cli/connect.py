@@ -19,6 +19,7 @@ from webapp.cli.device_flow import (
     open_questions,
     plain,
 )
+from webapp.cli.filters import add_filters, filtered, filters_in
 from webapp.cli.operator import operate
 from webapp.cli.table import Table, add_json, show_table
 from webapp.command import CommandRefused, connected, quieten, settings_for, under_another_secret
@@ -58,13 +59,19 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--list", dest="only_lists", action="store_true", help="only list what tools wait for"
     )
     add_json(parser, of=WaitingRow, says="the list as one JSON array, with an object for each")
+    add_filters(parser, of=WaitingRow)
     add_port(parser, default=DEFAULT_PORT)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.only_lists or options.as_json:
-        show = partial(show_table, as_json=options.as_json, now=utc_now())
+        by = filters_in(vars(options).copy())
+
+        def show(table: Table[WaitingRow]) -> None:
+            wanted = filtered(table, by, of=WaitingRow, as_json=options.as_json)
+            show_table(wanted, as_json=options.as_json, now=utc_now())
+
         operate(os.environ, partial(list_waiting, provider=options.provider), show=show)
         return 0
     quieten()

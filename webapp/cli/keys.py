@@ -23,6 +23,7 @@ from flows.crypto.tokens import MAXIMUM_LIFE
 from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable, Unreadable, WeakSecret
 from webapp.cli.arguments import commands_of
+from webapp.cli.filters import add_filters, filtered, filters_in
 from webapp.cli.resealing import is_under_way, reseal
 from webapp.cli.table import Table, add_json, show_table, the_one
 from webapp.command import (
@@ -121,6 +122,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "the store each one wraps. What one that is not here wraps cannot be opened.",
     )
     add_json(listing, of=SecretRow, says="one JSON array, with an object for each")
+    add_filters(listing, of=SecretRow)
     listing.set_defaults(run=_list)
     retiring = commands.add_parser(
         "retire",
@@ -321,6 +323,8 @@ def _run(work: Callable[..., Awaitable[list[str]]], options: argparse.Namespace)
 
 def _list(options: argparse.Namespace) -> None:
     table = asyncio.run(_on_keys(os.environ, list_keys, changes=False))
+    by = filters_in(vars(options).copy())
+    table = filtered(table, by, of=SecretRow, as_json=options.as_json)
     show_table(table, as_json=options.as_json, now=utc_now())
 
 

@@ -30,6 +30,8 @@ COMMANDS = {
     "audit": "verify the audit, sign how far it has come, and list one owner's entries",
     "keys": "make, replace and retire secrets",
     "api-keys": "make, list and revoke keys of the HTTP API",
+    "show": "show what an id is about, with all that happened to it",
+    "questions": "list what people were asked, and what became of it",
     "payments": "list payments, and refund them",
     "approvals": "list approvals, and end them",
     "clients": "list what clients did with what they were sent, and forget it",

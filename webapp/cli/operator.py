@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from flows.errors import StoreUnavailable, Unreadable
 from flows.payments.unresolved import UnresolvedPayment
+from webapp.cli.filters import Filters, add_filters, filtered, filters_in
 from webapp.cli.table import Table, add_json, show_facts, show_table
 from webapp.command import CommandRefused, connected, quieten, settings_for
 from webapp.connecting import utc_now
@@ -57,17 +58,22 @@ def lists(
     *,
     of: type[Struct],
 ) -> None:
-    """The same of work that gives a table, of rows of that class."""
+    """The same of work that gives a table, of rows of that class, which options narrow."""
     add_json(parser, of=of, says="one JSON array, with an object for each")
-    parser.set_defaults(run=partial(_run, work, _list))
+    add_filters(parser, of=of)
+    parser.set_defaults(run=partial(_run, work, partial(_list, of=of)))
 
 
 def shows(
-    parser: argparse.ArgumentParser, work: Callable[..., Awaitable[Struct]], *, of: type[Struct]
+    parser: argparse.ArgumentParser,
+    work: Callable[..., Awaitable[Struct]],
+    *,
+    of: type[Struct],
+    show: Callable[..., object] = show_facts,
 ) -> None:
     """The same of work that gives one row."""
     add_json(parser, of=of, says="one JSON object")
-    parser.set_defaults(run=partial(_run, work, show_facts))
+    parser.set_defaults(run=partial(_run, work, show))
 
 
 def operate(
@@ -98,6 +104,8 @@ def _run(
 ) -> None:
     given = dict(vars(options))
     how = {name: given.pop(name) for name in ("as_json",) if name in given}
+    if "where" in given:
+        how["by"] = filters_in(given)
     for name in ("run", "of"):
         given.pop(name, None)
     operate(os.environ, partial(work, **given), show=partial(show, **how))
@@ -108,8 +116,8 @@ def _say(lines: Sequence[str]) -> None:
         tell(line)
 
 
-def _list(table: Table[Any], *, as_json: bool) -> None:
-    show_table(table, as_json=as_json, now=utc_now())
+def _list(table: Table[Any], *, of: type[Struct], by: Filters, as_json: bool) -> None:
+    show_table(filtered(table, by, of=of, as_json=as_json), as_json=as_json, now=utc_now())
 
 
 async def _operate(

@@ -12,7 +12,7 @@ from webapp.cli.arguments import port
 from webapp.cli.plugins import add_plugins, with_plugins
 from webapp.command import CommandRefused, own_command, quieten, settings_for
 from webapp.demo.server import demo_server
-from webapp.http.port import PortUnusable, bind, listen
+from webapp.http.port import PortUnusable, bind, listen, with_owner
 from webapp.printing import tell
 from webapp.serving.announcing import announcement
 from webapp.serving.finding import load, place_of
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.fd is not None:
             listener = stack.enter_context(socket.socket(fileno=options.fd))
         else:
-            listener = stack.enter_context(_bound(options.host, options.port))
+            listener = stack.enter_context(_bound(options))
         settings = with_plugins(
             settings_for(os.environ, host=options.host, port=listener.getsockname()[1]),
             options.plugin,
@@ -97,13 +97,21 @@ def _run(options: argparse.Namespace) -> int:
         )
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """Raises Refused."""
+def _bound(options: argparse.Namespace) -> socket.socket:
+    """Return the socket that has the port.
+
+    Raise CommandRefused; what is wrong with the settings, or with the module, is told before.
+    """
+    host, port = options.host, options.port
     try:
         return bind(host, port)
     except PortUnusable as error:
-        settings_for(os.environ, host=host, port=port)  # whatever is wrong with these comes first
-        raise CommandRefused(str(error)) from error
+        url = settings_for(os.environ, host=host, port=port).url
+        with asyncio.Runner() as runner:
+            if options.server is not None:
+                load(options.server, run=runner.run)
+            taken = runner.run(with_owner(error, host, port, url=url))
+        raise CommandRefused(str(taken)) from error
 
 
 def _reload(options: argparse.Namespace, settings: Settings, listener: socket.socket) -> int:

@@ -9,6 +9,7 @@ import sys
 
 from msgspec import Struct
 
+from webapp.cli.filters import add_filters, filtered, filters_in
 from webapp.cli.table import Table, add_json, show_facts, show_table
 from webapp.command import CommandRefused
 from webapp.connecting import utc_now
@@ -37,6 +38,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "name", nargs="?", metavar="NAME", help="tell all of those whose names have this in them"
     )
     add_json(parser, of=SettingRow, says="one JSON array, with an object for each")
+    add_filters(parser, of=SettingRow)
     parser.set_defaults(run=_run)
 
 
@@ -49,7 +51,9 @@ def _run(options: argparse.Namespace) -> int:
             f"No setting has {printed(name)} in its name: elicit settings lists them."
         )
     if options.name is None or options.as_json:
-        table = Table(rows=rows, columns=COLUMNS, nothing="")
+        table = Table(rows=rows, columns=COLUMNS, nothing="No setting is like that.")
+        by = filters_in(vars(options).copy())
+        table = filtered(table, by, of=SettingRow, as_json=options.as_json)
         show_table(table, as_json=options.as_json, now=utc_now())
     else:
         for number, row in enumerate(rows):

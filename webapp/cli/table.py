@@ -68,7 +68,7 @@ def show_table(table: Table[R], *, as_json: bool, now: datetime) -> None:
         return
     if not table.rows:
         tell(table.nothing, out=sys.stderr)
-    for line in lines_of(table, width=_width(), now=now):
+    for line in lines_of(table, width=terminal_width(), now=now):
         tell(line)
 
 
@@ -94,7 +94,7 @@ def show_facts(row: Struct, *, as_json: bool) -> None:
 
 def _told_of(values: Mapping[str, Any]) -> dict[str, str]:
     return {
-        name: _whole(value) for name, value in values.items() if value not in (None, {}, [], ())
+        name: text_of(value) for name, value in values.items() if value not in (None, {}, [], ())
     }
 
 
@@ -104,15 +104,18 @@ def _is_of_rows(value: Any) -> bool:
     )
 
 
-def lines_of(table: Table[R], *, width: int | None, now: datetime) -> list[str]:
-    """The lines for a terminal of that width; None: for a pipe."""
+def lines_of(
+    table: Table[R], *, width: int | None, now: datetime, is_exact: bool = False
+) -> list[str]:
+    """The lines for a terminal of that width; None: for a pipe. `is_exact`: times are no ages."""
     rows = [_values(row) for row in table.rows]
     if width is None:
-        return ["\t".join(printed(_whole(row[name])) for name in table.columns) for row in rows]
+        return ["\t".join(printed(text_of(row[name])) for name in table.columns) for row in rows]
     if not rows:
         return []
     short = shortened([*table.ids, *(str(row["id"]) for row in rows if row.get("id"))])
-    told = [[_told(name, row[name], short, now) for name in table.columns] for row in rows]
+    since = None if is_exact else now
+    told = [[_told(name, row[name], short, since) for name in table.columns] for row in rows]
     heads = [_head(name) for name in table.columns]
     cells = [heads, *told]
     natural = [max(map(cells_of, column)) for column in zip(*cells, strict=True)]
@@ -174,17 +177,8 @@ def as_ascii(value: object) -> str:
     return json.dumps(value, indent=2).replace("\x7f", "\\u007f")
 
 
-def _values(row: Struct) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__struct_fields__}
-
-
-def _head(name: str) -> str:
-    """Of a column: `is_live` is LIVE, `paid_at` is PAID."""
-    return name.removeprefix("is_").removesuffix("_at").replace("_", " ").upper()
-
-
-def _whole(value: Any) -> str:
-    """As a program reads it in a pipe."""
+def text_of(value: Any) -> str:
+    """Return a field as a program reads it in a pipe."""
     match value:
         case None:
             return ""
@@ -194,18 +188,40 @@ def _whole(value: Any) -> str:
             return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
         case Mapping():
             pairs = cast("Mapping[str, object]", value)
-            return ", ".join(f"{name} {_whole(each)}" for name, each in pairs.items())
+            return ", ".join(f"{name} {text_of(each)}" for name, each in pairs.items())
         case list() | tuple():
-            return ", ".join(map(_whole, cast("Sequence[object]", value)))
+            return ", ".join(map(text_of, cast("Sequence[object]", value)))
         case _:
             return str(value)
 
 
-def _told(name: str, value: Any, short: Mapping[str, str], now: datetime) -> str:
-    """As a person reads it on a terminal."""
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that is printed to, or None if it is no terminal."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return None
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdecimal() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except OSError:
+        return 80
+
+
+def _values(row: Struct) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__struct_fields__}
+
+
+def _head(name: str) -> str:
+    """Of a column: `is_live` is LIVE, `paid_at` is PAID."""
+    return name.removeprefix("is_").removesuffix("_at").replace("_", " ").upper()
+
+
+def _told(name: str, value: Any, short: Mapping[str, str], now: datetime | None) -> str:
+    """As a person reads it on a terminal; without `now` a time is no age."""
     if isinstance(value, datetime):
-        return age(value, now)
-    text = " ".join(printed(_whole(value)).split())
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if now is None else age(value, now)
+    text = " ".join(printed(text_of(value)).split())
     return (short.get(text, text) if name == "id" else text) or "-"
 
 
@@ -244,16 +260,3 @@ def _cells(sign: str) -> int:
     if unicodedata.combining(sign) or unicodedata.category(sign) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
-
-
-def _width() -> int | None:
-    """Of the terminal that it is printed to; None: it is none."""
-    if sys.stdout is None or not sys.stdout.isatty():
-        return None
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isascii() and columns.isdecimal() and int(columns):
-        return int(columns)
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    except OSError:
-        return 80

@@ -6,9 +6,9 @@ import os
 import re
 import sys
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -16,6 +16,8 @@ import httpx
 import httpx2
 from mcp import Client, ClientSession, MCPError
 from mcp.client import ClientRequestContext
+from mcp.client.client import ConnectMode
+from mcp.client.session import ElicitationFnT
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
     CallToolResult,
@@ -28,11 +30,13 @@ from mcp_types import (
     FormElicitationCapability,
     Implementation,
     TextContent,
+    Tool,
     UrlElicitationCapability,
 )
 
 from flows.origin import is_loopback
 from webapp.command import own_command, quieten
+from webapp.demo.arguments import WrongArguments, arguments_of, command_for, required_by
 from webapp.demo.paired import pairing_of
 from webapp.demo.waiting import DemoWaiting
 from webapp.demo.walker import WalkFailed, walk
@@ -41,6 +45,8 @@ from webapp.mcp.results import PENDING
 from webapp.printing import tell
 from webapp.settings.settings import DEFAULT_PORT, DEFAULT_URL
 
+NAMED = Implementation(name="elicit demo", version="1")
+PENDING = "elicitationPending"  # in the _meta of a result: the call waits, and can be made again
 MAIN_TOOLS = ("list_my_repositories", "buy_report", "use_key")
 WALK_SECONDS_AT_MOST = 60
 SEEN_AFTER_SECONDS = 1.5  # what comes sooner proves to nobody that a person is there
@@ -60,6 +66,17 @@ EXPECTED = {
 
 class Unusable(Exception):
     """The server, or a tool of it, is not there; the message is for the terminal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoCall:
+    """What the command line asks of the demo."""
+
+    mode: str | None = None
+    tool: str | None = None
+    words: Sequence[str] = ()  # NAME=VALUE
+    given: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    walks: bool = False
 
 
 class DeclaringClient(Client):
@@ -95,7 +112,26 @@ class Demo:
     sandbox_url: str | None = None
     key: str | None = None  # by which the server knows the client, where nothing else says it
 
-    async def call(self, tool: str, *, mode: str) -> bool:
+    @property
+    def command(self) -> list[str]:
+        """What stands before `--tool` in a command of the same kind."""
+        walks = ["--no-browser"] if self.walks else []
+        return ["demo", *walks, *([] if self.url == DEFAULT_URL else ["--url", self.url])]
+
+    async def tools(self) -> list[Tool]:
+        """Return the tools that the server lists, on all pages of the list."""
+        found, cursor = list[Tool](), None
+        async with self._client(None) as client:
+            while True:
+                page = await client.list_tools(cursor=cursor)
+                found += page.tools
+                if page.next_cursor in (None, cursor):
+                    return found
+                cursor = page.next_cursor
+
+    async def call(
+        self, tool: str, *, mode: str, arguments: Mapping[str, Any], is_known: bool
+    ) -> bool:
         """Call the tool, see the person through, print the result; True if that is right."""
         tell(f"Calling {tool} ({'2025-11-25' if mode == 'legacy' else mode}).")
         messages = list[str]()
@@ -116,34 +152,29 @@ class Demo:
                 # It means "I will open it", never "it is done": the server waits for the end.
                 return ElicitResult(action="accept")
 
-            declaring = DeclaringClient(
-                self._transport(),
-                mode=mode,
-                elicitation_callback=show,
-                client_info=Implementation(name="elicit demo", version="1"),
-            )
-            declaring.declares = frozenset({"url"})  # it draws no forms: those are on our pages
-            async with declaring as client:
-                tools = [each.name for each in (await client.list_tools()).tools]
-                if tool not in tools:
-                    raise Unusable(
-                        f"The server at {self.url} has no tool {tool!r}. "
-                        f"Name one of its own with --tool: {', '.join(tools) or 'it has none'}."
-                    )
-                result = await client.call_tool(tool, {})
+            async with self._client(show, mode=mode) as client:
+                result = await client.call_tool(tool, dict(arguments))
             for task in tasks:
                 # The pages' last step may still be on its way; a status line has nothing to add.
                 await asyncio.wait({task}, timeout=5)
                 task.cancel()
-        is_pending = PENDING in (result.meta or {})
-        if not (messages or result.is_error or is_pending):
-            tell("Nobody had to be asked: what it needs is known already.")
         text = text_of(result)
-        came_of = "waits" if is_pending else "failed" if result.is_error else "says"
-        tell(f"The tool {came_of}: {text}\n")
-        is_done = not (result.is_error or is_pending)
-        is_known = self.walks and EXPECTED.keys() <= set(tools)  # and no server of an author's own
-        return is_done and (not is_known or _is_right(tool, text, messages))
+        if PENDING in (result.meta or {}):  # a client that was not sent the link reads it there
+            tell(f"The tool waits: {text}\n")
+            return not is_known
+        if not messages and not result.is_error:
+            tell("Nobody had to be asked: what it needs is known already.")
+        tell(f"The tool {'failed' if result.is_error else 'says'}: {text}\n")
+        return not result.is_error and (not is_known or _is_right(tool, text, messages))
+
+    def _client(
+        self, show: ElicitationFnT | None, *, mode: ConnectMode = "auto"
+    ) -> DeclaringClient:
+        client = DeclaringClient(
+            self._transport(), mode=mode, elicitation_callback=show, client_info=NAMED
+        )
+        client.declares = frozenset({"url"})  # it draws no forms: those are on our pages
+        return client
 
     def _transport(self) -> Any:
         url = f"{self.url}/mcp"
@@ -169,7 +200,7 @@ class Demo:
         await DemoWaiting(self.browser, link, out=sys.stdout).show()
 
 
-def demonstrate(url: str, *, mode: str | None, tool: str | None, walks: bool) -> int:
+def demonstrate(url: str, asked: DemoCall) -> int:
     """Run the demo against the server at `url`; the exit status."""
     url = url.rstrip("/")
     host = urlsplit(url).hostname
@@ -182,7 +213,7 @@ def demonstrate(url: str, *, mode: str | None, tool: str | None, walks: bool) ->
         os.environ["no_proxy"] = f"{given},{host}" if given else host
     quieten(logging.CRITICAL)
     try:
-        is_right = asyncio.run(_demonstrate(url, mode=mode, tool=tool, walks=walks))
+        is_right = asyncio.run(_demonstrate(url, asked))
     except Exception as error:
         known = [cause for cause in _causes(error) if _sentence(cause, url)]
         if not known:
@@ -197,7 +228,7 @@ def text_of(result: CallToolResult) -> str:
     return "\n".join(part.text for part in result.content if isinstance(part, TextContent))
 
 
-async def _demonstrate(url: str, *, mode: str | None, tool: str | None, walks: bool) -> bool:
+async def _demonstrate(url: str, asked: DemoCall) -> bool:
     # The person's browser, so to say: it keeps cookies from one page to the next.
     async with httpx.AsyncClient(
         timeout=10, headers=UNPACKED, event_hooks={"response": [refuse_packed]}
@@ -205,21 +236,76 @@ async def _demonstrate(url: str, *, mode: str | None, tool: str | None, walks: b
         sandbox_url = await _find_server(browser, url)
         pairing = await pairing_of(url)
         if pairing is not None:
-            await _pair(browser, pairing[1], walks=walks)
+            await _pair(browser, pairing[1], walks=asked.walks)
         key = None if pairing is None else pairing[0]
-        demo = Demo(url=url, browser=browser, walks=walks, sandbox_url=sandbox_url, key=key)
-        if not walks:
-            tools = (tool,) if tool else MAIN_TOOLS
-            return all([await demo.call(each, mode=mode or "auto") for each in tools])
+        demo = Demo(url=url, browser=browser, walks=asked.walks, sandbox_url=sandbox_url, key=key)
+        tools = {tool.name: tool for tool in await demo.tools()}
+        is_the_demos = EXPECTED.keys() <= tools.keys()
+        if asked.tool is not None:
+            calls = {asked.tool: _arguments(demo, asked, tools)}
+        elif is_the_demos:
+            calls = {name: dict[str, Any]() for name in (EXPECTED if asked.walks else MAIN_TOOLS)}
+        else:
+            calls = _calls_without_arguments(demo, tools.values())
         results = [
-            (one, each, await demo.call(each, mode=one))
-            for one in ((mode,) if mode else REVISIONS)
-            for each in ((tool,) if tool else EXPECTED)
+            (
+                each,
+                name,
+                await demo.call(
+                    name,
+                    mode=each,
+                    arguments=arguments,
+                    is_known=is_the_demos and asked.walks,
+                ),
+            )
+            for each in _revisions(asked)
+            for name, arguments in calls.items()
         ]
-    for one, each, is_right in results:
-        revision = "2025-11-25" if one == "legacy" else one
-        tell(f"{'right' if is_right else 'WRONG'}  {revision}  {each}")
+    if asked.walks:
+        for each, name, is_right in results:
+            revision = "2025-11-25" if each == "legacy" else each
+            tell(f"{'right' if is_right else 'WRONG'}  {revision}  {name}")
     return all(is_right for _, _, is_right in results)
+
+
+def _revisions(asked: DemoCall) -> Sequence[str]:
+    if asked.mode is not None:
+        return (asked.mode,)
+    return REVISIONS if asked.walks else ("auto",)
+
+
+def _arguments(demo: Demo, asked: DemoCall, tools: Mapping[str, Tool]) -> dict[str, Any]:
+    """Return the arguments of the tool that was named. Raise Unusable or WrongArguments."""
+    tool = tools.get(asked.tool or "")
+    if tool is None:
+        raise Unusable(
+            f"The server at {demo.url} has no tool {asked.tool!r}. "
+            f"Name one of its own with --tool: {', '.join(tools) or 'it has none'}."
+        )
+    return arguments_of(tool, asked.words, asked.given, command=demo.command)
+
+
+def _calls_without_arguments(demo: Demo, tools: Iterable[Tool]) -> dict[str, dict[str, Any]]:
+    """Return the calls that need nothing more, and print how the other tools are called.
+
+    Raise Unusable where none is left.
+    """
+    calls, others = dict[str, dict[str, Any]](), list[str]()
+    for tool in tools:
+        destroys = tool.annotations is not None and tool.annotations.destructive_hint
+        if destroys or required_by(tool):
+            others.append(f"  {command_for(tool, command=demo.command)}")
+        else:
+            calls[tool.name] = {}
+    if not calls:
+        raise Unusable(
+            f"The server at {demo.url} has no tool that can be called without arguments"
+            + "\n".join([". Call one with:" if others else ".", *others])
+        )
+    if others:
+        opening = "These need arguments, or destroy something. Call them with:"
+        tell("\n".join([opening, *others, ""]))
+    return calls
 
 
 async def _pair(browser: httpx.AsyncClient, address: str, *, walks: bool) -> None:
@@ -262,7 +348,7 @@ async def _find_server(browser: httpx.AsyncClient, url: str) -> str | None:
 def _sentence(error: BaseException, url: str) -> str | None:
     """What to tell of an error that a run of the demo can meet; None for a fault of ours."""
     match error:
-        case Unusable() | WalkFailed():
+        case Unusable() | WalkFailed() | WrongArguments():
             return str(error)
         case TimeoutError():
             return f"The pages at {url} did not come to an end in time."

@@ -15,13 +15,14 @@ import secrets
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 import httpx
 from msgspec import Struct
 from msgspec.json import decode
 
 from flows.errors import ElicitError
+from webapp.printing import printed
 
 PORT_OPTION = "--port"
 RETRY_SECONDS = 0.5
@@ -31,11 +32,13 @@ _PATIENCE_SECONDS = 20.0  # a busy machine starts a process so slowly
 _ANSWER_BYTES_AT_MOST = 4096
 _BACKLOG = 2048
 _NONCE_BYTES = 24
+_NAME_LETTERS_AT_MOST = 80
 _PROOF_BYTES = 30
 
 
 class _Health(Struct):
     proof: str
+    server: str = ""
 
 
 class PortUnusable(Exception):
@@ -112,7 +115,7 @@ async def own_or_find(
                 return None
             # No answer may come of an owner that ends or begins just now.
             if found is False or loop.time() > patient_until:
-                raise
+                raise await with_owner(error, host, port, url=url, option=option) from error
         await asyncio.sleep(RETRY_SECONDS)
 
 
@@ -195,8 +198,35 @@ class SharedPort:
 
 async def is_ours(host: str, port: int, *, url: str, pepper: Tagging) -> bool | None:
     """Whether one of ours has the port; None if whoever has it does not answer."""
-    nonce, at = secrets.token_urlsafe(_NONCE_BYTES), httpx.URL(url)
-    root_path, body = at.path.rstrip("/"), b""
+    nonce = secrets.token_urlsafe(_NONCE_BYTES)
+    health = await _health_of(host, port, url=url, nonce=nonce)
+    if not isinstance(health, _Health):
+        return health
+    return hmac.compare_digest(
+        health.proof.encode("utf-8", "replace"), proof(pepper, url=url, nonce=nonce).encode()
+    )
+
+
+async def with_owner(
+    error: PortUnusable, host: str, port: int, *, url: str, option: str = PORT_OPTION
+) -> PortUnusable:
+    """Return the error that names the server that has the port, where that is one of elicit's."""
+    health = None
+    if _is_taken(error):
+        nonce = secrets.token_urlsafe(_NONCE_BYTES)
+        health = await _health_of(host, port, url=url, nonce=nonce)
+    if not isinstance(health, _Health) or not health.server:
+        return error
+    owner = f"elicit, which serves {printed(health.server[:_NAME_LETTERS_AT_MOST])!r}"
+    return PortUnusable(_taken(host, port, owner, option=option))
+
+
+async def _health_of(
+    host: str, port: int, *, url: str, nonce: str
+) -> _Health | Literal[False] | None:
+    """Return what whoever has the port says of itself; None without an answer, else False."""
+    at, body = httpx.URL(url), b""
+    root_path = at.path.rstrip("/")
     try:
         async with (
             asyncio.timeout(_ANSWER_SECONDS),
@@ -220,12 +250,9 @@ async def is_ours(host: str, port: int, *, url: str, pepper: Tagging) -> bool | 
     except httpx.HTTPError:
         return False
     try:
-        proven = decode(body, type=_Health).proof
+        return decode(body, type=_Health)
     except (ValueError, RecursionError):
         return False
-    return hmac.compare_digest(
-        proven.encode("utf-8", "replace"), proof(pepper, url=url, nonce=nonce).encode()
-    )
 
 
 def _is_taken(error: PortUnusable) -> bool:
@@ -234,8 +261,12 @@ def _is_taken(error: PortUnusable) -> bool:
 
 def _why_not(error: OSError, host: str, port: int, *, option: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return (
-            f"Port {port} of {host} is taken by another program; "
-            f"stop that one, or choose another with {option}."
-        )
+        return _taken(host, port, "another program", option=option)
     return f"Port {port} of {host} cannot be used: {error.strerror or error}."
+
+
+def _taken(host: str, port: int, owner: str, *, option: str) -> str:
+    return (
+        f"Port {port} of {host} is taken by {owner}; "
+        f"stop that one, or choose another with {option}."
+    )

@@ -21,6 +21,7 @@ from flows.errors import NotConfigured
 from flows.oauth.access_token import claim_mark
 from webapp.deadline import Clock
 from webapp.identity.identity import Caller, Identity, Viewer
+from webapp.missing_table import missing_table
 from webapp.records.owners import Owners
 
 SIGN_IN_COUNTS_FOR: Final = timedelta(hours=1)
@@ -109,7 +110,10 @@ class Approvers:
         issuer: str | None,
         application: str,
         clock: Clock,
+        config: str = "elicit.toml",
     ) -> None:
+        """`config` is how errors call the file that names approvers."""
+        self._config = config
         self._rules = rules
         self._issuer = issuer
         self._identity = identity
@@ -128,7 +132,8 @@ class Approvers:
     def must_be_there(self, name: str) -> None:
         """Raises NotConfigured where nobody has the name."""
         if name not in self._by_name:
-            raise NotConfigured(f"[approvers.{name}] in elicit.toml")
+            known = self._by_name
+            raise missing_table("approvers", name, known=known, config=self._config)
 
     def must_decide_for(self, name: str, caller: Caller) -> None:
         """Raises NotConfigured where nobody could decide what this caller asks."""
@@ -140,13 +145,16 @@ class Approvers:
         )
         if known_by is KnownBy.MACHINE:  # there is one of them
             raise NotConfigured(
-                "ELICIT_APPROVERS_ASKER (on your own machine you are whoever asks and whoever "
-                "decides: `may` lets you)"
+                "ELICIT_APPROVERS_ASKER",
+                how="To approve your own requests on this machine, set ELICIT_APPROVERS_ASKER=may.",
             )
         if not self._by_name[name].is_among(known_by):
             raise NotConfigured(
-                f"somebody in [approvers.{name}] who is known as whoever asks is "
-                f"({known_by.value}), so that the two can be told apart,"
+                f"people in [approvers.{name}] of elicit.toml who are known by the same method as "
+                f"the asker ({known_by.value})",
+                how="Approver and asker must be identified by the same method, or they may be one "
+                f"person. Add such people to [approvers.{name}] in {self._config}, or set "
+                "ELICIT_APPROVERS_ASKER=may.",
             )
 
     def deciding(self, viewer: Viewer) -> Deciding | None:

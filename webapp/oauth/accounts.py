@@ -48,9 +48,10 @@ class Accounts:
         outbound: Outbound,
         providers: Mapping[str, Provider],
         credentials: Mapping[str, tuple[str, str]],
+        config: str = "elicit.toml",
     ) -> None:
         self._elicitations = elicitations
-        self._registrations = Clients(providers=providers, credentials=credentials)
+        self._registrations = Clients(providers=providers, credentials=credentials, config=config)
         self.connections = Connections(elicitations=elicitations, registrations=self._registrations)
         self.failures = TokenFailures(elicitations)
         self.keys = AccessTokens(

@@ -13,6 +13,7 @@ import msgspec
 from flows.elicitation.states import Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.oauth.provider import Client, Provider, as_data, provider_in
+from webapp.missing_table import missing_table
 
 
 class Clients:
@@ -23,7 +24,10 @@ class Clients:
         *,
         providers: Mapping[str, Provider],
         credentials: Mapping[str, tuple[str, str]],
+        config: str,
     ) -> None:
+        """`config` is how errors call the file that declares providers."""
+        self._config = config
         self._providers = providers
         self._credentials = credentials
         self.clients: dict[str, Client] = {}
@@ -59,7 +63,8 @@ class Clients:
         if isinstance(provider, Provider):
             return self._register(self._providers.get(provider.name, provider))
         if provider not in self._providers:
-            raise NotConfigured(f"[providers.{provider}] in elicit.toml")
+            known = self._providers
+            raise missing_table("providers", provider, known=known, config=self._config)
         return self._register(self._providers[provider])
 
     def _register(self, provider: Provider) -> Client:

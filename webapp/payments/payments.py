@@ -19,7 +19,7 @@ from flows.errors import Failed, NotConfigured, NotPossible
 from flows.payments import receipt as receipts
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import Payment, ReceiptStatus
-from flows.payments.registry import Gateways, settings_of
+from flows.payments.registry import BUILT_IN, Gateways, settings_of
 from flows.payments.session import CheckoutTerms, terms_of
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from flows.question import Link
@@ -27,6 +27,7 @@ from flows.requests import PaymentRequest
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
+from webapp.missing_table import missing_table
 from webapp.payments.checkouts import Checkouts
 from webapp.payments.ledger import Ledger, in_hand
 from webapp.payments.reconciliation import Reconciling
@@ -78,9 +79,11 @@ class Payments:
         sellers: Mapping[str, MerchantAccount],
         refund_unused: timedelta | None,
         unreached: Collection[str] = (),
+        config: str = "elicit.toml",
     ) -> None:
         self._elicitations = elicitations
         self._sellers = sellers
+        self._config = config  # how errors call the file that declares providers
         self.flow = Gateways(sellers)
         self.ledger = Ledger(
             elicitations,
@@ -263,11 +266,21 @@ class Payments:
     def _chosen(self, request: PaymentRequest) -> MerchantAccount:
         if request.seller is not None:
             if request.seller not in self._sellers:
-                raise NotConfigured(*settings_of(request.seller), has_none=not self._sellers)
+                raise self._unknown(request.seller)
             return self._sellers[request.seller]
         if not self._sellers:
             raise NotConfigured(*settings_of(), has_none=True)
         return next(iter(self._sellers.values()))
+
+    def _unknown(self, name: str) -> NotConfigured:
+        has_none = not self._sellers
+        if name in BUILT_IN:
+            return NotConfigured(*settings_of(name), has_none=has_none)
+        _, *also = settings_of(name)
+        known = {*BUILT_IN, *self._sellers}
+        return missing_table(
+            "sellers", name, known=known, config=self._config, also=also, has_none=has_none
+        )
 
 
 def _payment_in(elicitation: Elicitation) -> str | None:

@@ -66,13 +66,16 @@ def alive() -> Response[dict[str, str]]:
 
 @get(["/ready", "/health"])
 async def ready(
-    request: Request[Any, Any, Any], service: NamedDependency[Service]
+    request: Request[Any, Any, Any],
+    service: NamedDependency[Service],
+    served: NamedDependency[HostedApplication],
 ) -> Response[dict[str, str]]:
     """200 if the store takes a write and has room, else 503, as while the process ends.
 
     Whoever sends requests here asks.
 
-    With a nonce it is the proof that this is the store of whoever asks, and nothing is tried.
+    With a nonce it is the proof that this is the store of whoever asks, with the name of the server
+    as its pages have it, and nothing is tried.
     """
     nonce = next(iter(query_of(request).get("nonce", [])), None)
     is_ready = nonce is not None or await service.readiness.is_ready()
@@ -83,6 +86,8 @@ async def ready(
         told["sandbox"] = service.sandbox_url
     if nonce is not None:
         pepper = service.elicitations.owners.pepper
+        if served.server is not None:
+            told["server"] = served.server.name
         told["proof"] = proof(pepper, url=service.public_url, nonce=nonce)
     return _told(told, is_well=is_ready)
 

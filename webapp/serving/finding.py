@@ -16,7 +16,7 @@ from typing import Any
 from mcp.server.lowlevel import Server
 
 from webapp.command import CommandRefused
-from webapp.importing import file_of, imported, shadowed
+from webapp.importing import file_of, imported, raised_at, shadowed
 from webapp.mcp.naming import must_be_named
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -34,10 +34,10 @@ def load(name: str, *, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Any:
     except (ImportError, TypeError) as error:
         raise CommandRefused(str(error)) from error
     except _NotMade as error:
-        raise CommandRefused(f"{name} could not make a server; {_ABOVE}") from error
+        raise CommandRefused(f"{name} could not make a server{error}") from error
     except Exception as error:
         traceback.print_exc()
-        raise CommandRefused(f"{name} could not be imported; {_ABOVE}") from error
+        raise CommandRefused(f"{name} could not be imported{_where(error)}") from error
     try:
         must_be_named(server)
     except ValueError as error:
@@ -45,11 +45,13 @@ def load(name: str, *, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Any:
     return server
 
 
-_ABOVE = "what it raised stands above."
+def _where(error: Exception) -> str:
+    at = raised_at(error)
+    return f": {type(error).__name__}{f' at {at}' if at else ''}; what it raised stands above."
 
 
 class _NotMade(Exception):
-    """A function of the author's raised; what, is printed."""
+    """A function of the author's raised; the message says where, and the traceback is printed."""
 
 
 def find_server(name: str) -> Any:
@@ -121,7 +123,7 @@ def _made(found: Any, name: str, run: Callable[[Coroutine[Any, Any, Any]], Any])
             server = run(_awaited(server))
     except Exception as error:
         traceback.print_exc()
-        raise _NotMade from error
+        raise _NotMade(_where(error)) from error
     if not is_server(server):
         raise TypeError(f"{name} returned a {type(server).__name__}, {_NO_SERVER}")
     return server

@@ -10,7 +10,7 @@ from typing import Any, Final
 from webapp.identity.approvers import Approver
 from webapp.identity.users import is_user_id
 from webapp.settings.identity import OF_PEOPLES_OWN
-from webapp.settings.toml_tables import FLAG, LISTS, TEXTS, converted, tables_in
+from webapp.settings.toml_tables import FLAG, LISTS, TEXTS, converted, tables_in, unknown_key
 
 CLAIM_VALUES_AT_MOST: Final = 20  # in all: a cookie has to hold them
 _KEYS: Final = {"subjects": TEXTS, "claims": LISTS, "users": TEXTS, "local": FLAG}
@@ -32,11 +32,7 @@ def read_approvers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Appr
 
 
 def _approver(name: str, table: dict[str, Any], problems: list[str]) -> Approver | None:
-    faults = [
-        f"{key}: unknown; the keys are {', '.join(sorted(_KEYS))}."
-        for key in table
-        if key not in _KEYS
-    ]
+    faults = [unknown_key(key, sorted(_KEYS)) for key in table if key not in _KEYS]
     known = {key: value for key, value in table.items() if key in _KEYS}
     read = converted(known, _KEYS, faults)
     faults += [

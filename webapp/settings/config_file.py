@@ -20,8 +20,19 @@ from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from webapp.identity.approvers import Approver
 from webapp.settings.approvers import read_approvers
+from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.payment_providers import read_merchant_accounts
-from webapp.settings.toml_tables import TABLE, TYPES, converted, keys_of, tables_in
+from webapp.settings.table import Setting, Values
+from webapp.settings.toml_tables import (
+    TABLE,
+    TYPES,
+    converted,
+    keys_of,
+    line_of,
+    meant,
+    tables_in,
+    unknown_key,
+)
 
 _PLACE, _REFUSALS = "a text, or a table of texts", "a list of tables"
 _TYPES: Mapping[str, Any] = {
@@ -33,6 +44,7 @@ _KEYS = keys_of(
     Provider, person=TABLE, revoke=_PLACE, refusals=_REFUSALS, discovers=None, sandbox=None
 )
 _REFUSAL_KEYS = keys_of(KnownRefusal)
+_TABLES = ("providers", "sellers", "approvers")
 _PAIRS = ("extra", "headers", "lasting", "switch")  # kept in their order
 _PERSON_KEYS = frozenset(PersonProbe.__dataclass_fields__)
 _REVOCATION_KEYS = frozenset(Revocation.__dataclass_fields__)
@@ -43,14 +55,24 @@ _SECRETS = re.compile(
 _DEPTH_AT_MOST = 32  # of tables and lists in one another
 # A scope, or a provider's code for a trouble, may be called what it likes.
 _NAMES_OF_OTHERS = frozenset({"scope_words", "covers", "troubles"})
+CONFIG = Setting(
+    name="ELICIT_CONFIG",
+    parse=str,
+    otherwise="`elicit-url/elicit.toml` in the configuration folder",
+    says="the file that declares further providers of accounts and payments, and "
+    "[who approves](approvals.md)",
+    names_file=True,
+)
 
 
 class BadDeclaration(ValueError):
     """What is wrong with the file; `problems` has a sentence for each table and key."""
 
-    def __init__(self, problems: list[str], *, source: str) -> None:
+    def __init__(self, problems: list[str], *, source: str, text: str = "") -> None:
+        """`text` is the file, in which the line of each problem is found."""
         self.problems = problems
-        super().__init__("\n".join(f"{source}: {problem}" for problem in problems))
+        lines = (f"{source}{_at_line(problem, text)}: {problem}" for problem in problems)
+        super().__init__("\n".join(lines))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +98,38 @@ def load_declarations(path: Path) -> Declarations:
     return read_declarations(text, source=str(path))
 
 
+def config_path(values: Values) -> Path:
+    """Return the path of `elicit.toml`: the one given, else that in the configuration folder."""
+    given = values.environment.get(CONFIG.name)
+    return Path(given) if given else folder_of(values.environment, CONFIG_HOME) / "elicit.toml"
+
+
+def declared_in(values: Values) -> Declarations:
+    """Return what `elicit.toml` declares; what is wrong with it is added to the problems."""
+    given, path = values.environment.get(CONFIG.name), config_path(values)
+    try:
+        if not given and not _is_there(path):
+            return Declarations()
+        if path.exists() and not path.is_file():  # a device may have no end
+            values.problems.append(f"ELICIT_CONFIG: {path} is no file.")
+            return Declarations()
+        return read_declarations(path.read_text("utf-8"), source=str(path))
+    except BadDeclaration as error:
+        values.problems += [f"ELICIT_CONFIG: {line}" for line in str(error).splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        values.problems.append(f"ELICIT_CONFIG: {path} cannot be read: {error}")
+    return Declarations()
+
+
+def _is_there(path: Path) -> bool:
+    """Whatever it is, a link that leads nowhere as well. Raises OSError where nobody may look."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def read_declarations(text: str, *, source: str) -> Declarations:
     """What the text declares; `source` is what messages call it.
 
@@ -86,21 +140,29 @@ def read_declarations(text: str, *, source: str) -> Declarations:
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is the former too
         where = re.search(r"\(at .*\)$", str(error))
         problem = f"it is no TOML {where[0] if where else ''}".rstrip() + "."
-        raise BadDeclaration([problem], source=source) from None
+        raise BadDeclaration([problem], source=source, text=text) from None
     if _is_too_deep(found):
         raise BadDeclaration(["it has too many tables in one another."], source=source)
     problems = [
         f"{key}: unknown; only [providers.NAME], [sellers.NAME] and [approvers.NAME]."
+        + meant(key, _TABLES)
         for key in found
-        if key not in ("providers", "sellers", "approvers")
+        if key not in _TABLES
     ]
     problems += _secrets_in(found)
     providers = _providers(_tables(found, "providers", problems), problems)
     sellers = read_merchant_accounts(_tables(found, "sellers", problems), problems)
     approvers = read_approvers(_tables(found, "approvers", problems), problems)
     if problems:
-        raise BadDeclaration(problems, source=source)
+        raise BadDeclaration(problems, source=source, text=text)
     return Declarations(providers=providers, sellers=sellers, approvers=approvers)
+
+
+def _at_line(problem: str, text: str) -> str:
+    """Return `:12` for a problem that is in the twelfth line."""
+    said = re.search(r"\(at line (\d+), column \d+\)", problem)
+    found = said[1] if said else line_of(text, problem.partition(":")[0])
+    return "" if found is None else f":{found}"
 
 
 def _is_too_deep(found: Mapping[str, Any]) -> bool:
@@ -219,7 +281,7 @@ def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
         if key == "client_id":
             yield f"client_id: it does not stand here; set ELICIT_{name.upper()}_CLIENT_ID."
         elif key not in _KEYS and not _SECRETS.search(key.lower()):
-            yield f"{key}: unknown; the keys are {', '.join(sorted(_KEYS))}."
+            yield unknown_key(key, sorted(_KEYS))
     if "issuer" not in table and not {"authorize", "token"} & set(table):
         yield "issuer: needed, or else authorize and token."
     if "api" not in table and {"authorize", "token"} & set(table):
@@ -229,7 +291,7 @@ def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
 def _person_faults(person: Mapping[str, str]) -> list[str]:
     faults = [f"person.{key}: needed." for key in ("url", "id", "label") if key not in person]
     faults += [
-        f"person.{key}: unknown; the keys are {', '.join(sorted(_PERSON_KEYS))}."
+        f"person.{unknown_key(key, sorted(_PERSON_KEYS))}"
         for key in person
         if key not in _PERSON_KEYS
     ]
@@ -241,17 +303,14 @@ def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
         yield "revoke.url: needed."
     for key, value in revoke.items():
         if key not in _REVOCATION_KEYS:
-            yield f"revoke.{key}: unknown; the keys are {', '.join(sorted(_REVOCATION_KEYS))}."
+            yield f"revoke.{unknown_key(key, sorted(_REVOCATION_KEYS))}"
         elif not isinstance(value, str):
             yield f"revoke: it is {_PLACE}."
 
 
 def _refusal_faults(refusal: Mapping[str, Any]) -> list[str]:
     known = {key: value for key, value in refusal.items() if key in _REFUSAL_KEYS}
-    faults = [
-        f"{key}: unknown; the keys are {', '.join(sorted(_REFUSAL_KEYS))}."
-        for key in refusal.keys() - known.keys()
-    ]
+    faults = [unknown_key(key, sorted(_REFUSAL_KEYS)) for key in refusal.keys() - known.keys()]
     converted(known, _REFUSAL_KEYS, faults)
     return [f"refusals.{fault}" for fault in faults]
 

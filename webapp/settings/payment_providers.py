@@ -20,7 +20,7 @@ from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.registry import BUILT_IN, SCHEMES
 from flows.payments.session import SessionStatus
 from webapp.settings.payments import OF_ACCOUNTS, OF_DECLARED
-from webapp.settings.toml_tables import TEXT, TYPES, converted, keys_of, tables_in
+from webapp.settings.toml_tables import TEXT, TYPES, converted, keys_of, tables_in, unknown_key
 
 # Of every provider: ELICIT_{NAME}_ and one of these, so nothing that one needs is called so.
 SETTINGS: Final = frozenset(
@@ -100,9 +100,7 @@ def _without_value(fault: str) -> str:
 
 def _values(table: Mapping[str, Any], faults: list[str]) -> dict[str, Any]:
     faults += [f"{key}: needed." for key in ("api", "checkout_origins") if key not in table]
-    faults += [
-        f"{key}: unknown; the keys are {', '.join(KEYS)}." for key in table if key not in KEYS
-    ]
+    faults += [unknown_key(key, KEYS) for key in table if key not in KEYS]
     values = _converted({key: table[key] for key in table if key in _KEYS}, _KEYS, faults)
     values |= {key: None for key in _CAN_BE_NONE if table.get(key) is False}
     _settle_types(values, faults)

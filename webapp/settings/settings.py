@@ -23,9 +23,9 @@ from webapp.http.trusted_hosts import TrustedHost
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
 from webapp.settings import events, identity, payments
-from webapp.settings.config_file import BadDeclaration, Declarations, read_declarations
+from webapp.settings.config_file import CONFIG, Declarations, config_path, declared_in
 from webapp.settings.identity import IdentitySettings, read_identity, with_approvers
-from webapp.settings.key_file import CONFIG_HOME, DATA_HOME, KeyFile, data_folder, folder_of
+from webapp.settings.key_file import CONFIG_HOME, DATA_HOME, KeyFile, data_folder
 from webapp.settings.parsers import (
     asks_of_payments,
     count,
@@ -81,14 +81,6 @@ STORE = Setting(
     "or `valkey://user:password@host`: [stores](stores.md). SQLite 3.32 or newer, on a disk of "
     "this machine. File and folder must be this user's alone, like the key's: what others could "
     "open or replace is refused, with the command that mends it",
-    names_file=True,
-)
-CONFIG = Setting(
-    name="ELICIT_CONFIG",
-    parse=str,
-    otherwise="`elicit-url/elicit.toml` in the configuration folder",
-    says="the file that declares further providers of accounts and payments, and "
-    "[who approves](approvals.md)",
     names_file=True,
 )
 EXPOSE = Setting(
@@ -219,6 +211,7 @@ class Settings:
     )
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     events: tuple[EventAddress, ...] = ()
+    config: Path | None = None  # where `elicit.toml` is, or would be
 
     @property
     def log(self) -> LogSettings:
@@ -286,7 +279,7 @@ def read_settings(
     key_file, store = key_file_of(environment), store_of(environment)
     ring = _ring(values, file=key_file, is_local=is_local, store=store)
     credentials = _credentials(values)
-    declared = _declared(values)
+    declared = declared_in(values)
     who = with_approvers(who, declared.approvers, problems)
     settings = Settings(
         url=url,
@@ -311,6 +304,7 @@ def read_settings(
         ),
         telemetry=read_telemetry(values),
         events=events.read_events(values),
+        config=config_path(values),
         **values.fields_of(Settings),
     )
     if not problems and not is_below(settings.root_path, settings.taken_path):
@@ -326,7 +320,7 @@ def read_settings(
 def unknown_names(environment: Mapping[str, str]) -> list[str]:
     """A sentence for each name of ours that is set and is no setting."""
     values = Values(environment)
-    known = [*_known(environment, _declared(values))]
+    known = [*_known(environment, declared_in(values))]
     values.problems.clear()
     values.refuse_unknown(known)
     return values.problems
@@ -384,34 +378,6 @@ def _ring(values: Values, *, file: KeyFile | None, is_local: bool, store: str) -
     except (StoreUnavailable, ValueError) as error:
         values.problems.append(why_not_opened(error))
         return None
-
-
-def _declared(values: Values) -> Declarations:
-    """What `elicit.toml` declares: from the path given, else the configuration folder."""
-    given = values.environment.get(CONFIG.name)
-    folder = folder_of(values.environment, CONFIG_HOME)
-    path = Path(given) if given else folder / "elicit.toml"
-    try:
-        if not given and not _is_there(path):
-            return Declarations()
-        if path.exists() and not path.is_file():  # a device may have no end
-            values.problems.append(f"ELICIT_CONFIG: {path} is no file.")
-            return Declarations()
-        return read_declarations(path.read_text("utf-8"), source=str(path))
-    except BadDeclaration as error:
-        values.problems += [f"ELICIT_CONFIG: {line}" for line in str(error).splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        values.problems.append(f"ELICIT_CONFIG: {path} cannot be read: {error}")
-    return Declarations()
-
-
-def _is_there(path: Path) -> bool:
-    """Whatever it is, a link that leads nowhere as well. Raises OSError where nobody may look."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 def _credentials(values: Values) -> Mapping[str, tuple[str, str]]:

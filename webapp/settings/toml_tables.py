@@ -3,7 +3,9 @@
 A key is a field of the declaration that it reaches, and is what the type of that field says.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
 from types import NoneType
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
@@ -27,6 +29,46 @@ _WORDS: Mapping[Any, str] = {
     Mapping[str, str]: TABLE,
     Mapping[str, tuple[str, ...]]: LISTS,
 }
+
+
+_HEADER = re.compile(r"\s*\[\[?([^\]]+)\]\]?\s*(?:#.*)?$")
+
+
+def unknown_key(key: str, known: Collection[str]) -> str:
+    """Return the sentence for a key that there is not, with the nearest one that there is."""
+    return f"{key}: unknown; the keys are {', '.join(known)}.{meant(key, known)}"
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """Return a sentence with the nearest name, or nothing where none is near."""
+    near = get_close_matches(name, [*known], n=1)
+    return f" Perhaps {near[0]} is meant." if near else ""
+
+
+def line_of(text: str, place: str) -> int | None:
+    """Return the line of a TOML text that declares a place such as `providers.acme.person.url`.
+
+    It is the line of the innermost table or key of that place that the text has; None without one.
+    """
+    parts, depth, found = place.split("."), 0, None
+    here: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if (header := _HEADER.match(line)) is not None:
+            here = _parts_of(header[1])
+            path = here
+        else:
+            key, equals, _ = line.partition("=")
+            if not equals:
+                continue
+            path = [*here, *_parts_of(key)]
+        length = min(len(path), len(parts))
+        if path[:length] == parts[:length] and length > depth:
+            depth, found = length, number
+    return found
+
+
+def _parts_of(key: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in key.strip().split(".")]
 
 
 def keys_of(declaration: type, **more: str | None) -> Mapping[str, str]:

@@ -34,6 +34,7 @@ from webapp.sandbox import new_sandbox
 from webapp.sandbox.app import SandboxApp
 from webapp.settings.settings import Settings, read_settings
 from webapp.stores.memory import MemoryStore
+from webapp.testing.last_call import LastCall
 from webapp.testing.person import URL, AskedPerson
 from webapp.testing.told import OutsideReached, Told
 from webapp.testing.webhooks import ProviderWebhooks
@@ -115,6 +116,8 @@ async def elicit_person(
                 has_endpoint=False,  # the client enters the server's own lifespan
             )
         )
+        last_call = LastCall()
+        stack.enter_context(last_call.listening(server))
         network.answer_at({URL: OwnUsers(app, uid=_UID), SANDBOX_URL: sandbox_app})
         browser = await stack.enter_async_context(httpx.AsyncClient(transport=network))
         person = AskedPerson(
@@ -125,6 +128,7 @@ async def elicit_person(
             places=(URL, SANDBOX_URL),
             failures=failures,
             asked_of=asked_of,
+            last_call=last_call,
         )
         client = DeclaringClient(
             getattr(server, "_mcp_server", server),

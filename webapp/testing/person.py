@@ -36,6 +36,7 @@ from webapp.service import Service
 from webapp.sweeper import fall_due
 from webapp.testing import acts
 from webapp.testing.acts import ACCEPT, CANCEL, VALUE, Act, Do, Errand
+from webapp.testing.last_call import LastCall
 from webapp.testing.told import (
     Heard,
     NeverAsked,
@@ -69,6 +70,7 @@ class AskedPerson:
         places: Collection[str],
         failures: list[AssertionError],
         asked_of: dict[str, Told],
+        last_call: LastCall,
     ) -> None:
         self.clock = clock
         self.webhooks = webhooks
@@ -77,6 +79,7 @@ class AskedPerson:
         self._places = places
         self._failures = failures
         self._asked_of = asked_of
+        self._last_call = last_call
         self._plan: deque[Act] = deque()
         self._later: list[Callable[[], Awaitable[object]]] = []
         self._done: set[str] = set()  # ids of the questions that somebody acted on
@@ -347,10 +350,11 @@ class AskedPerson:
         await asyncio.sleep(at_most.total_seconds())
         asked = await self._get(id)
         if not asked.status.is_final:
-            await self._fail(asked, StillOpen(Told.of(asked)))
+            await self._fail(asked, StillOpen(Told.of(asked), last_call=str(self._last_call)))
 
     def must_be_done(self) -> None:
         """Raises what went wrong and nobody was told, or NeverAsked."""
         self._raise_failure()
         if self._plan:
-            raise NeverAsked([act.says for act in self._plan])
+            says = [act.says for act in self._plan]
+            raise NeverAsked(says, last_call=str(self._last_call))

@@ -120,25 +120,25 @@ class UnexpectedForm(AssertionError):
 class NeverAsked(AssertionError):
     """The person was told to do something that no tool asked for."""
 
-    def __init__(self, planned: Sequence[str]) -> None:
+    def __init__(self, planned: Sequence[str], *, last_call: str) -> None:
         self.planned = tuple(planned)
         super().__init__(
             f"Nobody asked the person of elicit_person, who was to: {', '.join(planned)}. Take it "
             "out of the test, or see why the tool did not ask (what is connected, bought for good "
-            "or kept already is not asked again)."
+            f"or kept already is not asked again).\n{last_call}"
         )
 
 
 class StillOpen(AssertionError):
     """A question that was shown to a client of the test's own, which does nothing about it."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: Told, *, last_call: str) -> None:
         self.told = told
         super().__init__(
             f"The tool {told.tool} asked {told.message!r}, and nobody acts on it. Let the client "
             "of the test ask the person (elicitation_callback=person.elicitation_callback; of "
             "FastMCP elicitation_handler=person.elicitation_handler), or follow the link that it "
-            "was given: await person.follows(link)."
+            f"was given: await person.follows(link).\n{last_call}"
         )
 
 

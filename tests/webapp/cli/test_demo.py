@@ -1,6 +1,7 @@
 """`elicit demo`: a client that a person can watch, and a walk that needs nobody."""
 
 import asyncio
+import contextlib
 import io
 from urllib.parse import urlsplit
 
@@ -26,6 +27,44 @@ mcp = MCPServer("Shop")
 async def close_shop() -> str:
     return f"closed: {await elicit.confirm('Close it for today?')}"
 """
+
+OWN = """
+from mcp.server.mcpserver import MCPServer
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+
+mcp = MCPServer("Own")
+
+
+@mcp.tool()
+async def list_my_repositories() -> str:
+    return "none at all"
+
+
+@mcp.tool()
+async def merge(repo: str, number: int, labels: list[str] | None = None) -> str:
+    return f"{repo}#{number + 1} {labels}"
+
+
+@mcp.tool(annotations=ToolAnnotations(destructive_hint=True))
+async def wipe() -> str:
+    return "wiped"
+
+
+@mcp.tool()
+async def release() -> CallToolResult:
+    return CallToolResult(
+        content=[TextContent(type="text", text="Waiting for release.")],
+        is_error=True,
+        _meta={"elicitationPending": {"elicitId": "el_1"}},
+    )
+"""
+
+
+@contextlib.asynccontextmanager
+async def own_server(home, text=OWN):
+    (home / "own.py").write_text(text)
+    async with serving("own:mcp", home=home, extra={"PYTHONPATH": str(home)}) as server:
+        yield server
 
 
 async def test_the_walk_is_right_on_both_revisions_from_anywhere(tmp_path):
@@ -107,6 +146,59 @@ async def test_a_tool_of_ones_own_that_asks_for_a_yes_gets_it_from_the_page(tmp_
         assert "The tool says: closed: True" in end.out
         known = await called("clients", "list", "--json", home=tmp_path)
         assert "at once" not in known.out, "the demo is not known as a client that draws nothing"
+
+
+async def test_a_tool_gets_the_arguments_that_the_command_names(tmp_path):
+    # finding: XA5
+    async with own_server(tmp_path) as server:
+        demo = ("demo", "--url", server.url, "--tool", "merge")
+        words = await called(*demo, "repo=a/b", "number=3", home=tmp_path)
+        both = await called(
+            *demo, 'labels=["x"]', "--args", '{"repo": "c/d", "number": 4}', home=tmp_path
+        )
+        none = await called(*demo, home=tmp_path)
+        no_tool = await called("demo", "--url", server.url, "repo=a/b", home=tmp_path)
+    assert (words.status, words.err) == (0, "")
+    assert "The tool says: a/b#4 None" in words.out
+    assert "The tool says: c/d#5 ['x']" in both.out
+    assert (none.status, none.out) == (1, "")
+    assert none.err.startswith("elicit: The tool 'merge' needs repo and number. Write: ")
+    shown = f"elicit demo --url {server.url} --tool merge repo=STRING number=INTEGER\n"
+    assert none.err.endswith(shown)
+    assert (no_tool.status, no_tool.err) == (
+        2,
+        "elicit: Arguments belong to one tool: name it with --tool.\n",
+    )
+
+
+@pytest.mark.parametrize("walks", [(), ("--no-browser",)])
+async def test_without_a_tool_those_that_the_server_lists_are_called(tmp_path, walks):
+    # finding: XA18, XA11
+    async with own_server(tmp_path) as server:
+        end = await called("demo", *walks, "--url", server.url, home=tmp_path)
+    assert (end.status, end.err) == (0, "")
+    times = 2 if walks else 1  # a walk is made on both revisions
+    assert end.out.count("The tool says: none at all") == times
+    assert end.out.count("The tool waits: Waiting for release.") == times
+    assert "failed" not in end.out
+    assert "wiped" not in end.out
+    shown = " ".join(["elicit demo", *walks, "--url", server.url])
+    assert f"{shown} --tool merge repo=STRING number=INTEGER\n" in end.out
+    assert f"{shown} --tool wipe\n" in end.out
+
+
+async def test_a_server_without_a_tool_to_call_is_answered_with_the_commands(tmp_path):
+    # finding: XA18
+    text = OWN[: OWN.index("@mcp.tool()")] + OWN[OWN.index("@mcp.tool(annotations") :]
+    text = text[: text.rindex("@mcp.tool()")]
+    async with own_server(tmp_path, text) as server:
+        end = await called("demo", "--url", server.url, home=tmp_path)
+    assert (end.status, end.out) == (1, "")
+    assert end.err.startswith(
+        f"elicit: The server at {server.url} has no tool that can be called without arguments. "
+        "Call one with:\n  "
+    )
+    assert end.err.endswith(f"elicit demo --url {server.url} --tool wipe\n")
 
 
 async def test_a_server_that_is_not_there_is_named_with_the_way_to_start_one(tmp_path):

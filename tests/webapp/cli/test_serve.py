@@ -18,7 +18,7 @@ from mcp_types import (
 )
 
 from tests.support.cli import HOUSE, called, ended, run, serving
-from tests.support.serving import bound
+from tests.support.serving import bound, free_port
 from webapp.demo.client import text_of
 from webapp.demo.walker import walk
 
@@ -166,18 +166,75 @@ async def test_an_address_of_another_machine_is_refused_in_a_sentence(tmp_path):
         ("my_tools:", "write module:attribute"),
         ("my_tools:tools", "has no attribute 'tools'"),
         ("my_tools:number", "is a int, not an MCPServer"),
-        ("lacking:mcp", "lacking imports 'surely_not_installed', which is not there."),
-        ("broken:mcp", "broken:mcp could not be imported; what it raised stands above."),
+        # finding: XA19
+        (
+            "lacking:mcp",
+            "/lacking.py:3: lacking imports 'surely_not_installed', which is not there.",
+        ),
+        ("broken:mcp", "broken:mcp could not be imported: ZeroDivisionError at {home}/broken.py:3"),
+        ("unread:mcp", "unread:mcp could not be imported: SyntaxError at {home}/unread.py:3"),
+        ("former:mcp", "/former.py:3: former imports 'mcp.server.fastmcp', which is not there. It"),
+        ("former:mcp", " is written for mcp 1. elicit-url needs mcp 2, and mcp 2."),
+        (
+            "former:mcp",
+            "change the import to `from mcp.server.mcpserver import MCPServer`",
+        ),
+        ("former:mcp", "mcp says: This is mcp 2.x, where FastMCP was renamed to MCPServer"),
+        ("renamed:mcp", "cannot import name 'FastMCP' from 'mcp.server'"),
+        ("renamed:mcp", "). It is written for mcp 1. elicit-url needs mcp 2"),
+        ("lost:mcp", "). Perhaps it is written for mcp 1. elicit-url needs mcp 2"),
     ],
 )
 async def test_a_server_that_cannot_be_found_is_named_in_a_sentence(tmp_path, name, says):
+    # finding: XA2, XA19
     author(tmp_path)
-    author(tmp_path, imports="import surely_not_installed", name="lacking.py")
-    author(tmp_path, imports="1 / 0", name="broken.py")
-    end = await called("serve", name, "--port", "0", home=tmp_path)
+    for module, imports in {
+        "lacking": "import surely_not_installed",
+        "broken": "1 / 0",
+        "unread": "def broken(:",
+        "former": "from mcp.server.fastmcp import FastMCP",
+        "renamed": "from mcp.server import FastMCP",
+        "lost": "from mcp import McpError",
+    }.items():
+        author(tmp_path, imports=imports, name=f"{module}.py")
+    with bound("127.0.0.1") as holder:
+        holder.listen()
+        taken = str(holder.getsockname()[1])
+        for port in ("0", taken):  # what is wrong with the module comes before the port
+            end = await called("serve", name, "--port", port, home=tmp_path)
+            assert end.status == 1
+            assert says.format(home=tmp_path) in end.err
+            assert ("Traceback" in end.err) == name.startswith(("broken", "unread"))
+
+
+async def test_a_fastmcp_that_is_too_old_is_named_with_the_command_that_mends_it(tmp_path):
+    # finding: XA3
+    (tmp_path / "fastmcp").mkdir()
+    text = "def __getattr__(name): raise ImportError('FastMCP server support is not installed.')"
+    (tmp_path / "fastmcp" / "__init__.py").write_text(text)
+    (tmp_path / "fastmcp-3.4.11.dist-info").mkdir()
+    named = "Metadata-Version: 2.1\nName: fastmcp\nVersion: 3.4.11\n"
+    (tmp_path / "fastmcp-3.4.11.dist-info" / "METADATA").write_text(named)
+    (tmp_path / "tools.py").write_text("from fastmcp import FastMCP\n")
+    extra = {"PYTHONPATH": f"{tmp_path}:{HOUSE}"}
+    end = await run("serve", "tools:mcp", "--port", "0", home=tmp_path, extra=extra)
     assert end.status == 1
-    assert says in end.err
-    assert ("Traceback" in end.err) == name.startswith("broken")
+    assert end.err.endswith(
+        "FastMCP 3.4.11 is installed; elicit-url needs 4: pip install 'elicit-url[fastmcp]'\n"
+    )
+
+
+async def test_a_port_of_another_server_of_ours_is_named_with_that_server(tmp_path):
+    # finding: XA19
+    author(tmp_path)
+    port = free_port()
+    async with serving("my_tools:mcp", home=tmp_path, port=port):
+        end = await called("serve", "--port", str(port), home=tmp_path)
+    assert end.status == 1
+    assert end.err == (
+        f'elicit: Port {port} of 127.0.0.1 is taken by elicit, which serves "author\'s tools"; '
+        "stop that one, or choose another with --port.\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["serve", "stdio"])

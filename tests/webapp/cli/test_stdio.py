@@ -155,12 +155,13 @@ async def test_a_port_of_another_program_ends_it_with_a_sentence(desktop):
     )
 
 
-async def test_a_server_of_another_store_is_another_program(desktop):
+async def test_a_server_of_another_store_is_named_as_who_has_the_port(desktop):
+    # finding: XA19
     first = await desktop.start()
     elsewhere = {**desktop.extra, "ELICIT_STORE": f"sqlite:///{desktop.home / 'other.db'}"}
     end = await run(*desktop.arguments, home=desktop.home, extra=elsewhere)
     assert (end.status, end.out) == (1, "")
-    assert "is taken by another program" in end.err
+    assert "is taken by elicit, which serves 'lunch'" in end.err
     first.close(0)
     assert (await ended(first.process)).status == 0
 

@@ -71,8 +71,41 @@ api = "https://acme.example"
 def problems_of(text: str) -> list[str]:
     with pytest.raises(BadDeclaration) as bad:
         read_declarations(text, source="elicit.toml")
-    assert all(line.startswith("elicit.toml: ") for line in str(bad.value).splitlines())
+    assert all(line.startswith("elicit.toml:") for line in str(bad.value).splitlines())
     return bad.value.problems
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ("scope_seperator", 4),
+        ("person = { url = 1 }", 4),
+        ('[providers.acme.person]\nlable = "x"', 5),
+        ("[sellers.shop]\nkye = 1", 5),
+        ("[approvers.finance]\nsubject = 1", 5),
+        ("[aprovers.finance]", 4),
+        ("rotates = truth", 4),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(wrong: str, line: int) -> None:
+    # finding: XA11
+    text = f"# {'x' * 20}\n{SMALL}{wrong if '=' in wrong or '[' in wrong else wrong + ' = 1'}\n"
+    with pytest.raises(BadDeclaration) as bad:
+        read_declarations(text, source="/home/ann/elicit.toml")
+    assert f"/home/ann/elicit.toml:{line}: " in str(bad.value), str(bad.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        (SMALL + "scope_seperator = ','\n", "scope_separator"),
+        (SMALL + "[providers.acme.person]\nlable = 'x'\n", "label"),
+        ("[approvers.finance]\nsubject = ['x']\n", "subjects"),
+    ],
+)
+def test_unknown_key_is_told_the_nearest(text: str, near: str) -> None:
+    # finding: XA12
+    assert any(f"Perhaps {near} is meant." in problem for problem in problems_of(text))
 
 
 def test_every_key_reaches_the_provider() -> None:

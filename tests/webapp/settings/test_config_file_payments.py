@@ -114,7 +114,7 @@ def merchant_of(text: str, name: str = "acme") -> ProviderDeclaration:
 def problems_of(text: str) -> list[str]:
     with pytest.raises(BadDeclaration) as bad:
         read_declarations(text, source="elicit.toml")
-    assert all(line.startswith("elicit.toml: ") for line in str(bad.value).splitlines())
+    assert all(line.startswith("elicit.toml:") for line in str(bad.value).splitlines())
     return bad.value.problems
 
 

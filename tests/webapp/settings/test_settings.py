@@ -321,7 +321,7 @@ def test_what_is_wrong_with_the_declarations_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('[providers.github]\nissuer = "https://evil.example"\n')
     (problem,) = problems_in({"HOME": str(tmp_path), "ELICIT_CONFIG": str(file)})
-    assert problem.startswith(f"ELICIT_CONFIG: {file}: providers.github: this name is built in")
+    assert problem.startswith(f"ELICIT_CONFIG: {file}:1: providers.github: this name is built in")
 
 
 def test_a_configuration_that_is_not_there_is_named_only_if_it_was_asked_for(

@@ -103,3 +103,12 @@ def test_each_reason_to_turn_a_webhook_away_is_one_that_alerts() -> None:
 
 def alerts() -> list[str]:
     return re.findall(r"- alert: (\w+)", ALERTS.read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    "name", ["systemd/elicit.env", "container/Dockerfile", "kubernetes/elicit.yaml"]
+)
+def test_shipped_files_log_each_step_of_a_question(name: str) -> None:
+    # finding: XV5
+    text = (HOUSE / "deploy" / name).read_text("utf-8")
+    assert re.search(r"^\s*ELICIT_LOG_LEVEL\s*[=:]\s*info\b", text, re.MULTILINE)

@@ -173,6 +173,60 @@ async def test_what_nobody_asked_for_fails_the_test(shop):
         await a_test(shop, AskedPerson.pays, AskedPerson.connects)
 
 
+BROKEN = """
+async def adds() -> str:
+    receipt = await elicit.payment(TEA, 1 + "tea")
+    return receipt.id
+
+async def pays_by() -> str:
+    return (await elicit.payment(TEA, "Tea", provider="strip")).id
+
+async def forgets() -> str:
+    return str(elicit.payment(TEA, "Tea"))
+"""
+
+
+# finding: XA6
+@pytest.mark.parametrize(
+    ("tool", "heard"),
+    [
+        ("adds", r"(?=.*unsupported operand).*\nThe tool raised TypeError at {file}:3"),
+        ("pays_by", r"heard: .*Perhaps 'stripe' .*\nThe tool raised NotConfigured at {file}:7$"),
+        ("forgets", "The last call heard: .*await"),
+        ("buy_tea", r"The last call heard: .*cups"),
+    ],
+)
+async def test_what_nobody_asked_for_is_explained_by_what_the_model_heard(
+    shop, revision, tool, heard, tmp_path
+):
+    file = tmp_path / "tools.py"
+    file.write_text(BROKEN)
+    made: dict[str, Any] = {"elicit": elicit, "TEA": TEA}
+    exec(compile(BROKEN, str(file), "exec"), made)  # noqa: S102 - in a file of its own
+    for name in ("adds", "pays_by", "forgets"):
+        shop.tool()(made[name])
+    with pytest.raises(NeverAsked, match=f"(?s){heard.format(file=file)}"):
+        await a_test(shop, AskedPerson.pays, tool=tool, revision=revision)
+
+
+async def test_where_nothing_was_called_that_is_said(shop):
+    # finding: XA6
+    with pytest.raises(NeverAsked, match=r"No call of a tool has ended\.$"):
+        await a_test(shop, AskedPerson.pays)
+
+
+async def test_what_a_client_of_the_tests_own_heard_explains_it_too(shop, library):
+    # finding: XA6
+    async def by_such_a_client() -> None:
+        async with elicit_person(shop) as person, own_client(shop, library, ask=None) as client:
+            person.pays()
+            with suppress(fastmcp.exceptions.ToolError):
+                await client.call_tool("buy_tea", {"cups": "many"})
+
+    with pytest.raises(NeverAsked, match=r"(?s)last call heard: .*cups"):
+        await by_such_a_client()
+
+
 async def test_a_tests_own_failure_comes_out_as_it_is(shop):
     def fail(person: AskedPerson) -> None:
         raise ZeroDivisionError
@@ -294,10 +348,13 @@ async def test_a_client_that_shows_links_to_nobody_does_not_hang(shop, library, 
         mode = "legacy" if revision == "2025-11-25" else revision
         client = own_client(shop, library, ask=accept, mode=mode)
         async with elicit_person(shop, patience=timedelta()), client:
+            await client.call_tool("weather", {})
             with suppress(fastmcp.exceptions.ToolError):
                 await client.call_tool("buy_tea", {"cups": 1})
 
-    with pytest.raises(StillOpen, match="elicitation_callback=person"):
+    # finding: XA6
+    words = r"(?s)elicitation_callback=person.*\nThe last call heard: python-httpx"
+    with pytest.raises(StillOpen, match=words):
         await by_such_a_client()
 
 

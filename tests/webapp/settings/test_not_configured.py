@@ -1,0 +1,91 @@
+"""What is not set up: the error names the file, what to write there, and the nearest name."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from flows import Money, elicit
+from flows.errors import NotConfigured
+from flows.question import Question, asking
+from tests.support.account_env import CREDENTIALS, HUB
+from tests.support.clock import Clock
+from tests.support.service_env import RING, URL, Holding, call_of
+from webapp.calls.verbs import Verbs
+from webapp.identity.approvers import Approver
+from webapp.service import Service, open_service
+from webapp.settings.identity import IdentitySettings
+from webapp.stores.memory import MemoryStore
+
+FILE = "/home/ann/.config/elicit-url/elicit.toml"
+RELEASE = Approver(name="release", is_local=True)
+
+
+@asynccontextmanager
+async def serving(**more: Any) -> AsyncIterator[Service]:
+    async with open_service(
+        store=MemoryStore(),
+        ring=RING,
+        public_url=URL,
+        uid=1000,
+        clock=Clock(),
+        providers={"github": HUB},
+        credentials=CREDENTIALS,
+        who=IdentitySettings(approvers=(RELEASE,)),
+        **more,
+    ) as service:
+        yield service
+
+
+async def refused(service: Service, question: Question[Any]) -> str:
+    call = call_of(service, presenter=Holding(), owner=service.identity.local_owner)
+    call.begin()
+    with asking(Verbs(call)), pytest.raises(NotConfigured) as error:
+        await question
+    await call.finish()
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("question", "nearest"),
+    [
+        (lambda: elicit.oauth("gihub"), "'github'"),
+        (lambda: elicit.payment(Money("9.00", "EUR"), "Tea", provider="strip"), "'stripe'"),
+        (lambda: elicit.payment(Money("9.00", "EUR"), "Tea", provider="molie"), "'mollie'"),
+        (lambda: elicit.confirm("Now?", approver="relase"), "'release'"),
+    ],
+)
+async def test_name_that_is_nearly_one_is_told_the_nearest(question: Any, nearest: str) -> None:
+    # finding: XA12
+    async with serving() as service:
+        said = await refused(service, question())
+        assert f"Perhaps {nearest} is meant" in said
+        assert "ELICIT_STRIP_KEY" not in said
+
+
+@pytest.mark.parametrize(
+    ("question", "table"),
+    [
+        (lambda: elicit.oauth("tracker"), "[providers.tracker]"),
+        (lambda: elicit.payment(Money("9.00", "EUR"), "x", provider="acme"), "[sellers.acme]"),
+        (lambda: elicit.confirm("Now?", approver="finance"), "[approvers.finance]"),
+    ],
+)
+async def test_table_that_is_missing_is_told_with_the_file_and_what_to_write(
+    question: Any, table: str
+) -> None:
+    # finding: XA11
+    async with serving(config=FILE) as service:
+        said = await refused(service, question())
+        assert f"{table} in elicit.toml" in said
+        assert f"Write {table} in {FILE}" in said
+
+
+async def test_own_machine_is_told_the_setting_that_lets_one_person_decide() -> None:
+    # finding: XA11
+    async with serving() as service:
+        said = await refused(service, elicit.confirm("Now?", approver="release"))
+        assert (
+            "To approve your own requests on this machine, set ELICIT_APPROVERS_ASKER=may" in said
+        )

@@ -1,0 +1,142 @@
+"""Filters of lists: which rows a list shows, and how many, in one way for every list.
+
+What could go wrong: a list that was cut and looks whole. So what a limit left out is said on
+standard error. In a pipe and in JSON there is a limit only where one is given.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from msgspec import Struct
+
+from webapp.cli.table import R, Table, terminal_width, text_of
+from webapp.command import CommandRefused
+from webapp.connecting import utc_now
+from webapp.printing import tell
+
+ON_A_TERMINAL: Final = 50
+_AGE: Final = re.compile(r"(\d{1,6})(min|h|d)")
+_UNITS: Final[Mapping[str, timedelta]] = {
+    "min": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Which rows are wanted: `where` by the text of fields, `since` and `until` by their time."""
+
+    where: tuple[tuple[str, str], ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    limit: int | None = None
+
+
+def add_filters(parser: argparse.ArgumentParser, *, of: type[Struct]) -> None:
+    """Add the options that every list has."""
+    fields = ", ".join(of.__struct_fields__)
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        type=_where,
+        metavar="FIELD=VALUE",
+        help="only rows whose field has this value, in which * is anything; several times: all of "
+        f"them. The fields are {fields}",
+    )
+    moment = "a time in UTC, as 2026-03-01T03:12, or an age, as 90min, 12h or 7d"
+    parser.add_argument("--since", type=_moment, metavar="TIME", help=f"only rows from {moment}")
+    parser.add_argument("--until", type=_moment, metavar="TIME", help="only rows from before that")
+    parser.add_argument(
+        "--limit",
+        type=_limit,
+        metavar="N",
+        help=f"at most so many; default: {ON_A_TERMINAL} on a terminal, and 0, which is all, in a "
+        "pipe and with --json",
+    )
+
+
+def filters_in(given: dict[str, Any]) -> Filters:
+    """Take the filters out of the options that were given."""
+    return Filters(
+        where=tuple(given.pop("where")),
+        since=given.pop("since"),
+        until=given.pop("until"),
+        limit=given.pop("limit"),
+    )
+
+
+def filtered(table: Table[R], by: Filters, *, of: type[Struct], as_json: bool) -> Table[R]:
+    """Return the table with the wanted rows, and say how many others a limit left out.
+
+    Raises:
+        CommandRefused: A field that there is not, or a time where rows have none.
+    """
+    unknown = [name for name, _ in by.where if name not in of.__struct_fields__]
+    if unknown:
+        fields = ", ".join(of.__struct_fields__)
+        raise CommandRefused(f"--where: there is no field {unknown[0]}: {fields}", status=2)
+    time = next((name for name in of.__struct_fields__ if _is_time(of, name)), None)
+    if time is None and (by.since or by.until):
+        raise CommandRefused("--since, --until: these rows have no time.", status=2)
+    rows = [
+        row
+        for row in table.rows
+        if all(_fits(text_of(getattr(row, name)), value) for name, value in by.where)
+        and (time is None or _is_within(getattr(row, time), by))
+    ]
+    limit = by.limit
+    if limit is None:
+        limit = ON_A_TERMINAL if terminal_width() is not None and not as_json else 0
+    shown = rows[:limit] if limit else rows
+    if len(shown) < len(rows):
+        tell(f"{len(shown)} of {len(rows)} are shown: --limit 0 shows all.", out=sys.stderr)
+    kept = [*table.ids, *(str(getattr(row, "id", "")) for row in table.rows)]
+    return replace(table, rows=shown, ids=[id for id in kept if id])
+
+
+def _fits(text: str, value: str) -> bool:
+    return fnmatchcase(text.casefold(), value.casefold())
+
+
+def _is_within(moment: datetime | None, by: Filters) -> bool:
+    if moment is None:
+        return by.since is None and by.until is None
+    return (by.since is None or moment >= by.since) and (by.until is None or moment < by.until)
+
+
+def _is_time(of: type[Struct], name: str) -> bool:
+    hint = str(of.__annotations__.get(name, ""))
+    return "datetime" in hint
+
+
+def _where(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIELD=VALUE, as status=failed")
+    return name.strip(), value.strip()
+
+
+def _moment(text: str) -> datetime:
+    if (age := _AGE.fullmatch(text)) is not None:
+        return utc_now() - int(age[1]) * _UNITS[age[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time: write it in UTC, as 2026-03-01T03:12, or an age, as 90min or 7d"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows; 0 is all")
+    return int(text)

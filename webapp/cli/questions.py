@@ -1,0 +1,74 @@
+"""`elicit questions`: what people were asked, answered or not, and what became of each.
+
+What could go wrong: a list that lets somebody answer, or read what was asked. It has neither a link
+nor a word of any question, and owners and ids are cut short.
+"""
+
+import argparse
+from datetime import datetime
+
+from msgspec import Struct
+
+from flows.elicitation.states import Elicitation
+from webapp.cli import show as showing
+from webapp.cli.arguments import add_id, commands_of
+from webapp.cli.operator import OWNER_CHARACTERS, lists, shows
+from webapp.cli.people import add_owner, owner_of
+from webapp.cli.table import Table
+from webapp.records.ids import tail_of
+from webapp.service import Service
+
+COLUMNS = ("id", "kind", "status", "tool", "server", "owner", "asked_at", "ended_at", "why")
+
+
+class QuestionRow(Struct, frozen=True, kw_only=True):
+    """What one person was asked; `why` says how it failed, or was declined."""
+
+    id: str
+    kind: str
+    status: str
+    why: str | None = None
+    tool: str
+    server: str
+    client: str | None = None
+    owner: str
+    asked_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None = None
+    delivered_at: datetime | None = None
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    commands = commands_of(parser)
+    words = "list what people were asked in 30 days, open or ended, the latest first"
+    listing = commands.add_parser("list", help=words)
+    add_owner(listing, is_required=False)
+    lists(listing, list_questions, of=QuestionRow)
+    one = commands.add_parser("show", help="show one with its timeline, as elicit show does")
+    add_id(one, shown_by="questions")
+    shows(one, showing.show, of=showing.History, show=showing.show_history)
+
+
+async def list_questions(service: Service, owner: str | None = None) -> Table[QuestionRow]:
+    """Of that person, or of all owners, the latest first. Raises CommandRefused."""
+    whose = owner and await owner_of(service, owner)
+    found = await service.elicitations.all(Elicitation, owner=whose)
+    found.sort(key=lambda one: one.created_at, reverse=True)
+    return Table(rows=[*map(_row, found)], columns=COLUMNS, nothing="Nobody was asked anything.")
+
+
+def _row(asked: Elicitation) -> QuestionRow:
+    return QuestionRow(
+        id=tail_of(asked),
+        kind=asked.kind,
+        status="late" if asked.is_late else asked.status.value,
+        why=asked.why,
+        tool=asked.asked.tool,
+        server=asked.asked.server,
+        client=asked.asked.client,
+        owner=asked.owner[:OWNER_CHARACTERS],
+        asked_at=asked.created_at,
+        expires_at=asked.expires_at,
+        ended_at=asked.settled_at,
+        delivered_at=asked.delivered_at,
+    )

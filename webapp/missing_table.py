@@ -1,0 +1,33 @@
+"""The error for a name in an author's code that has no table in `elicit.toml`."""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from flows.errors import NotConfigured
+
+_PAGES = {
+    "approvers": "approvals.md",
+    "providers": "providers.md",
+    "sellers": "payment-providers.md",
+}
+
+
+def missing_table(
+    kind: str,
+    name: str,
+    *,
+    known: Iterable[str],
+    config: str,
+    also: Sequence[str] = (),
+    has_none: bool = False,
+) -> NotConfigured:
+    """Return the error for a name that is not known and has no table in `elicit.toml`.
+
+    `known` are the names that there are, `config` is where the file is, as the reader may know.
+    `also` are settings that count only beside the table.
+    """
+    table, near = f"[{kind}.{name}]", get_close_matches(name, [*known], n=1)
+    how = f"Write {table} in {config}, as docs/{_PAGES[kind]} has it."
+    if near:
+        how, also = f"Perhaps {near[0]!r} is meant. If not: {how}", ()
+    return NotConfigured(f"{table} in elicit.toml", *also, has_none=has_none, how=how)

@@ -1,0 +1,75 @@
+"""What the last call of a tool came to: for a test that fails because nobody was asked.
+
+A tool may fail before it asks, and what names the cause is heard by the model alone; the libraries
+keep even that from it where an exception was not meant for it, and write it to their log. So this
+stands around every call, whichever client makes it, and hears that log.
+"""
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+
+from webapp.importing import raised_at
+from webapp.logs.events import TOOL_LOGGERS, root_cause
+from webapp.mcp.leg import wire_form
+from webapp.mcp.tools import low_level_of
+
+_LETTERS_AT_MOST = 2000
+
+
+class LastCall(logging.Handler):
+    """The text that the last call heard, and where its tool raised what."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._heard: str | None = None
+        self._raised: BaseException | None = None
+
+    def __str__(self) -> str:
+        if self._heard is None:
+            return "No call of a tool has ended."
+        lines = [f"The last call heard: {self._heard[:_LETTERS_AT_MOST]}"]
+        if self._raised is not None:
+            says, at = str(self._raised), raised_at(self._raised)
+            is_heard = not says or says in self._heard
+            its_own = "" if is_heard else f": {says[:_LETTERS_AT_MOST]}"
+            where = f" at {at}" if at else ""
+            lines.append(f"The tool raised {type(self._raised).__name__}{where}{its_own}")
+        return "\n".join(lines)
+
+    @contextmanager
+    def listening(self, server: Any) -> Generator[None]:
+        """Stand around the calls of a server that is attached already."""
+        low_level_of(server).middleware.insert(0, self._called)
+        loggers = [logging.getLogger(name) for name in TOOL_LOGGERS]
+        for logger in loggers:
+            logger.addHandler(self)
+        try:
+            yield
+        finally:
+            for logger in loggers:
+                logger.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note what a tool raised, as the library logs it."""
+        self._raised = root_cause(record) or self._raised
+
+    async def _called(
+        self, context: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        if context.method != "tools/call":
+            return await call_next(context)
+        self._raised = None
+        try:
+            result = await call_next(context)
+        except Exception as error:
+            self._heard, self._raised = str(error), error
+            raise
+        parts = wire_form(result).get("content", ())
+        texts = [part["text"] for part in parts if part.get("type") == "text"]
+        if texts:  # without, the client is asked for something, and makes the call again
+            self._heard = "\n".join(texts)
+        return result
