@@ -30,6 +30,11 @@ _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\U000e0100-\U000e01ef]"
 )
+_ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")  # in JSON; its letter is of no word
+_WORD = re.compile(r"[^\W\d_]+")
+_LATIN = re.compile("[A-Za-z\u00c0-\u024f]")
+# Greek, Cyrillic, Armenian, Cherokee, Coptic, Lisu.
+_LIKE_LATIN = re.compile("[\u0370-\u058f\u13a0-\u13ff\u1c80-\u1c8f\u2c80-\u2dff\ua4d0-\ua69f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,12 @@ class Argument:
 
     name: str
     value: str
+
+    @property
+    def mixes_alphabets(self) -> bool:
+        """Return True if a word has Latin letters and letters that look like them."""
+        words = _WORD.findall(_ESCAPE.sub(" ", f"{self.name} {self.value}"))
+        return any(_LATIN.search(word) and _LIKE_LATIN.search(word) for word in words)
 
 
 def arguments_of(arguments: object, *, in_a_line: bool = False) -> tuple[Argument, ...]:

@@ -18,8 +18,8 @@ from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotAccepted
 from flows.oauth.provider import NAME
 from flows.question import DEFAULT_TIMEOUT, Question, telling
-from flows.schema.schema import Field, Schema, schema_of
-from flows.schema.sensitive import asks_for_a_secret
+from flows.schema.schema import Schema, schema_of
+from flows.schema.sensitive import asks_for_a_secret, looks_secret
 from flows.shown import must_be_flat, must_be_shown
 
 T = TypeVar("T")
@@ -243,28 +243,11 @@ def _must_not_ask_for_secrets(message: str, asked: Schema[Any], *, is_one_text: 
     for field in asked.fields:
         if field.is_secret:
             raise InvalidQuestion(f"The field {field.name!r} is a secret, and {_PASSES}")
-        if _looks_secret(field):
+        if looks_secret(field):
             raise InvalidQuestion(
                 f"The field {field.name!r} looks like a secret, and {_PASSES} If it takes none, "
                 "give it another name and title, or choices."
             )
-
-
-def _looks_secret(field: Field) -> bool:
-    """By its name and its title. What is chosen or ticked is no secret."""
-    if field.kind not in ("string", "number", "integer"):
-        return False
-    name, title = field.name, field.title
-    # A title that was made from the name has lost the borders of its words.
-    is_made = _characters(title) == _characters(name)
-    return any(
-        asks_for_a_secret(text, is_number=field.kind != "string")
-        for text in ([name] if is_made else [name, title])
-    )
-
-
-def _characters(text: str) -> str:
-    return "".join(sign for sign in text.lower() if sign.isalpha())
 
 
 def _checked(arguments: Mapping[str, object]) -> Mapping[str, Json]:

@@ -86,7 +86,8 @@ class Verified:
     """Whose call it is; only `verify` makes one. Without a subject it is nobody's in particular.
 
     `claims` are the wanted ones that it has, each as `claim_mark` has it. `made_for` are the names
-    of this server that its audience has.
+    of this server that its audience has. `signed_in_at` is when the token was issued, or when its
+    issuer says that the person signed in (`auth_time`) if that was earlier.
     """
 
     issuer: str
@@ -94,7 +95,7 @@ class Verified:
     client_id: str
     scopes: tuple[str, ...]
     expires_at: datetime
-    issued_at: datetime
+    signed_in_at: datetime
     claims: tuple[str, ...] = ()
     made_for: tuple[str, ...] = ()
 
@@ -216,7 +217,7 @@ def _whose(claims: Mapping[str, Any], *, resource: Resource, now: datetime) -> V
         client_id=_client(claims),
         scopes=_scopes(claims),
         expires_at=_expiry(claims["exp"], now=now),
-        issued_at=_issue(claims["iat"], now=now),
+        signed_in_at=_sign_in(claims, now=now),
         claims=claim_marks(claims, resource.wanted),
         made_for=made_for,
     )
@@ -294,9 +295,16 @@ def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(kept)[:SCOPES_AT_MOST]
 
 
-def _issue(seconds: float, *, now: datetime) -> datetime:
-    """No later than now, and within every calendar."""
-    return datetime.fromtimestamp(max(0, min(seconds, now.timestamp())), UTC)
+def _sign_in(claims: Mapping[str, Any], *, now: datetime) -> datetime:
+    """Return a moment no later than now, and within every calendar.
+
+    A token that was made by refreshing another one has a new `iat`, and its old `auth_time`.
+    """
+    moments = [now.timestamp(), claims["iat"]]
+    signed_in = claims.get("auth_time")
+    if isinstance(signed_in, int | float) and signed_in < now.timestamp():
+        moments.append(signed_in)
+    return datetime.fromtimestamp(max(0, min(moments)), UTC)
 
 
 def _expiry(seconds: float, *, now: datetime) -> datetime:

@@ -18,6 +18,7 @@ from pydantic_core import SchemaError
 from flows.elicitation.states import Json
 
 Kind: TypeAlias = Literal["string", "number", "integer", "boolean", "choice", "choices"]
+TYPED: frozenset[Kind] = frozenset({"string", "number", "integer"})  # the others are chosen
 FORMATS = frozenset({"email", "uri", "date", "date-time", "password", "multiline"})
 PATTERN_AT_MOST = 200
 MATCHED_AT_MOST = 4096

@@ -14,6 +14,7 @@ from flows.elicitation.states import Json
 from flows.errors import InvalidSchema
 from flows.schema.fields import (
     FORMATS,
+    TYPED,
     Field,
     Kind,
     Limits,
@@ -35,8 +36,11 @@ _OF_ALL = {"type", "title", "description", "default"}
 _OF_CHOICES = {"enum", "enumNames", "oneOf", "anyOf", "const"}
 _OF_KIND: Mapping[Kind, set[str]] = {
     "string": {"minLength", "maxLength", "pattern", "format", "writeOnly", "x-visible"},
-    "number": {"minimum", "maximum"},
-    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
+    "number": {"minimum", "maximum", "writeOnly", "x-visible"},
+    "integer": {
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+        *("writeOnly", "x-visible"),
+    },
     "boolean": set(),
     "choice": _OF_CHOICES,
     "choices": {"items", "uniqueItems", "minItems", "maxItems"},
@@ -149,7 +153,7 @@ def _field(
         default=clean.get("default"),
         choices=choices,
         limits=_limits(clean, path, kind),
-        is_secret=kind == "string"
+        is_secret=kind in TYPED
         and (clean.get("format") == "password" or clean.get("writeOnly") is True),
     )
     if "default" in clean and (fault := fault_in(field, field.default)):

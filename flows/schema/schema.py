@@ -20,9 +20,10 @@ from pydantic_core import ErrorDetails
 
 from flows.elicitation.states import Json
 from flows.errors import Failed, InvalidSchema
-from flows.schema.fields import Fault, Field, Kind, Limits, fault_in
+from flows.schema.fields import TYPED, Fault, Field, Kind, Limits, fault_in
 from flows.schema.json_schema import SchemaReading, read, refuse
 from flows.schema.rules import has_rules
+from flows.schema.sensitive import looks_secret
 
 __all__ = [
     "CONTENT_BYTES_AT_MOST",
@@ -36,6 +37,7 @@ __all__ = [
     "check",
     "parse",
     "schema_of",
+    "secrets_in",
     "strings_of",
     "with_secrets",
 ]
@@ -111,17 +113,26 @@ def schema_of(asked: Any) -> Schema[Any]:
 
 
 def with_secrets(schema: Schema[T]) -> Schema[T]:
-    """The same with every plain text a secret, but for fields with `x-visible`.
+    """Return the schema of a page for secrets, which says of each field whether it is one.
+
+    The secrets are the fields that are marked (SecretStr, `writeOnly`, the format `password`), and
+    each text or number whose name or title asks for one. Where no field is marked, every plain
+    text is a secret. `x-visible` says that a field is none.
 
     Raises InvalidSchema for a secret with a default: it would stand in the author's code and
     in the record.
     """
     properties = dict(cast("Mapping[str, Mapping[str, Json]]", schema.json["properties"]))
+    is_marked = any(field.is_secret for field in schema.fields)
     fields: list[Field] = []
     for field in schema.fields:
         shown = properties[field.name]
-        is_plain = field.kind == "string" and field.limits.format not in _SEEN_FORMATS
-        is_secret = field.is_secret or (is_plain and shown.get("x-visible") is not True)
+        is_plain = field.kind in TYPED and field.limits.format not in _SEEN_FORMATS
+        is_secret = field.is_secret or (
+            is_plain
+            and shown.get("x-visible") is not True
+            and (looks_secret(field) or (field.kind == "string" and not is_marked))
+        )
         if is_secret:
             if field.default:
                 refuse(f"$.properties.{field.name}.default", "a secret has none")
@@ -132,6 +143,14 @@ def with_secrets(schema: Schema[T]) -> Schema[T]:
     return dataclasses.replace(
         schema, json={**schema.json, "properties": properties}, fields=tuple(fields)
     )
+
+
+def secrets_in(schema: Schema[Any], content: Json) -> list[str]:
+    """Return what stands in the secret fields of an answer, as texts."""
+    if not isinstance(content, Mapping):
+        return []
+    names = [field.name for field in schema.fields if field.is_secret]
+    return [str(content[name]) for name in names if content.get(name) is not None]
 
 
 def parse(schema: Schema[Any], fields: Mapping[str, Sequence[str]]) -> Parsed:

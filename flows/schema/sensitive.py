@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from flows.schema.fields import TYPED, Field
+
 # Between the words of a name: `user_pin`, `user-pin`, `userPin`, `USERPin`, `pin2`.
 _BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W\d_]+")
 # Of a question: what stands behind it says nothing of the word before it.
@@ -56,6 +58,23 @@ def asks_for_a_secret(text: str, *, is_number: bool = False) -> bool:
     if _words_of(text) in _WHOLE:
         return not is_number
     return any(_asks(_words_of(part), is_number=is_number) for part in _PART.split(text))
+
+
+def looks_secret(field: Field) -> bool:
+    """Check a field by its name and its title. A choice and a box to tick are no secrets."""
+    if field.kind not in TYPED:
+        return False
+    name, title = field.name, field.title
+    # A title that was made from the name has lost the borders of its words.
+    is_made = _characters(title) == _characters(name)
+    return any(
+        asks_for_a_secret(text, is_number=field.kind != "string")
+        for text in ([name] if is_made else [name, title])
+    )
+
+
+def _characters(text: str) -> str:
+    return "".join(sign for sign in text.lower() if sign.isalpha())
 
 
 def _asks(words: Sequence[str], *, is_number: bool) -> bool:

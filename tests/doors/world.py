@@ -214,6 +214,14 @@ class World:
             return str(error)
 
     async def _asks_in_task(self, tool: str, body: Mapping[str, Any]) -> str:
+        client = await self.task_client()
+        state = await client.call(tool, body=dict(body))
+        while state.get("status") == "working" and not await self.open(door="task"):
+            state = await client.get(state["taskId"])
+        return json.dumps(state)
+
+    async def task_client(self) -> TaskClient:
+        """Return alice's client that calls tools as tasks."""
         headers = {"authorization": f"Bearer {self.token(ALICE)}"}
         http = await self.stack.enter_async_context(
             httpx.AsyncClient(timeout=300, verify=TLS, headers=headers)
@@ -221,10 +229,7 @@ class World:
         url = f"{self.env.here.url}/mcp"
         client = TaskClient(http, url, MODERN, declares=DECLARED, name="tasks")
         await client.connect()
-        state = await client.call(tool, body=dict(body))
-        while state.get("status") == "working" and not await self.open(door="task"):
-            state = await client.get(state["taskId"])
-        return json.dumps(state)
+        return client
 
 
 _AT_MCP: Final = ("MCP tool, 2025-11-25", "MCP tool, 2026-07-28", "task")

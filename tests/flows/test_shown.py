@@ -82,3 +82,19 @@ def test_a_tool_whose_name_cannot_be_shown_asks_nothing() -> None:
     must_be_tool_name("t" * TOOL_CHARACTERS_AT_MOST)
     with pytest.raises(InvalidQuestion, match="201 characters, and a person is shown 200"):
         must_be_tool_name("t" * (TOOL_CHARACTERS_AT_MOST + 1))
+
+
+@pytest.mark.parametrize(
+    ("value", "is_mixed"),
+    [
+        ("p\u0430ypal.example", True),
+        ({"to": "\u03bfrder"}, True),
+        ("\u043a\u0443\u043f\u0438 iPhone 15, USB-\u043a\u0430\u0431\u0435\u043b\u044c", False),
+        ({"to": "\u043e\n\u0432\t\u0430\u0007\u0430"}, False),
+        ("Gr\u00fc\u00dfe an Zo\u00eb", False),
+    ],
+)
+def test_word_with_letters_of_several_alphabets_is_marked(value: Any, is_mixed: bool) -> None:
+    # finding: XS11
+    (argument,) = arguments_of({"to": value})
+    assert argument.mixes_alphabets is is_mixed

@@ -3,10 +3,10 @@
 import mcp_types as types
 
 
-def size_form(state: str = "sizing") -> types.InputRequiredResult:
+def size_form(state: str = "sizing", message: str = "Which size?") -> types.InputRequiredResult:
     question = types.ElicitRequest(
         params=types.ElicitRequestFormParams(
-            message="Which size?", requested_schema={"type": "object", "properties": {}}
+            message=message, requested_schema={"type": "object", "properties": {}}
         )
     )
     return types.InputRequiredResult(input_requests={"size": question}, request_state=state)

@@ -88,8 +88,9 @@ def _known(service: Service, requester: Requester) -> tuple[Deciding, list[str]]
     person = None if caller is None else approvers.deciding_by_token(caller)
     if person is not None and approvers.is_too_long_ago(person):
         raise NotAllowed(
-            "This access token was issued too long ago to decide by it: get a new one, so that "
-            "what the issuer says of you is of now (ELICIT_APPROVERS_SIGN_IN)."
+            "You signed in too long ago to decide by this access token. Sign in again at your "
+            "issuer and get a new one, so that what the issuer says of you is of now "
+            "(ELICIT_APPROVERS_SIGN_IN)."
         )
     names = [] if person is None else list(approvers.names_of(person))
     if person is None or not names:

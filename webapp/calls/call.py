@@ -36,6 +36,7 @@ from webapp.elicitations.waiters import Waiter
 from webapp.http.client import Outbound
 from webapp.identity.identity import Caller
 from webapp.kinds.registry import Kinds
+from webapp.logs.masking import masked
 from webapp.payments.verification import ON_ITS_WAY
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Call:
         """Tell whoever waits for its result, if anybody listens. Raises CallOver."""
         await self.must_be_going_on()
         if self.on_notice is not None:
-            await self.on_notice(message)
+            await self.on_notice(masked(message, self.used.hidden, is_quoting=False))
 
     async def the_run(self) -> Run:
         """This leg's run. If its result is there already, that is this leg's result too.

@@ -1,17 +1,23 @@
 """What the body of a call has got and used: accounts, payments, secrets, `once`.
 
-What could go wrong: a secret that an error carries to the model, or a payment whose call is taken
+What could go wrong: a secret that a result carries to the model, or a payment whose call is taken
 for one that used nothing.
 """
 
+import json
 from collections.abc import Mapping
+from typing import Any, cast
 
 from flows.elicitation import run as runs
 from flows.elicitation.run import Run
 from flows.elicitation.states import Json
 from flows.elicitation.traits import traits_of
+from flows.errors import InvalidQuestion
+from flows.question import Request
+from flows.schema.schema import Schema, secrets_in
 from webapp.calls.once import Working
 from webapp.calls.prefetched import Fact
+from webapp.logs.masking import masked
 
 
 class CallUse:
@@ -20,7 +26,7 @@ class CallUse:
     def __init__(self, accounts: Mapping[str, str]) -> None:
         self.accounts = dict(accounts)  # and in this leg
         self.of_earlier_legs = frozenset(accounts)
-        self.hidden: set[str] = set()  # what no error may carry to the model
+        self.hidden: set[str] = set()  # what no result or question may carry to the model
         self.working = Working()
         self.has_paid = False  # the body has seen a payment
         self.has_known = False  # an answer for which nobody was asked
@@ -39,12 +45,14 @@ class CallUse:
             self.accounts.pop(digest, None)
         self.of_earlier_legs = frozenset[str]()
 
-    def note(self, fact: Fact, content: Json) -> None:
+    def note(self, fact: Fact, content: Json, request: Request | None = None) -> None:
         """Remember what is secret of an answer, and which account or receipt it is."""
         kind, digest = fact
         traits = traits_of(kind)
         if traits.is_secret:
-            self.hidden.update(_texts(content))
+            schema = cast("Schema[Any] | None", getattr(request, "schema", None))
+            texts = _texts(content) if schema is None else secrets_in(schema, content)
+            self.hidden.update(texts)
         elif traits.gives == "account" and isinstance(content, Mapping):
             self.hidden.update(_texts(content.get("access_token")))
             self.accounts[digest] = str(content.get("connection"))
@@ -56,6 +64,16 @@ class CallUse:
             self.receipt = None if is_for_good else str(content.get("id"))
             if not is_for_good:
                 self.note_use(again=False)
+
+    def must_hold_nothing_hidden(self, question: Json) -> None:
+        """Check that clients and models may read what the question says. Raises InvalidQuestion."""
+        plain = json.loads(json.dumps(question)) if self.hidden else None
+        if masked(plain, self.hidden, is_quoting=False) != plain:
+            raise InvalidQuestion(
+                "The question holds a secret that the person typed in this call, or the key of "
+                "their account, and clients and models read questions. Take it out; name the key "
+                "by what it is for, as in: Use the key of your weather service?"
+            )
 
     def note_use(self, *, again: bool) -> None:
         """The result will have used a payment or `once`: the same call made again may repeat it."""

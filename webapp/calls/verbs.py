@@ -246,6 +246,8 @@ class Verbs:
     async def _step(self, question: Question[T]) -> Step | Outcome[T]:
         """Where it stands in the run, or its outcome where nobody is asked."""
         call, fact = self.call, self.fact(question.request)
+        facts = call.kinds[fact[0]].facts(question.request)
+        call.used.must_hold_nothing_hidden([question.message, facts])
         if question.again:
             call.used.note_use(again=True)
         if (handed := self.handed.take(fact, question)) is not None:
@@ -263,8 +265,8 @@ class Verbs:
             call.caller.must_be_answerable(fact[0], in_client=in_client)
             call.kinds.decisions.must_be_decidable(question.request, call.caller)
         except (NotAllowed, NotSupported) as error:
-            facts = {"kind": fact[0], "tool": call.tool.tool, "why": str(error)}
-            _log.info("question.not_asked", extra=facts)
+            told = {"kind": fact[0], "tool": call.tool.tool, "why": str(error)}
+            _log.info("question.not_asked", extra=told)
             return question.unasked(error)
         run = await (self._a_gates_run() if is_gate else call.the_run())
         later = self._asked_again(run, step)
@@ -289,7 +291,7 @@ class Verbs:
         """Nobody is asked: it has no place in the run, and so none in its order."""
         self.call.used.has_known = True
         self._seen[step] = False
-        self.call.used.note((step.kind, step.digest), known)
+        self.call.used.note((step.kind, step.digest), known, question.request)
         return Outcome(status=Status.ACCEPTED, content=question.answer(known))
 
     async def _a_gates_run(self) -> Run:
@@ -431,7 +433,7 @@ class Verbs:
             call.taken.use(taken)
             raise
         call.taken.use(taken)
-        call.used.note((taken.kind, taken.asked.digest), content)
+        call.used.note((taken.kind, taken.asked.digest), content, question.request)
         return outcome_of(question, taken, content=content, faults=call.faults.get(taken.id, ()))
 
     async def _once(

@@ -153,7 +153,8 @@ def _supervise(
         listen(listener)
     except OSError as error:
         raise CommandRefused(
-            f"XDG_RUNTIME_DIR: the workers cannot reach each other ({error})."
+            f"XDG_RUNTIME_DIR: the workers cannot reach each other ({error}). Set it to a folder "
+            "that only your user may enter."
         ) from error
     except PortUnusable as error:
         raise CommandRefused(str(error)) from error

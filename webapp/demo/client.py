@@ -46,7 +46,6 @@ from webapp.printing import tell
 from webapp.settings.settings import DEFAULT_PORT, DEFAULT_URL
 
 NAMED = Implementation(name="elicit demo", version="1")
-PENDING = "elicitationPending"  # in the _meta of a result: the call waits, and can be made again
 MAIN_TOOLS = ("list_my_repositories", "buy_report", "use_key")
 WALK_SECONDS_AT_MOST = 60
 SEEN_AFTER_SECONDS = 1.5  # what comes sooner proves to nobody that a person is there

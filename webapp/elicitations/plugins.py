@@ -396,7 +396,7 @@ def _blamed(hook: PluginHook[Any], onward: _Onward[Any] | None = None) -> Genera
     """What is raised within is the hook's, unless the stage that it stands around raised it."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a hook must not end the server
         if onward is not None and onward.failed is not None:
             if onward.failed is error:
                 raise

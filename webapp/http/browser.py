@@ -21,6 +21,11 @@ _COOKIE_BYTES = 24
 _COOKIE_LIFE_SECONDS = 24 * 60 * 60
 _COOKIES_AT_MOST = 32  # of one browser: other ports of this machine can set more
 _TAG_LETTERS = 8
+# Features of browsers that no page uses; `clipboard-write` copies a link.
+_UNUSED_FEATURES = (
+    *("camera", "display-capture", "fullscreen", "geolocation", "microphone", "midi", "payment"),
+    *("picture-in-picture", "publickey-credentials-get", "screen-wake-lock", "usb"),
+)
 
 
 class FirstCookie(str):
@@ -152,5 +157,7 @@ def page_headers(*, form_targets: Sequence[str] = ()) -> dict[str, str]:
         "x-content-type-options": "nosniff",
         "x-frame-options": "DENY",
         "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "permissions-policy": ", ".join(f"{feature}=()" for feature in _UNUSED_FEATURES),
         "x-robots-tag": "noindex",
     }

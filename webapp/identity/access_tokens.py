@@ -39,7 +39,7 @@ class CheckedToken(AccessToken):
     """
 
     approves_by: tuple[str, ...] = ()
-    issued_at: datetime
+    signed_in_at: datetime
 
 
 class Verifier(Protocol):
@@ -107,7 +107,7 @@ class IssuerTokens:
             subject=verified.subject,
             claims={"iss": verified.issuer},
             approves_by=verified.claims,
-            issued_at=verified.issued_at,
+            signed_in_at=verified.signed_in_at,
         )
 
     async def _verified(self, text: str, *, sender: str) -> Verified:
@@ -146,7 +146,7 @@ def subject_of(token: AccessToken, identity: Identity, *, issuer: str) -> Subjec
         issuer=str(claims.get("iss") or issuer), subject=token.subject, client_id=token.client_id
     )
     if isinstance(token, CheckedToken):
-        return replace(subject, claims=token.approves_by, issued_at=token.issued_at)
+        return replace(subject, claims=token.approves_by, signed_in_at=token.signed_in_at)
     return identity.as_on_our_pages(subject, claims)
 
 

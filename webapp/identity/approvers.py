@@ -189,7 +189,7 @@ class Approvers:
             name=f"{self._issuer}#{caller.name}",
             label=caller.name or "",
             claims=frozenset(caller.claims),
-            since=caller.issued_at,
+            since=caller.signed_in_at,
         )
 
     def is_too_long_ago(self, person: Deciding) -> bool:

@@ -41,7 +41,7 @@ class Subject:
     subject: str | None
     client_id: str
     claims: tuple[str, ...] = ()  # that approvers go by
-    issued_at: datetime | None = None  # when the issuer said so
+    signed_in_at: datetime | None = None  # as the issuer says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Caller:
     is_user: bool = False  # one of the application's own, for whom no tool asks
     name: str | None = None  # what is known of them, as whoever decides for them is told
     claims: tuple[str, ...] = ()  # that approvers go by
-    issued_at: datetime | None = None  # when their issuer said so
+    signed_in_at: datetime | None = None  # as their issuer says
 
     @property
     def is_anonymous(self) -> bool:
@@ -340,7 +340,7 @@ class Identity:
             client=subject.client_id,
             name=subject.subject,
             claims=subject.claims,
-            issued_at=subject.issued_at,
+            signed_in_at=subject.signed_in_at,
         )
         if subject.issuer == self._rules.issuer:
             return known

@@ -9,7 +9,7 @@ nobody's to find.
 import json
 import mimetypes
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import quote, quote_plus
@@ -38,14 +38,7 @@ _KEYS = _OF_WORDS | {
 
 def mask(text: str, hidden: Collection[str]) -> str:
     """Without what is hidden, as it is or as a program quotes it, nor a beginning or end of it."""
-    words = _words(hidden)
-    if not words:
-        return text
-    for word in words:
-        text = text.replace(word, MASK)
-    text = _without_beginnings(text, words, before=_ELLIPSES)
-    backwards = [word[::-1] for word in words]
-    return _without_beginnings(text[::-1], backwards, before=_ELLIPSES_BACKWARDS)[::-1]
+    return _masker(hidden, is_quoting=True)(text)
 
 
 def masked_in_short(text: str, hidden: Collection[str], *, letters: int) -> str:
@@ -67,28 +60,56 @@ def masked_in_short(text: str, hidden: Collection[str], *, letters: int) -> str:
     return f"{first[:half]}{_more(len(text) - 2 * half)}{last[-half:]}"
 
 
-def masked(value: Any, hidden: Collection[str]) -> Any:
-    """JSON without it, keys included; the protocol's own words stay."""
+def masked(value: Any, hidden: Collection[str], *, is_quoting: bool = True) -> Any:
+    """JSON without it, keys included; the protocol's own words stay.
+
+    `is_quoting`: the texts are such that libraries cut what they quote, as errors are. In another
+    text a beginning or an end of a secret that has less than 8 letters stays.
+    """
+    return _masked(value, _masker(hidden, is_quoting=is_quoting)) if hidden else value
+
+
+def _masked(value: Any, mask: Callable[[str], str]) -> Any:
     match value:
         case str():
-            return mask(value, hidden)
+            return mask(value)
         case dict():
             items = cast("dict[str, Any]", value).items()
             return {
-                key if key in _KEYS else mask(key, hidden): each
+                key if key in _KEYS else mask(key): each
                 if key in _OF_WORDS and _is_word(each)
-                else masked(each, hidden)
+                else _masked(each, mask)
                 for key, each in items
             }
         case list() | tuple():
-            return [masked(each, hidden) for each in cast("Iterable[Any]", value)]
-        case bool() | None:
-            return value
-        case int() | float():
+            return [_masked(each, mask) for each in cast("Iterable[Any]", value)]
+        case int() | float() if not isinstance(value, bool):
             said = str(value)
-            return value if mask(said, hidden) == said else MASK
+            return value if mask(said) == said else MASK
         case _:
             return value
+
+
+def _masker(hidden: Collection[str], *, is_quoting: bool) -> Callable[[str], str]:
+    """Return the function that masks a text; make it once for many texts."""
+    words = _words(hidden)
+    backwards = [word[::-1] for word in words]
+    forth = _beginnings(words, before=_ELLIPSES if is_quoting else ())
+    back = _beginnings(backwards, before=_ELLIPSES_BACKWARDS if is_quoting else ())
+    # No part that is looked for lacks these, and hardly any text has them.
+    ends = {end for word in words for end in (word[:HIDDEN_AT_LEAST], word[-HIDDEN_AT_LEAST:])}
+
+    def mask(text: str) -> str:
+        if not any(end in text for end in ends):
+            return text
+        for word in words:
+            text = text.replace(word, MASK)
+        if forth is None or back is None:
+            return text
+        text = _without_beginnings(text, words, forth)
+        return _without_beginnings(text[::-1], backwards, back)[::-1]
+
+    return mask
 
 
 def _more(letters: int) -> str:
@@ -113,15 +134,21 @@ def _forms(word: str) -> list[str]:
     return [form for form in dict.fromkeys(forms) if len(form) >= HIDDEN_AT_LEAST]
 
 
-def _without_beginnings(text: str, words: Sequence[str], *, before: tuple[str, ...]) -> str:
-    """Without beginnings of the words: long ones, and shorter ones where the text is cut off.
+def _beginnings(words: Sequence[str], *, before: tuple[str, ...]) -> re.Pattern[str] | None:
+    """Return a pattern of beginnings of the words: long ones, and shorter ones before an ellipsis.
 
-    Searched by one pattern, which stops at nothing that stays: a text may be full of first letters.
+    It is one pattern, which stops at nothing that stays: a text may be full of first letters.
     """
-    cut_off = "|".join(map(re.escape, before))
-    shorter = "|".join(sorted({_begun(word) for word in words}))
     longer = {re.escape(word[:PART_AT_LEAST]) for word in words if len(word) >= PART_AT_LEAST}
-    found = re.compile("|".join([*sorted(longer), f"(?:{shorter})(?={cut_off})"]))
+    patterns = sorted(longer)
+    if before and words:
+        cut_off = "|".join(map(re.escape, before))
+        shorter = "|".join(sorted({_begun(word) for word in words}))
+        patterns.append(f"(?:{shorter})(?={cut_off})")
+    return re.compile("|".join(patterns)) if patterns else None
+
+
+def _without_beginnings(text: str, words: Sequence[str], found: re.Pattern[str]) -> str:
     parts, at = list[str](), 0
     while (begun := found.search(text, at)) is not None:
         start = begun.start()

@@ -29,11 +29,17 @@ from webapp.mcp.results import (
     given_again,
     in_revision,
     is_whole,
+    text_result,
     with_structure,
     without,
 )
 from webapp.mcp.tools import ServedTool
 
+_HALF_A_LETTER = (
+    "The result of this tool holds half a character (a lone surrogate), which no message can "
+    "carry. The tool may already have done its work. Its author has to encode the text, for "
+    "example with text.encode(errors='replace').decode()."
+)
 _log = logging.getLogger(__name__)
 
 
@@ -81,6 +87,8 @@ async def came_of(
     if error is None and _is_input_required(own):
         await call.go_on()
         state = call.presenter.carry(call, own.get("requestState"))
+        # What the tool asks with its library's own means is read by the client and the model.
+        own = {**own, "inputRequests": _cleared(own.get("inputRequests"), call)}
         return {**own, "requestState": state} if state is not None else own
     if error is None and own.get("isError") and escaped(verbs.last_error):
         error = verbs.last_error
@@ -115,8 +123,23 @@ async def _finished(
             return own
     if own.get("isError"):
         own = masked(cut_off(own, call.used.hidden), call.used.hidden)
-    await call.finish(lambda: encode(own).decode(), is_error=bool(own.get("isError")))
+    else:
+        own = _cleared(own, call)
+    try:
+        text = encode(own).decode()
+    except UnicodeEncodeError:
+        own = text_result(_HALF_A_LETTER, protocol_version=protocol_version, is_error=True)
+        text = encode(own).decode()
+    await call.finish(lambda: text, is_error=bool(own.get("isError")))
     return own
+
+
+def _cleared(said: Any, call: Call) -> Any:
+    """Return what a tool says, without the secrets and keys that it got in this call."""
+    cleared = masked(said, call.used.hidden, is_quoting=False)
+    if cleared != said:
+        _log.warning("result.cleared", extra={"tool": call.tool.tool})
+    return cleared
 
 
 def wire_form(result: HandlerResult) -> Result:

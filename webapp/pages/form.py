@@ -14,6 +14,7 @@ Control: TypeAlias = Literal["input", "textarea", "checkbox", "select", "checkbo
 _TYPES: Mapping[str | None, str] = {"email": "email", "uri": "url", "date": "date"}
 # A form without script knows no time zone but the one it names.
 _MOMENT_HELP = "In UTC, like 2031-05-28 14:30."
+_LINES_HELP = "This field does not hide what you type: check that nobody else sees your screen."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,8 @@ class FormChoice:
 class FormField:
     """One control with its label; `value` is empty for a secret.
 
-    `is_lines`: it is for several lines; another text area has one, and grows.
+    `is_lines`: it is for several lines; another text area has one, and grows. `may_have_lines`:
+    a secret which is typed as one line, and may be pasted with more.
     """
 
     id: str
@@ -43,6 +45,7 @@ class FormField:
     help: str | None = None
     value: str = ""
     is_lines: bool = False
+    may_have_lines: bool = False
     is_ticked: bool = False
     choices: tuple[FormChoice, ...] = ()
     fault: str | None = None
@@ -97,12 +100,15 @@ def _field(field: Field, number: int, given: Sequence[str], fault: str | None) -
     numeric = {"integer": "numeric", "number": "decimal"}.get(field.kind)
     if field.kind == "integer" and (field.limits.least is None or field.limits.least < 0):
         numeric = None  # the numeric keyboard of some phones has no minus
-    help_texts = [field.description or "", _MOMENT_HELP if is_moment else ""]
+    control = _control(field)
+    is_seen = field.is_secret and control == "textarea"
+    notes = (_MOMENT_HELP if is_moment else "", _LINES_HELP if is_seen else "")
+    help_texts = [field.description or "", *notes]
     return FormField(
         id=f"answer-{number}",
         name=field.input_name,
         label=field.title,
-        control=_control(field),
+        control=control,
         # A box that must be answered may stay empty: that is the answer no.
         is_required=field.is_required and field.kind != "boolean",
         is_secret=field.is_secret,
@@ -111,6 +117,7 @@ def _field(field: Field, number: int, given: Sequence[str], fault: str | None) -
         help=" ".join(text for text in help_texts if text) or None,
         value="" if field.is_secret or not given else given[0],
         is_lines=field.is_lines,
+        may_have_lines=field.is_secret and field.is_multiline and not is_seen,
         is_ticked=field.kind == "boolean" and any(given),
         choices=tuple(
             FormChoice(value=str(place), label=choice.title, is_chosen=str(place) in given)
@@ -129,4 +136,6 @@ def _control(field: Field) -> Control:
         case "choices":
             return "checkboxes"
         case _:
-            return "textarea" if field.is_multiline else "input"
+            # No browser hides the text of a text area from everybody: screen readers speak it.
+            is_area = field.limits.format == "multiline" if field.is_secret else field.is_multiline
+            return "textarea" if is_area else "input"

@@ -17,11 +17,13 @@ class View:
     """What every page is told: the name of the server that asks.
 
     `for_user`: it is an application that asks one of its own users, and no tool of an assistant's.
+    `came_late`: the person pressed a button after something else had ended the question.
     """
 
     template: ClassVar[str]
     server: str
     for_user: bool = False
+    came_late: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

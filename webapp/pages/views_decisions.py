@@ -78,7 +78,7 @@ class InboxPage(OwnPage):
 class Decide(View):
     """One question, to be approved or declined; where it is over, how it came out.
 
-    `came_late`: another one had decided it when this answer came. `reason` is that of a no.
+    `reason` is the approver's reason for declining.
     """
 
     template: ClassVar[str] = "decide.html"
@@ -90,4 +90,3 @@ class Decide(View):
     csrf: str
     now: datetime
     reason: str | None = None
-    came_late: bool = False

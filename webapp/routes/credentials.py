@@ -5,7 +5,7 @@ office, or all that comes through one proxy, may share. What was sealed here and
 its bearer from the others. What was made up is counted by the address, as is a request without any.
 """
 
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Final
 
 from flows.crypto.tokens import Purpose
@@ -19,9 +19,14 @@ _IN_QUERIES: Final = (("state", Purpose.STATE), ("elicitation", Purpose.RETURN))
 _COOKIES_BYTES_AT_MOST: Final = 8192  # ours are shorter; to read more costs what a flood may not
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    scope: Scope
+
+
 def credential_of(service: Service, scope: Scope) -> str | None:
     """Return what tells this request's link, way back or session from others; None without one."""
-    request, path = SimpleNamespace(scope=scope), scope["path"]
+    request, path = _Request(scope=scope), scope["path"]
     tried = [
         (path.removeprefix(begins).partition("/")[0], purpose)
         for begins, purpose in _IN_PATHS

@@ -54,7 +54,11 @@ def static(name: FromPath[str]) -> Response[bytes]:
     return Response(
         content,
         media_type=media_type,
-        headers={"cache-control": "max-age=3600", "x-content-type-options": "nosniff"},
+        headers={
+            "cache-control": "max-age=3600",
+            "x-content-type-options": "nosniff",
+            "cross-origin-resource-policy": "same-origin",
+        },
     )
 
 

@@ -6,8 +6,10 @@ shown and again before anything is done.
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -18,10 +20,11 @@ from litestar.params import FromPath
 
 from flows.crypto.tokens import Purpose
 from flows.elicitation.proof import OnPage
-from flows.elicitation.states import Elicitation
+from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import Failed, InvalidAnswer, InvalidToken, NotAllowed, NotConfigured, NotPossible
 from flows.schema.schema import Fault, parse
+from webapp.kinds.decision import WITHDRAWN
 from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.pages.builder import PageBuilder
 from webapp.pages.form import form_of
@@ -69,7 +72,7 @@ async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
         switches = page.is_ticked("switch")
         return see_other(await depart(page.service, elicitation, cookie=cookie, switches=switches))
     except NotPossible:
-        return see_other(f"/e/{token}")
+        return await _became_of(page, elicitation, token=token, accepts=True)
     except (Failed, NotConfigured) as error:
         return _trouble(page, elicitation, error, token=token)
 
@@ -83,15 +86,15 @@ async def allow(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
             await page.service.kinds.accounts.share(elicitation, account=page.last("account"))
         except Failed as error:
             return _trouble(page, elicitation, error, token=token)
-    return see_other(f"/e/{token}")
+    return await _became_of(page, elicitation, token=token, accepts=True)
 
 
 @post("/e/{token:str}/decline", status_code=HTTPStatus.SEE_OTHER)
 async def decline(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Say no: the tool ends, the link is dead. What somebody else decides is withdrawn."""
     elicitation = await _pressed(page, token)
-    await page.service.kinds.decisions.give_up(elicitation)
-    return see_other(f"/e/{token}")
+    ended = await page.service.kinds.decisions.give_up(elicitation)
+    return await _became_of(page, ended, token=token, accepts=False)
 
 
 @post("/e/{token:str}/code", status_code=HTTPStatus.SEE_OTHER)
@@ -153,24 +156,56 @@ async def _take_answer(
     page: PageRequest, elicitation: Elicitation, typed: PageKind, *, token: str
 ) -> Response[Any]:
     shown = _shown(page, elicitation, token=token)
-    if await shown.ended() is not None:
-        return see_other(f"/e/{token}")
     schema = typed.schema(elicitation)
     parsed = parse(schema, page.form)
+    pressed = partial(_became_of, page, token=token, accepts=True)
+    if await shown.ended() is not None:
+        return await pressed(elicitation, answer=parsed.content)
     faults: Sequence[Fault] = parsed.faults
     if not faults and has_rules(elicitation):
         faults = await page.service.kinds.rules.faults(elicitation, parsed.content)
     if not faults:
         ticks = set(filter(page.is_ticked, _TICKS))
         try:
-            await page.service.kinds.complete(elicitation, parsed.content, OnPage(), ticks=ticks)
+            ended = await page.service.kinds.complete(
+                elicitation, parsed.content, OnPage(), ticks=ticks
+            )
         except InvalidAnswer as refused:
             faults = [Fault(**detail) for detail in refused.details]
         else:
-            return see_other(f"/e/{token}")
+            # A plugin may have changed the answer, and what was delivered is wiped.
+            is_known = ended.content is not None and not page.service.kinds.plugins.hear_answers
+            return await pressed(ended, answer=parsed.content if is_known else None)
     view = shown.start_typed(form_of(schema, values=page.form, faults=faults))
     return page.answers.page(
         view, status=HTTPStatus.UNPROCESSABLE_ENTITY, for_user=elicitation.is_for_user
+    )
+
+
+async def _became_of(
+    page: PageRequest,
+    elicitation: Elicitation,
+    *,
+    token: str,
+    accepts: bool,
+    answer: Mapping[str, Json] | None = None,
+) -> Response[Any]:
+    """Show what became of the question, and say so if the person pressed too late to count.
+
+    `elicitation` is as it was before a press that leads on, which may end it; else as it is now.
+    """
+    locale = page.answers.locale(page.request)
+    view = await _shown(page, elicitation, token=token, locale=locale).ended()
+    if accepts:
+        counts = elicitation.status is Status.ACCEPTED and (
+            not answer or answer == elicitation.content
+        )
+    else:
+        counts = elicitation.status is Status.DECLINED or elicitation.why == WITHDRAWN
+    if view is None or counts:
+        return see_other(f"/e/{token}")
+    return page.answers.page(
+        replace(view, came_late=True), status=HTTPStatus.CONFLICT, for_user=elicitation.is_for_user
     )
 
 

@@ -22,7 +22,6 @@ _HEADERS = {
     **page_headers(),
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
     "content-disposition": "inline",
-    "cross-origin-resource-policy": "same-origin",
 }
 
 

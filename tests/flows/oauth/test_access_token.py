@@ -38,15 +38,25 @@ def test_a_good_token_says_whose_call_it_is() -> None:
         client_id="an assistant",
         scopes=("tools", "more"),
         expires_at=datetime.fromtimestamp(NOW + 300, UTC),
-        issued_at=datetime.fromtimestamp(NOW, UTC),
+        signed_in_at=datetime.fromtimestamp(NOW, UTC),
         made_for=(RESOURCE.url,),
     )
 
 
 @pytest.mark.parametrize("issued", [-1e300, -5, 0, NOW - 10, NOW + 30])
 def test_when_it_was_issued_is_no_later_than_now(issued: float) -> None:
-    found = read(token(iat=issued)).issued_at
+    found = read(token(iat=issued)).signed_in_at
     assert found == datetime.fromtimestamp(max(0, min(issued, NOW)), UTC)
+
+
+@pytest.mark.parametrize(
+    ("auth_time", "earliest"),
+    [(NOW - 7200, NOW - 7200), (-5, 0), (NOW + 90, NOW), (10**400, NOW), ("x", NOW), (None, NOW)],
+)
+def test_old_auth_time_counts_before_a_new_iat(auth_time: object, earliest: float) -> None:
+    # finding: XS11
+    found = read(token(auth_time=auth_time)).signed_in_at
+    assert found == datetime.fromtimestamp(earliest, UTC)
 
 
 @pytest.mark.parametrize("alg", ["RS256", "RS512", "PS256", "PS384"])
@@ -69,7 +79,7 @@ def test_one_of_no_type_must_say_what_only_an_access_token_says() -> None:
         client_id="an assistant",
         scopes=("tools",),
         expires_at=datetime.fromtimestamp(NOW + 300, UTC),
-        issued_at=datetime.fromtimestamp(NOW, UTC),
+        signed_in_at=datetime.fromtimestamp(NOW, UTC),
         made_for=(RESOURCE.url,),
     )
 

@@ -361,9 +361,9 @@ async def test_a_hook_refuses_in_its_own_words(caplog: pytest.LogCaptureFixture)
     assert logged == [("hook.refused", "before start"), ("hook.refused", "before settle")]
 
 
-def raising(stage: HookStage, moment: str) -> object:
+def raising(stage: HookStage, moment: str, raised: type[BaseException] = RuntimeError) -> object:
     async def hook(self: object, value: HookFacts, *call_on: Any) -> None:
-        raise RuntimeError("no more disk")
+        raise raised("no more disk")
 
     declare: dict[str, Any] = {
         "before": before,
@@ -378,15 +378,20 @@ PLACES = [(stage, moment) for stage in STAGES.values() for moment in stage.momen
 LATE = [(stage, moment) for stage, moment in PLACES if stage.writes and moment == "after"]
 
 
+# finding: XS11
+@pytest.mark.parametrize("raised", [RuntimeError, SystemExit])
 @pytest.mark.parametrize(
     ("stage", "moment"), [place for place in PLACES if place not in LATE], ids=str
 )
 async def test_what_a_hook_raises_before_a_write_refuses_it(
-    stage: HookStage, moment: str, caplog: pytest.LogCaptureFixture
+    stage: HookStage,
+    moment: str,
+    raised: type[BaseException],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     is_asking = stage.value is ProposedQuestion
     with pytest.raises(HookRefused) as refused:
-        await (ask if is_asking else answer)(raising(stage, moment))
+        await (ask if is_asking else answer)(raising(stage, moment, raised))
     assert str(refused.value) == (NOT_ASKED if is_asking else NOT_TAKEN)
     (logged,) = [record for record in caplog.records if record.message == "hook.failed"]
     assert vars(logged)["stage"] == f"{moment} {stage.name}"
@@ -398,7 +403,8 @@ async def test_what_a_hook_raises_after_a_write_harms_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = list[str]()
-    failing = [raising(stage, moment) for stage, moment in LATE]
+    raised: list[type[BaseException]] = [RuntimeError, SystemExit]
+    failing = [raising(*place, each) for place, each in zip(LATE, raised, strict=True)]
 
     class Filtered:
         @after("settle", when=lambda question: bool(1 // len(question.tool[:0])))

@@ -1,5 +1,6 @@
 """What a person typed for a tool alone, in the errors of that tool: cleared in each shape."""
 
+import asyncio
 import base64
 from typing import Any
 
@@ -10,8 +11,10 @@ from pydantic import TypeAdapter
 
 from flows import elicit
 from flows.elicitation.states import Json
+from flows.payments.money import Money
 from tests.support.mcp_sandbox import caller_at_sandbox
-from tests.support.mcp_server import MODERN, soon
+from tests.support.mcp_server import MODERN, links_asked, soon, text_of
+from tests.support.own_requests import size_form
 
 LONG = "Kx7-Qp2_Zt9!Vb4?Wn6+Ls1=Rd3~Hf5.Jg8/Mc0,Ty8;Ua6:Ei4%Ob2&Sw7*Dv9#Fk1-Gm3"
 PIN = 482913
@@ -107,3 +110,135 @@ async def test_what_a_library_lets_through_is_cleared(server):
                 await soon(call)
             assert LONG not in f"{raised.value.message} {raised.value.data}"
             parts.remove(fails)
+
+
+ACCOUNT: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "host": {"type": "string", "default": "db.example.com"},
+        "key": {"type": "string", "writeOnly": True},
+        "pin": {"type": "integer"},
+        "port": {"type": "integer"},
+    },
+    "required": ["host", "key", "pin", "port"],
+}
+
+
+def pieces_in(said: str) -> list[int]:
+    return [at for at in range(len(LONG) - 7) if LONG[at : at + 8] in said]
+
+
+@pytest.mark.every_way
+async def test_result_that_holds_a_secret_is_cleared_of_it(server, library, revision, caplog):
+    # finding: XA8
+    @server.tool()
+    async def knock(shape: str) -> Any:
+        typed = await elicit.secret("The key of the tea room", ACCOUNT)
+        key, pin = str(typed["key"]), typed["pin"]
+        match shape:
+            case "text":
+                return f"Kept {key} and {pin} for {typed['host']}:{typed['port']}."
+            case "object":
+                return {"key": key, key: [typed], "pin": pin}
+            case "blocks":
+                return blocks(key)
+            case _:
+                return f"Kept {key[:20]}... and ...{key[-4:]} for {typed['host']}:{typed['port']}."
+
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        for shape in ("text", "object", "blocks", "part"):
+            caplog.clear()
+            call = caller.call("knock", shape=shape)
+            link = await caller.link()
+            await at.guest.type(link, host="db.example.com", key=LONG, pin=str(PIN), port="5432")
+            result = await soon(call)
+            said = result.model_dump_json()
+            assert not result.is_error
+            assert "***" in said
+            assert str(PIN) not in said
+            assert not pieces_in(said), said
+            if shape in ("text", "part"):
+                assert "for db.example.com:5432." in said
+            if shape == "part":  # what is usual to say of a key stays
+                assert f"...{LONG[-4:]} for" in said
+            (told,) = [each for each in caplog.records if each.msg == "result.cleared"]
+            assert vars(told)["tool"] == "knock"
+
+
+@pytest.mark.every_way
+async def test_question_that_holds_a_secret_is_refused(server, revision):
+    # finding: XA8
+    field: dict[str, Json] = {"type": "string", "title": f"For {LONG}?"}
+    schema: dict[str, Json] = {"type": "object", "properties": {"name": field}}
+    asks: dict[str, Any] = {
+        "confirm": lambda: elicit.confirm(f"Use {LONG}?"),
+        "part": lambda: elicit.confirm(f"Use {LONG[:12]}?"),
+        "form": lambda: elicit.form("Which one?", schema),
+        "url": lambda: elicit.url("Go there.", f"https://example.com/?key={LONG[:11]}"),
+        "secret": lambda: elicit.secret(f"And another one than {LONG}?"),
+        "payment": lambda: elicit.payment(Money("9.00", "EUR"), f"A room for {LONG}"),
+    }
+
+    @server.tool()
+    async def knock(kind: str) -> str:
+        await elicit.secret("The key of the tea room")
+        return str(await asks[kind]())
+
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        for kind in asks:
+            call = caller.call("knock", kind=kind)
+            await at.guest.type(await caller.link(), value=LONG)
+            result = await soon(call)
+            said = result.model_dump_json()
+            assert result.is_error, kind
+            assert "The question holds a secret that the person typed in this call" in said
+            assert not pieces_in(said)
+
+
+@pytest.mark.every_way
+async def test_notice_that_holds_a_secret_is_cleared_of_it(server, revision):
+    # finding: XA8
+    @server.tool()
+    async def knock() -> str:
+        key = await elicit.secret("The key of the tea room")
+        await elicit.notify(f"Trying {key}")
+        return "done"
+
+    told = list[str | None]()
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        told.append(message)
+
+    async with caller_at_sandbox(server, revision) as (at, caller):
+        calling = caller.client.call_tool("knock", {}, progress_callback=note)
+        call = asyncio.create_task(calling)
+        await at.guest.type(await caller.link(), value=LONG)
+        assert text_of(await soon(call)) == "done"
+    assert "Trying ***" in told
+
+
+async def test_request_of_the_tools_own_that_holds_a_secret_is_cleared_of_it(server):
+    # finding: XA8
+    @server.tool()
+    async def knock() -> Any:
+        key = await elicit.secret("The key of the tea room")
+        return size_form(message=f"Which room for {key}?")
+
+    async with caller_at_sandbox(server, MODERN) as (at, caller):
+        first = await caller.asked("knock")
+        await at.guest.type(links_asked(first)[0], value=LONG)
+        second = await caller.asked("knock", after=first)
+        (own,) = (second.input_requests or {}).values()
+        assert own.model_dump()["params"]["message"] == "Which room for ***?"
+
+
+async def test_result_with_half_a_character_is_an_error_with_a_sentence(server, revision):
+    # finding: XS11
+    @server.tool()
+    async def odd() -> str:
+        return "odd \ud800"
+
+    async with caller_at_sandbox(server, revision) as (_, caller):
+        result = await soon(caller.call("odd"))
+        assert result.is_error
+        assert "half a character" in result.content[0].text

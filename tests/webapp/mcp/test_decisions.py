@@ -148,7 +148,7 @@ async def test_of_two_at_once_one_decides_and_the_other_is_told_who():
         await press(frank, address, "approve")
         late = await press(flora, address, "decline", page=hers)
         assert late.status == 409
-        assert "It was decided before your answer came." in late.text
+        assert "This had ended before you pressed the button." in late.text
         assert "by <bdi>frank" in late.text
         assert (await here.asked()).status is Status.ACCEPTED
         assert await here.inboxes(flora) == ([], [address])

@@ -242,7 +242,7 @@ def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
 
 def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(shown: Shown) -> None:
     told = {field.name for field in fields(Closed)}
-    assert told == {"server", "for_user", "of", "why", "sign_in", "by_code"}
+    assert told == {"server", "for_user", "came_late", "of", "why", "sign_in", "by_code"}
     asked = Closed(server="my tools", of="connections", why="", sign_in=SIGN_IN)
     page = shown(asked)
     assert page.text("h1") == "Sign in to see your accounts"

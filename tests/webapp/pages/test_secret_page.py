@@ -1,6 +1,6 @@
 """The page for a secret: named controls, no secret sent back, strangers' words in their place."""
 
-import re
+import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -21,15 +21,16 @@ from webapp.pages.views_forms import StartSecret
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-MASKED = re.compile("masked")
+PEM = "-- a\nb --\n"
 
 
 class Acme(BaseModel):
-    user: Annotated[str, Field(title="User name", json_schema_extra={"x-visible": True})]
+    user: Annotated[str, Field(title="User name")]
     api_key: Annotated[
         SecretStr, Field(title="API key", description="It starts with ak_.", min_length=8)
     ]
-    pem: Annotated[str, Field(title="Private key", max_length=4000)]
+    pem: Annotated[SecretStr, Field(title="Private key", max_length=4000)]
+    host: Annotated[str, Field(title="Server", max_length=80)] = "acme.example.com"
     region: Literal["eu-west", "us-east"]
     rights: list[Literal["read", "write"]] = ["read"]
     is_test: Annotated[bool, Field(title="This is a test account")] = True
@@ -69,8 +70,22 @@ WRONG: Mapping[str, list[str]] = {
     "answer.user": ["ada <lovelace>"],
     "answer.api_key": ["sesame"],
     "answer.pem": ["-- open sesame --"],
+    "answer.host": ["ada.example.com"],
     "answer.rights": ["1"],
 }
+
+
+async def paste(page: Page, text: str, *, into: str) -> None:
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await page.evaluate("(text) => navigator.clipboard.writeText(text)", text)
+    await page.get_by_role("textbox", name=into).focus()
+    await page.keyboard.press("Control+V")
+
+
+async def spoken(page: Page) -> str:
+    """All that a program for the blind reads of the page."""
+    session = await page.context.new_cdp_session(page)
+    return json.dumps(await session.send("Accessibility.getFullAXTree"), ensure_ascii=False)
 
 
 async def opened(site: Site, browser: Browser, **options: Any) -> Page:
@@ -132,7 +147,9 @@ async def test_faults_are_told_first_and_lead_to_their_fields(
 async def test_a_secret_is_never_sent_back(pages: Renderer) -> None:
     html = pages.render(view(schema_for(Acme), WRONG))
     assert "sesame" not in html
+    # finding: XP2
     assert "ada &lt;lovelace&gt;" in html
+    assert "ada.example.com" in html
     again = form_of(schema_for(Acme), values=WRONG)
     assert "sesame" not in repr(again)
 
@@ -147,6 +164,86 @@ async def test_a_form_without_a_fault_shows_no_summary(pages: Renderer, browser:
     await page.close()
 
 
+async def test_only_a_secret_is_hidden_and_the_rest_has_its_default(
+    pages: Renderer, browser: Browser
+) -> None:
+    # finding: XP2
+    site = own_site(pages.render(view(schema_for(Acme))))
+    page = await opened(site, browser)
+    for label, kind, value in (
+        ("User name", "text", ""),
+        ("Server", "text", "acme.example.com"),
+        ("API key", "password", ""),
+        ("Private key", "password", ""),
+    ):
+        field = page.get_by_role("textbox", name=label)
+        if label != "User name":  # a text of any length has an area that grows
+            await expect(field).to_have_attribute("type", kind)
+        await expect(field).to_have_value(value)
+    await expect(page.locator("[data-reveal]")).to_have_count(2)
+    await page.close()
+
+
+async def test_a_screen_reader_is_given_no_letter_of_a_secret(
+    pages: Renderer, browser: Browser
+) -> None:
+    # finding: XP1
+    site = own_site(pages.render(view(schema_for(Acme))))
+    page = await opened(site, browser)
+    await page.get_by_role("textbox", name="User name").fill("ada")
+    await page.get_by_role("textbox", name="API key").fill("sk-LIVE-topsecret")
+    await paste(page, "-- open\nsesame --", into="Private key")
+    await expect(page.get_by_role("status")).to_contain_text(["2 lines were pasted"])
+    heard = await spoken(page)
+    assert "ada" in heard
+    assert "•" * len("sk-LIVE-topsecret") in heard
+    assert "topsecret" not in heard
+    assert "sesame" not in heard
+    assert "sesame" not in await page.content()
+    assert site.complaints == []
+    await page.close()
+
+
+async def test_pasted_lines_arrive_as_they_were_until_something_else_is_typed(
+    pages: Renderer, browser: Browser
+) -> None:
+    # finding: XP1
+    schema = schema_for({"type": "object", "properties": {"pem": {"type": "string"}}})
+    for more, arrives in (("", PEM), ("x", "-- a b --x")):
+        site = own_site(pages.render(view(schema)))
+        page = await opened(site, browser)
+        await paste(page, PEM, into="Pem")
+        await page.keyboard.type(more)
+        async with page.expect_response(lambda response: response.request.method == "POST"):
+            await page.keyboard.press("Enter")
+        assert parse(schema, posted(site)[0][1]).content == {"pem": arrives}
+        await page.close()
+
+
+async def test_a_secret_of_several_lines_is_seen_and_the_page_says_so(
+    pages: Renderer, browser: Browser
+) -> None:
+    # finding: XP1
+    schema = schema_for(
+        {"type": "object", "properties": {"pem": {"type": "string", "format": "multiline"}}}
+    )
+    for with_script in (True, False):
+        site = own_site(pages.render(view(schema)))
+        context = await browser.new_context(java_script_enabled=with_script)
+        page = await context.new_page()
+        await site.watch(page)
+        await page.goto(f"{ORIGIN}/e/abc")
+        pem = page.get_by_role("textbox", name="Pem")
+        await expect(pem).to_have_accessible_description(
+            "This field does not hide what you type: check that nobody else sees your screen."
+        )
+        await pem.fill(PEM)
+        async with page.expect_request(lambda request: request.method == "POST"):
+            await page.get_by_role("button", name="Save").click()
+        assert parse(schema, posted(site)[0][1]).content == {"pem": PEM}
+        await context.close()
+
+
 @pytest.mark.parametrize("with_script", [True, False])
 async def test_what_is_filled_in_arrives_as_it_was_meant(
     with_script: bool, pages: Renderer, browser: Browser
@@ -159,7 +256,7 @@ async def test_what_is_filled_in_arrives_as_it_was_meant(
     await page.goto(f"{ORIGIN}/e/abc")
     await page.get_by_role("textbox", name="User name").fill("ada")
     await page.get_by_role("textbox", name="API key").fill(" ak_12345 ")
-    await page.get_by_role("textbox", name="Private key").fill("-- a\nb --\n")
+    await page.get_by_role("textbox", name="Private key").fill("-- a b --")
     await page.get_by_role("combobox", name="Region").select_option("us-east")
     await page.get_by_role("checkbox", name="write").check()
     async with page.expect_request(lambda request: request.method == "POST"):
@@ -172,7 +269,8 @@ async def test_what_is_filled_in_arrives_as_it_was_meant(
     assert parsed.content == {
         "user": "ada",
         "api_key": "ak_12345",
-        "pem": "-- a\nb --\n",
+        "pem": "-- a b --",
+        "host": "acme.example.com",
         "region": "us-east",
         "rights": ["read", "write"],
         "is_test": True,
@@ -196,15 +294,15 @@ async def test_a_secret_can_be_shown_and_is_hidden_again_when_it_goes(
     page = await opened(site, browser)
     field = page.get_by_role("textbox", name="Your answer")
     await field.fill("ak_12345")
-    await expect(field).to_have_class(MASKED)
+    await expect(field).to_have_attribute("type", "password")
     await page.get_by_role("button", name="Show Your answer").click()
-    await expect(field).not_to_have_class(MASKED)
+    await expect(field).to_have_attribute("type", "text")
     await page.get_by_role("button", name="Hide Your answer").click()
-    await expect(field).to_have_class(MASKED)
+    await expect(field).to_have_attribute("type", "password")
     await page.get_by_role("button", name="Show Your answer").click()
     async with page.expect_request(lambda request: request.method == "POST"):
         await field.press("Enter")
-    await expect(field).to_have_class(MASKED)
+    await expect(field).to_have_attribute("type", "password")
     await expect(page.get_by_role("button", name="Save")).to_have_attribute("aria-disabled", "true")
     assert posted(site)[0][1]["answer.value"] == ["ak_12345"]
     assert site.complaints == []
@@ -217,6 +315,7 @@ async def test_without_script_nothing_offers_to_show(pages: Renderer, browser: B
     page = await context.new_page()
     await site.watch(page)
     await page.goto(f"{ORIGIN}/e/abc")
+    await expect(page.get_by_text("Without JavaScript this field takes one line")).to_be_visible()
     await expect(page.locator("button:visible")).to_have_text(["Save", "Decline"])
     await context.close()
 
@@ -225,7 +324,7 @@ async def test_no_browser_fills_in_a_password_of_its_own(pages: Renderer, browse
     site = own_site(pages.render(view(schema_for(Acme))))
     page = await opened(site, browser)
     key = page.get_by_role("textbox", name="API key")
-    await expect(key).to_have_attribute("autocomplete", "off")  # of text areas, which none fills in
+    await expect(key).to_have_attribute("autocomplete", "new-password")
     await expect(key).to_have_attribute("spellcheck", "false")
     # A pasted key that is too long is refused, not cut.
     await expect(page.locator("[maxlength]")).to_have_count(0)
@@ -260,7 +359,7 @@ async def test_strangers_words_stay_words_on_a_small_phone(
     assert await page.locator("script, img, main a:not([href^='#answer-'])").count() == 1
     assert await page.evaluate("[...document.querySelectorAll('main *')].every((e) => !e.onerror)")
     labels = await page.locator("label:visible, legend").all_inner_texts()
-    assert all(0 < len(label) <= 100 for label in labels)
+    assert all(0 < len(label) <= 300 for label in labels)
     assert site.complaints == []
     await page.close()
 

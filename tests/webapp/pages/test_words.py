@@ -243,7 +243,7 @@ def test_before_the_opener_is_known_no_detail_can_be_given() -> None:
         field.name for view in (BeforeOpener, SignInButton, CodeButton) for field in fields(view)
     }
     assert told == {"server", "for_user", "kind", "why", "sign_in", "sign_in_at", "code"} | {
-        *("action", "back", "csrf", "issuer", "switch")
+        *("action", "back", "came_late", "csrf", "issuer", "switch")
     }
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tests.support.connections_page import city, look, press, tail, the_one
 from tests.support.mcp_server import Person
 from tests.support.oauth_env import Gate, OAuthEnv, oauth_env
+from webapp.http.browser import page_headers
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.oauth.avatars import KEPT_FOR, NOT_ASKED_AGAIN_FOR
 from webapp.sandbox.authorization.people import person_of
@@ -73,6 +74,7 @@ async def test_it_can_be_shown_and_nothing_else_and_is_kept_nowhere() -> None:
             "cache-control": "no-store",
             "cross-origin-opener-policy": "same-origin",
             "cross-origin-resource-policy": "same-origin",
+            "permissions-policy": page_headers()["permissions-policy"],
             "referrer-policy": "no-referrer",
             "server": "uvicorn",
             "x-content-type-options": "nosniff",

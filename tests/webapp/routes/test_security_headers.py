@@ -149,6 +149,10 @@ def test_a_page_leaks_no_address_and_is_kept_nowhere() -> None:
     assert headers["cache-control"] == "no-store"
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-robots-tag"] == "noindex"
+    # finding: XS11
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert "camera=(), " in headers["permissions-policy"]
+    assert "clipboard-write" not in headers["permissions-policy"]
 
 
 def test_a_form_that_leads_on_names_where() -> None:

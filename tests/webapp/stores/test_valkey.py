@@ -670,6 +670,21 @@ class TestConnection:
             async with asyncio.timeout(LIMIT_SECONDS):
                 assert await anext(watch) is None
 
+    async def test_made_up_names_are_not_read_one_by_one(self):
+        # finding: XS11
+        server = fresh_valkey()
+        async with opened(server.url) as store, opened(server.url) as other:
+            watch = store.watch()
+            message = msgpack.encode(("x", [f"a\0elicitation\0{n}" for n in range(100_000)]))
+            before = server.look().info("stats")["total_commands_processed"]
+            server.look().publish("elicit:0:written", message)
+            async with asyncio.timeout(LIMIT_SECONDS):
+                assert await anext(watch) is None
+                (theirs,) = await other.write(record("a-1"))
+                while await anext(watch) != theirs:
+                    pass
+            assert server.look().info("stats")["total_commands_processed"] - before < 100
+
     async def test_a_watch_is_told_to_look_again_once_in_a_while(self, monkeypatch):
         monkeypatch.setattr("webapp.stores.valkey.changes.LOOK_AGAIN_SECONDS", 0.01)
         async with opened(fresh_valkey().url) as store, asyncio.timeout(LIMIT_SECONDS):

@@ -63,16 +63,36 @@
   });
   for (const button of document.querySelectorAll("[data-reveal]")) {
     const field = document.getElementById(button.dataset.reveal);
-    const isLines = field.localName === "textarea";
     const hide = (isHidden) => {
-      if (isLines) field.classList.toggle("masked", isHidden);
-      else field.type = isHidden ? "password" : "text";
+      field.type = isHidden ? "password" : "text";
       button.firstChild.data = isHidden ? "Show" : "Hide";
     };
     button.hidden = false;
-    button.onclick = () => hide(isLines ? !field.classList.contains("masked") : field.type === "text");
+    button.onclick = () => hide(field.type === "text");
     // Browsers remember what was sent in a field that they take for plain text.
     field.form.addEventListener("submit", () => hide(true));
+  }
+  // A password field holds one line: lines that are pasted are sent as they were, from beside it.
+  for (const field of document.querySelectorAll("[data-lines]")) {
+    const note = document.getElementById(field.dataset.lines);
+    let pasted = null;
+    note.textContent = "";
+    field.addEventListener("paste", (event) => {
+      const text = event.clipboardData.getData("text/plain");
+      const lines = text.trim().split(/\r\n?|\n/);
+      if (lines.length < 2) return;
+      event.preventDefault();
+      pasted = text;
+      field.value = lines.join(" ");
+      note.textContent = lines.length + " lines were pasted, and replace what was here.";
+    });
+    field.addEventListener("input", () => {
+      pasted = null;
+      note.textContent = "";
+    });
+    field.form.addEventListener("formdata", (event) => {
+      if (pasted !== null) event.formData.set(field.name, pasted);
+    });
   }
   // A line is sent by Enter, as everywhere; a text of several lines is not.
   for (const area of document.querySelectorAll("textarea.line")) {

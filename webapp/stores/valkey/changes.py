@@ -123,8 +123,9 @@ class ValkeyChanges:
         else:
             if opening == self._opening:
                 return
-        if not names:
+        if not names or len(names) > _NAMES_AT_ONCE:  # who watches looks once
             self._tell(None)
+            return
         for name in names:
             *_, kind, id = ("", *name.split("\0"))
             if any(watch.wants(kind, id) for watch in watches):
