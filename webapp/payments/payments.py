@@ -17,11 +17,12 @@ from flows.elicitation import states
 from flows.elicitation.states import Asked, Elicitation, Json
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.payments import receipt as receipts
+from flows.payments.claims import stage_of
 from flows.payments.gateway import MerchantAccount
-from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.registry import Gateways, settings_of
 from flows.payments.session import CheckoutTerms, terms_of
-from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
+from flows.payments.unresolved import PAID_OTHERWISE, UnresolvedPayment, UnresolvedStatus
 from flows.question import Link
 from flows.requests import PaymentRequest
 from webapp.elicitations.question_kind import AskedBy
@@ -32,16 +33,11 @@ from webapp.payments.ledger import Ledger, in_hand
 from webapp.payments.reconciliation import Reconciling
 from webapp.payments.refunds import Refunds
 from webapp.payments.turns import Turns
-from webapp.payments.unresolved import LOST, PAID_OTHERWISE, UnresolvedPayments
+from webapp.payments.unresolved import LOST, UnresolvedPayments
 from webapp.payments.verification import ON_ITS_WAY, Verification
 from webapp.records.values import Value
 
-_BECAME: Mapping[ReceiptStatus, str] = {
-    ReceiptStatus.SPENT: "used by an earlier call",
-    ReceiptStatus.REFUNDING: "given back meanwhile",
-    ReceiptStatus.REFUNDED: "given back meanwhile",
-    ReceiptStatus.DISPUTED: "taken back by the bank that it came from",
-}
+_GONE = "given back meanwhile"
 
 
 class Payments:
@@ -148,9 +144,8 @@ class Payments:
         is_open = found is not None and (found.is_usable or _is_of_itself(found, taken))
         if found is None or not is_open:
             await self._elicitations.change(taken.id, self._used_up_in_vain)
-            is_there = found is not None and found.surplus_to is None
-            status = found.status if found and is_there else ReceiptStatus.REFUNDED
-            raise Failed(f"The payment was {_BECAME[status]}.", elicitation_id=taken.id)
+            became = _GONE if found is None else _became(found)
+            raise Failed(f"The payment was {became}.", elicitation_id=taken.id)
         return _json(in_hand(found))
 
     async def made(self, used: Elicitation, *, now: datetime) -> list[Payment]:
@@ -237,6 +232,29 @@ class Payments:
         if not self._sellers:
             raise NotConfigured(*settings_of(), has_none=True)
         return next(iter(self._sellers.values()))
+
+
+def _became(payment: Payment) -> str:
+    """Return the words for the model: why the payment cannot be used."""
+    if payment.owed:
+        return (
+            f"refunded, and the refund of {payment.owed_price} failed: the operator of this server "
+            "has to pay it back"
+        )
+    if payment.status is ReceiptStatus.SPENT and payment.surplus_to is None:
+        return "used by an earlier call"
+    if payment.status is not ReceiptStatus.DISPUTED:
+        return _GONE if payment.pending is None else f"{_GONE}, and the money is on its way"
+    match stage_of(payment):
+        case Dispute.OPEN:
+            return "claimed back through the bank that it came from, which has not decided yet"
+        case Dispute.APPEALED:
+            return (
+                "taken back by the bank that it came from, and the operator of this server has "
+                "appealed"
+            )
+        case _:
+            return "taken back by the bank that it came from"
 
 
 def _payment_in(elicitation: Elicitation) -> str | None:
