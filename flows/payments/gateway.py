@@ -18,8 +18,9 @@ from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.payments import receipt as receipts
+from flows.payments.claims import ProviderClaim, charged_back, claimed, restated
 from flows.payments.money import Money
-from flows.payments.receipt import Dispute, Payment, PaymentChange, Refund
+from flows.payments.receipt import Payment, PaymentChange, Refund
 from flows.payments.session import (
     CheckoutTerms,
     Mismatch,
@@ -45,7 +46,7 @@ class ProviderSession:
     ids, where it tells each. `url` is where it is paid, while it can be, and `closes_at` until
     when. One that is not `is_now` is in a notice, of when that was made: what it does not tell may
     have come before it or after. `is_made_by_us`: it carries our reference where only a holder of
-    our key can write it.
+    our key can write it. `unknown_word` is one of the provider's that this version does not know.
     """
 
     id: str
@@ -58,11 +59,12 @@ class ProviderSession:
     account: str | None = None
     refunded: int = 0
     charged_back: int | None = None
-    claims: tuple[tuple[str, Dispute], ...] = ()
+    claims: tuple[ProviderClaim, ...] = ()
     url: str | None = field(default=None, repr=False)
     closes_at: datetime | None = None
     is_now: bool = True
     is_made_by_us: bool = False
+    unknown_word: str | None = None
 
     @property
     def gone(self) -> int:
@@ -266,7 +268,6 @@ class Certifies(NoticesOnly, Protocol):
 
 
 def fits_a_header(key: str) -> bool:
-    """Whether it is one word that can stand in a header."""
     return key.isascii() and key.isprintable() and bool(key) and " " not in key
 
 
@@ -368,15 +369,14 @@ def heard(payment: Payment, session: ProviderSession, *, now: datetime) -> Payme
     """
     if session.state is SessionStatus.CLOSED:
         return payment
-    for id, dispute in session.claims:
-        payment = receipts.disputed(payment, id, dispute)
+    asked_at = now if session.is_now else None
+    payment = claimed(payment, session.claims, now=now)
     if session.charged_back is not None:
-        payment = receipts.charged_back(
-            payment, session.id, is_taken=session.charged_back > 0, is_now=session.is_now
-        )
+        amount = session.charged_back
+        payment = charged_back(payment, session.id, amount=amount, now=asked_at)
     if not session.refunded:
         return payment
-    return receipts.partly_refunded(payment, now, amount=session.refunded)
+    return restated(receipts.partly_refunded(payment, now, amount=session.refunded))
 
 
 def terms_for(elicitation: Elicitation, seller: MerchantAccount) -> CheckoutTerms:

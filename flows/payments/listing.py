@@ -1,15 +1,18 @@
-"""Lists of sessions: what a provider has for our account, whether this server knows it or not.
+"""Lists: what a provider has of sessions, refunds and claims, whether this server knows it or not.
 
 What could go wrong: somebody else's session taken for one that this server has lost. So a page of a
 list says of each session whether only a holder of our key can have written whose it is.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from flows.elicitation.flow import Talk
+from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import Gateway, ProviderSession
+from flows.payments.receipt import Payment, RefundChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,4 +35,22 @@ class Lists(Gateway, Protocol):
 
         Raises Failed.
         """
+        ...
+
+
+@runtime_checkable
+class TellsRefunds(Gateway, Protocol):
+    """A gateway whose provider says what became of a refund that it accepted."""
+
+    def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
+        """All refunds of the payment, as they stand now. Raises Failed."""
+        ...
+
+
+@runtime_checkable
+class TellsClaims(Gateway, Protocol):
+    """A gateway whose provider says how far each claim of a bank is."""
+
+    def claims(self, payment: Payment) -> Talk[Sequence[ProviderClaim]]:
+        """All claims of the payment, as they stand now. Raises Failed."""
         ...

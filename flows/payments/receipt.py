@@ -47,33 +47,83 @@ TRANSITIONS: Mapping[ReceiptStatus, frozenset[ReceiptStatus]] = {
 
 
 class Dispute(StrEnum):
-    """What became of one of a bank's claims; of all that is told of it the last of these counts."""
+    """How far one of a bank's claims is."""
 
-    OPEN = "open"
-    LOST = "lost"  # it may still be won
+    INQUIRY = "inquiry"  # the bank asks about the payment: no money moves
+    CLOSED = "closed"  # an inquiry that ended, or a claim that was withdrawn: no money moved
+    OPEN = "open"  # the money is claimed
+    LOST = "lost"  # the money is taken; the claim can still be won
+    APPEALED = "appealed"  # the money is taken, and the seller objects
+    LOST_AGAIN = "lost again"  # taken for the second time, after it was won
     WON = "won"  # the money stays, or is back
-    GONE = "gone"  # for good, whatever is told besides
+    GONE = "gone"  # taken for good, whatever is told besides
+
+    @property
+    def takes_money(self) -> bool:
+        return self not in (Dispute.INQUIRY, Dispute.CLOSED, Dispute.WON)
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """One claim of a bank; `amount` in minor units of the payment's currency, None: all of it.
+
+    `at` is when its provider said so. A provider that signs no time has None there: `heard` are the
+    events then that say that the claim was won, or lost again.
+    """
+
+    stage: Dispute
+    at: datetime | None = None
+    amount: int | None = None
+    heard: tuple[str, ...] = ()
+
+
+class FailedRefund(Struct, frozen=True, kw_only=True):
+    """A refund that its provider had accepted, and that failed or was cancelled later."""
+
+    amount: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefundChange:
+    """What became of one refund: `amount` in minor units, None where that is not said."""
+
+    id: str
+    stands: bool  # else it failed or was cancelled
+    is_done: bool  # else it is on its way
+    amount: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentChange:
-    """What became of a payment afterwards.
+    """What became of a payment afterwards, `at` that time, where the provider says when.
 
-    `returned` is what was given back of it in all, in minor units of ISO 4217, or else `dispute`
-    is how far a bank's claim is; the event's `subject` is its id.
+    It is one of three: `refund` is about one refund; `dispute` is how far a bank's claim is, whose
+    id is the event's `subject`, and `claimed` how much of the payment it is about; else `returned`
+    is what was given back of it in all. Amounts are in minor units of ISO 4217, of `currency`.
     """
 
     returned: int = 0
     currency: str | None = None
     dispute: Dispute | None = None
-
-
-_STEPS = tuple(Dispute)
+    claimed: int | None = None
+    claimed_currency: str | None = None  # a bank may claim in a currency of its own
+    refund: RefundChange | None = None
+    at: datetime | None = None
 
 
 class RefundStatus(StrEnum):
     PENDING = "pending"  # the provider has accepted it, the money is on its way
     SUCCEEDED = "succeeded"
+
+
+class PendingRefund(Struct, frozen=True, kw_only=True):
+    """A refund that the provider has accepted, and that can still fail.
+
+    The provider is asked at `ask_at`; None: it was asked too often.
+    """
+
+    ask_at: datetime | None
+    tries: int = 0
 
 
 class PartRefund(Struct, frozen=True, kw_only=True):
@@ -128,7 +178,12 @@ class Payment(Struct, frozen=True, kw_only=True):
     refund_asked_by: str | None = None  # over the HTTP API: as the audit names a key
     refunded: int = 0  # what the provider has given back of it, in minor units
     part: PartRefund | None = None
-    disputes: Mapping[str, Dispute] = {}  # by each claim's id; nothing changes it in place
+    # By each claim's id, in the words of the first version: older code reads no others.
+    disputes: Mapping[str, Dispute] = {}
+    claims: Mapping[str, Claim] = {}
+    pending: PendingRefund | None = None
+    failed_refunds: Mapping[str, FailedRefund] = {}  # by their ids at the provider
+    owed_up_to: int = 0  # what was refunded in all before the last refund failed, in minor units
     version: int = 0
 
     def __repr__(self) -> str:
@@ -158,6 +213,15 @@ class Payment(Struct, frozen=True, kw_only=True):
         return self.holds_key and self.surplus_to is None
 
     @property
+    def owed(self) -> int:
+        """How much is owed to the person, as a refund of it failed and none followed."""
+        return max(0, self.owed_up_to - self.refunded)
+
+    @property
+    def owed_price(self) -> Money:
+        return Money.from_minor_units(self.owed, self.currency)
+
+    @property
     def is_over(self) -> bool:
         """Whether the money is back, or on its way, or claimed by a bank."""
         return self.status in (
@@ -171,16 +235,19 @@ class Payment(Struct, frozen=True, kw_only=True):
         return 0 < self.refunded < self.amount and self.status is not ReceiptStatus.REFUNDED
 
     @property
+    def due_at(self) -> datetime | None:
+        """When the sweeper has to look at it: for a refund, or to ask how a refund stands."""
+        asked_at = None if self.pending is None else self.pending.ask_at
+        part_at = None if self.part is None else self.part.again_at
+        due = (asked_at, part_at or self.refund_due_at)
+        return min((at for at in due if at is not None), default=None)
+
+    @property
     def refund_due_at(self) -> datetime | None:
         """When it is refunded automatically, as nobody used it, or that is tried again."""
         is_open = self.status is ReceiptStatus.OPEN and not self.may_be_delivered
-        return self.refund_at if is_open or self.status is ReceiptStatus.REFUNDING else None
-
-    @property
-    def due_at(self) -> datetime | None:
-        """When the sweeper has to look at it."""
-        part_at = None if self.part is None else self.part.again_at
-        return part_at or self.refund_due_at
+        is_due = is_open or self.status is ReceiptStatus.REFUNDING
+        return self.refund_at if is_due else None
 
     @property
     def is_made(self) -> bool:
@@ -241,63 +308,10 @@ def partly_refunded(
     """So much in all was given back at the provider; what is left can still be used."""
     amount = max(amount, payment.refunded)
     if amount >= payment.amount:
-        return refunded(payment, now)
+        return payment if payment.status is ReceiptStatus.REFUNDED else refunded(payment, now)
     if amount == payment.refunded:
         return payment
     return replace(payment, refunded=amount, refund_asked_by=by)
-
-
-def disputed(payment: Payment, id: str, dispute: Dispute) -> Payment:
-    """A bank claims it back, or its claim has ended; what has ended does not open again."""
-    before = payment.disputes.get(id, dispute)
-    furthest = max(before, dispute, key=_STEPS.index)
-    return _with_disputes(payment, {**payment.disputes, id: furthest})
-
-
-def charged_back(payment: Payment, session: str, *, is_taken: bool, is_now: bool) -> Payment:
-    """Whether a bank has taken it, as a picture of the session says.
-
-    That it has not is believed of how it is now, and says nothing of claims that have an id. That
-    it has, where such a claim was won, is another claim only if it is so now.
-    """
-    names = (session, ASKED + session)
-    disputes = dict(payment.disputes)
-    if is_taken:
-        for id in names if is_now and _is_won(disputes) else names[:1]:
-            disputes[id] = Dispute.LOST
-    elif is_now:
-        disputes |= {id: Dispute.WON for id in names if id in disputes}
-    return _with_disputes(payment, disputes)
-
-
-def _with_disputes(payment: Payment, disputes: Mapping[str, Dispute]) -> Payment:
-    if disputes == payment.disputes:
-        return payment
-    if payment.status is ReceiptStatus.REFUNDED:
-        return replace(payment, disputes=disputes)
-    if _is_claimed(disputes):
-        status = ReceiptStatus.DISPUTED
-    elif payment.status is not ReceiptStatus.DISPUTED:
-        status = payment.status
-    elif payment.is_refund_begun:
-        status = ReceiptStatus.REFUNDING
-    else:
-        status = ReceiptStatus.OPEN if payment.spent_at is None else ReceiptStatus.SPENT
-    return replace(payment, status=status, disputes=disputes)
-
-
-def _is_claimed(disputes: Mapping[str, Dispute]) -> bool:
-    """An old picture tells of no other claim than the news do, and never that it was won."""
-    is_won = _is_won(disputes)
-    return any(
-        one is not Dispute.WON
-        for id, one in disputes.items()
-        if not is_won or id.startswith((CLAIM, ASKED))
-    )
-
-
-def _is_won(disputes: Mapping[str, Dispute]) -> bool:
-    return any(id.startswith(CLAIM) and one is Dispute.WON for id, one in disputes.items())
 
 
 def made(payment: Payment, now: datetime, *, by_once: bool = False) -> Payment:

@@ -6,6 +6,7 @@ time over all processes. What a process that died had reserved is finished befor
 refunded: with the same amount and the same key, for nobody knows whether the provider made it.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
@@ -13,13 +14,23 @@ from msgspec.structs import replace
 from flows.errors import Failed, NotPossible
 from flows.payments import receipt as receipts
 from flows.payments.money import Money
-from flows.payments.receipt import MADE, PartRefund, Payment, ReceiptStatus
+from flows.payments.receipt import (
+    MADE,
+    FailedRefund,
+    PartRefund,
+    Payment,
+    PendingRefund,
+    ReceiptStatus,
+    RefundChange,
+)
 
 REFUND_AGAIN_AFTER = timedelta(minutes=5)  # the first time; whoever began it may be at it still
 REFUND_AGAIN_AT_MOST = timedelta(days=1)
 REFUND_TRIES_AT_MOST = 20  # in two weeks; then somebody must look at it
 # How long whoever asks the provider is left alone: a refund is three requests at most.
 ASKING_AT_MOST = timedelta(minutes=1)
+PENDING_ASKED_AFTER = timedelta(days=1)  # and then each day
+PENDING_ASKED_AT_MOST = 40  # times: no provider takes longer
 
 
 class UnderWay(Failed):
@@ -148,3 +159,98 @@ def _next_try(now: datetime, *, tries: int) -> datetime | None:
     """When a refund that failed so often is tried again; None: somebody has to look at it."""
     pause = min(REFUND_AGAIN_AFTER * 2**tries, REFUND_AGAIN_AT_MOST)
     return now + pause if tries < REFUND_TRIES_AT_MOST else None
+
+
+def pending(payment: Payment, now: datetime) -> Payment:
+    """The provider has accepted a refund, and says that it can still fail: it is asked in a day."""
+    return replace(payment, pending=PendingRefund(ask_at=now + PENDING_ASKED_AFTER))
+
+
+def refund_changed(payment: Payment, news: RefundChange, *, at: datetime) -> Payment:
+    """Store what an event says of one refund: it is on its way, done, or it failed.
+
+    The money of a failed refund is owed to the person: nobody uses the payment, and an operator
+    has to refund it again. If several were made, the provider is asked how all of them stand.
+    """
+    if news.id in payment.failed_refunds:
+        return payment
+    is_of_all = payment.status is ReceiptStatus.REFUNDED and payment.refund_id == news.id
+    if not news.stands and is_of_all:
+        left = 0 if news.amount is None else max(0, payment.refunded - news.amount)
+        return _with_failed(payment, [news], at, left=left)
+    asked_now = PendingRefund(ask_at=at)
+    if not news.stands:
+        return replace(payment, pending=asked_now)
+    if is_of_all and news.is_done:
+        return replace(payment, pending=None)
+    if news.is_done:
+        return payment if payment.pending is None else replace(payment, pending=asked_now)
+    return pending(payment, at) if payment.pending is None and payment.refunded else payment
+
+
+def refunds_told(
+    payment: Payment, told: Iterable[RefundChange], now: datetime, *, before: Payment
+) -> Payment:
+    """Store how each refund stands: the provider was asked when the payment stood as `before`."""
+    if (payment.refunded, payment.failed_refunds) != (before.refunded, before.failed_refunds):
+        return payment  # another refund came meanwhile, which is not in the answer
+    told = tuple(told)
+    failed = [one for one in told if not one.stands]
+    standing = sum(one.amount or 0 for one in told if one.stands)
+    payment = receipts.partly_refunded(payment, now, amount=standing)
+    if failed:
+        payment = _with_failed(payment, failed, now, left=min(standing, payment.refunded))
+    is_pending = any(one.stands and not one.is_done for one in told)
+    if is_pending and payment.pending is None:
+        return pending(payment, now)
+    return asked_about(payment, now, is_pending=is_pending)
+
+
+def asked_about(payment: Payment, now: datetime, *, is_pending: bool) -> Payment:
+    """The provider was asked about a refund: it is asked again in a day, or no more."""
+    if payment.pending is None:
+        return payment
+    if not is_pending:
+        return replace(payment, pending=None)
+    tries = payment.pending.tries + 1
+    is_last = tries >= PENDING_ASKED_AT_MOST
+    ask_at = None if is_last else now + PENDING_ASKED_AFTER
+    return replace(payment, pending=PendingRefund(ask_at=ask_at, tries=tries))
+
+
+def settled_elsewhere(payment: Payment, now: datetime) -> Payment:
+    """An operator has paid back what a failed refund owed, in another way."""
+    payment = replace(payment, owed_up_to=0)
+    if payment.status is not ReceiptStatus.REFUNDING:
+        return payment
+    return replace(payment, status=ReceiptStatus.REFUNDED, refunded_at=now, refund_at=None)
+
+
+def failed_since(payment: Payment, at: datetime | None) -> int:
+    """Return how much of what was refunded at that time has failed since, in minor units."""
+    if at is None:
+        return 0
+    return sum(one.amount for one in payment.failed_refunds.values() if one.at >= at)
+
+
+def _with_failed(
+    payment: Payment, failed: Iterable[RefundChange], at: datetime, *, left: int
+) -> Payment:
+    """These refunds failed, so that so much is refunded in all that is `left`."""
+    new = {one.id: FailedRefund(amount=one.amount or payment.amount, at=at) for one in failed}
+    owed_up_to = max(payment.owed_up_to, payment.refunded)
+    payment = replace(payment, failed_refunds={**new, **payment.failed_refunds})
+    if left >= payment.refunded:
+        return payment
+    payment = replace(payment, owed_up_to=owed_up_to, refunded=left, part=None)
+    if payment.status is not ReceiptStatus.REFUNDED:
+        return payment
+    return replace(
+        payment,
+        status=ReceiptStatus.REFUNDING,
+        is_refund_begun=True,
+        pending=None,
+        refunded_at=None,
+        refund_id=None,
+        refund_at=None,
+    )

@@ -21,7 +21,7 @@ from flows.payments.gateway import (
     ProviderSession,
     Signs,
 )
-from flows.payments.listing import Lists
+from flows.payments.listing import Lists, TellsClaims, TellsRefunds
 from flows.payments.mollie.gateway import MOLLIE, MollieAccount, MollieGateway
 from flows.payments.paypal.gateway import PayPalAccount, PayPalGateway
 from flows.payments.receipt import Payment, Refund
@@ -66,7 +66,8 @@ class Gateways:
     settings. `signers` can sign their webhooks, `signing` are those of them that are set up for it,
     and the webhooks of those `unsigned` only say what to ask about. `refundable` are those that
     can be asked for a refund, those `examinable` what they know of us. Those `listing` list the
-    sessions of our account.
+    sessions of our account; `refund_tellers` and `claim_tellers` say what became of a refund, and
+    of a bank's claim.
     """
 
     def __init__(self, sellers: Mapping[str, MerchantAccount]) -> None:
@@ -79,6 +80,12 @@ class Gateways:
         }
         self.examinable = {
             name: one for name, one in self._gateways.items() if isinstance(one, Examinable)
+        }
+        self.refund_tellers = {
+            name: one for name, one in self._gateways.items() if isinstance(one, TellsRefunds)
+        }
+        self.claim_tellers = {
+            name: one for name, one in self._gateways.items() if isinstance(one, TellsClaims)
         }
         self.listing = {name: one for name, one in self._gateways.items() if isinstance(one, Lists)}
         self.refundable = frozenset(

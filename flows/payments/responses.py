@@ -19,7 +19,7 @@ from flows.errors import Failed, InvalidQuestion
 from flows.origin import origin_of
 from flows.payments.gateway import MerchantAccount, ProviderSession, require_terms
 from flows.payments.money import MINOR_UNIT_DIGITS_AT_MOST, Money, digits_of
-from flows.payments.receipt import Payment, Refund, RefundStatus
+from flows.payments.receipt import Payment, Refund, RefundChange, RefundStatus
 from flows.payments.session import Id, Malformed, Mismatch, StoredCheckout
 
 T = TypeVar("T")
@@ -48,11 +48,13 @@ class KeyUsed(Failed):
 class ProviderRefund(Struct, frozen=True, kw_only=True):
     """One refund in its provider's words.
 
-    `standing` are those for money that went back or is on its way, `done` is the first of them.
+    `standing` are those for money that went back or is on its way, `done` is the first of them;
+    `ended` are those of a refund that failed or was cancelled.
     """
 
     standing: ClassVar[frozenset[str]]
     done: ClassVar[str]
+    ended: ClassVar[frozenset[str]]
     id: Id
     status: str | None = None
 
@@ -154,6 +156,30 @@ def problem(reply: httpx.Response, *, code_of: Callable[[bytes], str]) -> str:
 
 def unreadable(seller: MerchantAccount, *, doing: str) -> Failed:
     return Failed(f"{seller.label} could not {doing}: its answer is not what was asked for.")
+
+
+def refund_key(payment: Payment) -> str:
+    """Return the idempotency key of its refund; after one that failed it is another one."""
+    failed = len(payment.failed_refunds)
+    return f"refund:{payment.id}" + (f":again-{failed}" if failed else "")
+
+
+def changes_told(
+    refunds: Iterable[ProviderRefund], seller: MerchantAccount
+) -> tuple[RefundChange, ...]:
+    """Return how each refund stands now. Raises Failed."""
+    try:
+        return tuple(
+            RefundChange(
+                id=one.id,
+                stands=one.status not in one.ended,
+                is_done=one.status == one.done,
+                amount=one.price.minor_units,
+            )
+            for one in refunds
+        )
+    except Malformed:
+        raise unreadable(seller, doing="say what became of a refund") from None
 
 
 def refund_made(

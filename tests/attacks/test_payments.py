@@ -283,6 +283,8 @@ def test_what_happens_to_the_money_later_names_its_elicitation():
         "id": "ch_1",
         "object": "charge",
         "payment_intent": "pi_1",
+        "amount_refunded": 900,
+        "currency": "eur",
         "metadata": {"elicitation": ID},
     }
     later = event("charge.refunded", charge)

@@ -40,7 +40,7 @@ async def _is_told(call: Any) -> bool:
     try:
         await call.result()
     except AssertionError as error:
-        return "taken back" in str(error)
+        return "bank" in str(error)
     return False
 
 

@@ -214,7 +214,7 @@ async def must_have_its_money(
     is_its_own = run in (None, paid.spent_by, None if lease is None else lease.run) or paid.once
     is_used = paid.spent_at is not None
     if (paid.is_over and not is_used) or (is_used and not is_its_own):
-        raise PaymentGone(paid.status)
+        raise PaymentGone(paid)
 
 
 async def _used_up(service: Service, current: Elicitation) -> None:

@@ -145,10 +145,12 @@ class ToldDisconnection(Struct, frozen=True, kw_only=True):
 
 
 class ToldPayment(Struct, frozen=True, kw_only=True):
-    """A payment; `amount` is in minor units of ISO 4217, and so is `refunded`, of it in all.
+    """A payment; amounts are in minor units of ISO 4217, and `refunded` is of it in all.
 
     `status` is `open`, `spent` once the answer is taken, `refunding`, `refunded`, or `disputed`
-    where a bank has claimed it back.
+    where a bank claims all of it. `is_refund_pending`: the provider has accepted a refund, which
+    can still fail; `owed` is what a refund that failed owes. `dispute` is how far a bank's claim
+    is: `inquiry`, `open`, `appealed`, `lost`, `lost again` or `gone`, and `disputed` how much.
     """
 
     id: str
@@ -162,6 +164,10 @@ class ToldPayment(Struct, frozen=True, kw_only=True):
     paid_at: datetime
     refunded: int
     refunded_at: datetime | None
+    is_refund_pending: bool
+    owed: int
+    dispute: str | None
+    disputed: int
 
 
 class PaymentPage(Struct, frozen=True, kw_only=True):

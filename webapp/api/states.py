@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.oauth.connection import Connection
+from flows.payments.claims import claimed_of, stage_of
 from flows.payments.receipt import Payment
 from webapp.api.access import Requester
 from webapp.api.asking import Known
@@ -109,6 +110,7 @@ def told_account(service: Service, found: Connection) -> ToldAccount:
 
 
 def told_payment(paid: Payment) -> ToldPayment:
+    dispute = stage_of(paid)
     return ToldPayment(
         id=paid.id,
         question_id=paid.elicitation_id,
@@ -121,6 +123,10 @@ def told_payment(paid: Payment) -> ToldPayment:
         paid_at=paid.paid_at,
         refunded=paid.refunded,
         refunded_at=paid.refunded_at,
+        is_refund_pending=paid.pending is not None,
+        owed=paid.owed,
+        dispute=None if dispute is None else dispute.value,
+        disputed=claimed_of(paid),
     )
 
 

@@ -22,6 +22,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.errors import CallOver
 from flows.payments.receipt import Payment, unmade
+from flows.payments.unresolved import PAID_OTHERWISE
 from webapp.calls.delivery import is_error, is_taken_back, made, used_up
 from webapp.calls.leases import Leases
 from webapp.calls.presenter import Interrupted, Presenter
@@ -256,9 +257,11 @@ class Call:
         return current.is_shared and current.run != self.run.value.id
 
     def is_left_to_come(self, current: Elicitation) -> bool:
-        """Whether a payment is on its way that the tool does not wait for."""
-        is_on_its_way = not current.status.is_final and current.progress == ON_ITS_WAY
-        return is_on_its_way and current.id in self.leaves_to_come
+        """Whether the tool has nothing to wait for: the payment needs time, or an operator."""
+        if current.status.is_final:
+            return False
+        is_on_its_way = current.progress == ON_ITS_WAY and current.id in self.leaves_to_come
+        return is_on_its_way or current.progress == PAID_OTHERWISE
 
     def interrupt(self, answer: object) -> NoReturn:
         """End the body here; `answer` is the call's result, whatever the body does about it."""

@@ -1,12 +1,13 @@
 """Outcomes: what a tool is told of its question."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
-from flows.errors import Cancelled, InvalidAnswer, Processing
+from flows.errors import Cancelled, Failed, InvalidAnswer, NotAccepted, Processing
 from flows.kinds.form import approver_of
+from flows.payments.unresolved import PAID_OTHERWISE
 from flows.question import Outcome, Question, refusal
 from flows.schema.schema import Fault, Refused
 
@@ -60,10 +61,22 @@ def cancelled(question: Question[T], current: Elicitation) -> Outcome[T]:
 
 
 def processing(question: Question[T], current: Elicitation) -> Outcome[T]:
-    """Of a payment that is on its way, and that the tool does not wait for."""
+    """Of a payment that the tool does not wait for: it is on its way, or an operator has it."""
+    if current.progress == PAID_OTHERWISE:
+        error: NotAccepted = paid_otherwise(question, elicitation_id=current.id)
+        return Outcome(status=current.status, error=error)
     error = Processing(
         f"The payment for {question.message!r} is on its way, and may take days. The person has "
         "nothing more to do, and is not to pay again: call the tool again later.",
         elicitation_id=current.id,
     )
     return Outcome(status=current.status, error=error)
+
+
+def paid_otherwise(question: Question[Any], *, elicitation_id: str) -> Failed:
+    """The error for a payment of another amount, or in another currency, than was asked for."""
+    return Failed(
+        f"{question.message!r} was {PAID_OTHERWISE}. The person is not to pay again, and has "
+        "nothing more to do.",
+        elicitation_id=elicitation_id,
+    )

@@ -395,7 +395,7 @@ class Verbs:
         """Shown to the person, and waited for; what comes by itself later is neither."""
         if not question.waits_for_money:
             self.call.leaves_to_come.add(shown.elicitation.id)
-            waiter.sees_all = True
+        waiter.sees_all = traits_of(shown.elicitation.kind).gives == "receipt"
         if self.call.is_left_to_come(shown.elicitation):
             return shown.elicitation
         await self.call.links.prove()

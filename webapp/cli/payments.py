@@ -1,26 +1,23 @@
 """`elicit payments`: what an operator sees, and refunds.
 
-What could go wrong: a list that shows whose it is. So owners are cut short, and no key of a
-provider's is in what is printed. What a provider calls a payment and its page is: by that it is
-found in its dashboard and on a bank's statement.
+What could go wrong: money that is refunded twice, or not at all and said to be. So a refund that
+may have failed since is asked about before the command says that it is there.
 """
 
 import argparse
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
-
-from msgspec import Struct
+from typing import TypeVar
 
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible, StoreUnavailable
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
-from flows.payments.refunds import UnderWay
-from flows.payments.session import sessions_of, terms_of
-from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
+from flows.payments.refunds import UnderWay, settled_elsewhere
+from flows.payments.unresolved import UnresolvedPayment
 from webapp.cli.arguments import add_id, commands_of
-from webapp.cli.operator import OWNER_CHARACTERS, does, lists, shows
+from webapp.cli.operator import does, lists, shows
+from webapp.cli.payment_rows import PaymentRow, of_payment, of_pending, of_unresolved
 from webapp.cli.table import CANDIDATES_NAMED, Table, the_one
 from webapp.command import CommandRefused
 from webapp.payments.refunds import NoRefunds
@@ -31,7 +28,6 @@ from webapp.service import Service
 from webapp.settings.parsers import with_unit
 
 REASON_CHARACTERS = 500
-OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
 _AGAIN_WHOLE = "It is not used by any call any more, and giving it back is tried again."
 _AGAIN_PART = "It is tried again automatically. The same command again refunds nothing twice."
 _IN_HAND = "A call uses it at the moment: try again in a minute."
@@ -41,40 +37,6 @@ COLUMNS = ("id", "price", "standing", "paid_at", "tool", "what", "provider", "is
 T = TypeVar("T")
 
 
-class PaymentRow(Struct, frozen=True, kw_only=True):
-    """A payment; or one that is on its way, or that somebody has to look at at its provider.
-
-    `amount`, `refunded` and `paid` are in minor units of ISO 4217. `paid_at` is when it was asked
-    for or looked into last, as long as it is not known to be paid; `paid` is what came instead.
-    """
-
-    id: str
-    standing: str
-    note: str | None = None
-    is_open: bool
-    question: str
-    owner: str
-    tool: str
-    what: str
-    provider: str
-    is_live: bool
-    session: str | None
-    payment: str | None = None
-    price: str
-    amount: int
-    currency: str
-    paid_at: datetime
-    spent_at: datetime | None = None
-    refunded: int = 0
-    refunded_at: datetime | None = None
-    refund: str | None = None
-    reason: str | None = None
-    given_back_by_itself_at: datetime | None = None
-    disputes: dict[str, str] = {}
-    paid: int | None = None
-    paid_currency: str | None = None
-
-
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
     listing = commands.add_parser("list", help="list what was paid, the latest first")
@@ -82,7 +44,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--open",
         dest="only_open",
         action="store_true",
-        help="only what no call has used and nobody has back, or a bank has claimed",
+        help="only what no call has used and nobody has back, what a bank claims or asks about, "
+        "and refunds that failed",
     )
     lists(listing, list_payments, of=PaymentRow)
     showing = commands.add_parser("show", help="show one, with all that is known of it")
@@ -118,7 +81,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 async def list_payments(service: Service, *, only_open: bool) -> Table[PaymentRow]:
     """What was paid, the latest first; `only_open`: what nobody has used and nobody has back.
 
-    What a bank has claimed is open, too; first stands what somebody has to look at.
+    What a bank claims or asks about is open, too, and what a failed refund owes; first stands what
+    somebody has to look at.
     """
     there = await _all(service)
     rows = [row for row in there.values() if row.is_open or not only_open]
@@ -151,11 +115,12 @@ async def refund_payment(
     `amount`: only so much of it in all, in its currency, such as "3.00".
     """
     payment = _meant(id, {tail_of(one): one for one in await _payments(service)})
-    if payment.status is ReceiptStatus.REFUNDED:
-        return [f"{payment.price} was refunded on {payment.refunded_at:%Y-%m-%d}."]
     part = payment.price if amount is None else _part(payment, amount)
-    if 0 < part.minor_units <= payment.refunded:
-        return [f"{payment.refunded_price} of {payment.price} was refunded already."]
+    if payment.refunded:  # which may have failed meanwhile
+        await service.kinds.payments.refunds.ask_about(payment)
+        payment = await service.kinds.payments.ledger.read(payment.owner, payment.id) or payment
+    if (said := _refunded_already(payment, part)) is not None:
+        return [said]
     is_whole = part == payment.price
     refunds, up_to = service.kinds.payments.refunds, None if is_whole else part.minor_units
     try:
@@ -188,13 +153,17 @@ async def refund_payment(
 async def end_payment(service: Service, id: str) -> list[str]:
     """Somebody has looked at it, at the provider: it is listed no more. Raises Refused."""
     loose_ends, ledger = service.kinds.payments.loose_ends, service.kinds.payments.ledger
-    paid = [one for one in await _payments(service) if one.may_be_delivered]
+    paid = [one for one in await _payments(service) if one.may_be_delivered or one.owed]
     open_rows: list[UnresolvedPayment | Payment] = [*await loose_ends.open(), *paid]
     there = {tail_of(one): one for one in open_rows}
     found = the_one(id, there, what="payment to look at", shown_by="payments list --open")
     if isinstance(found, UnresolvedPayment):
         await loose_ends.done(found)
         return [f"{found.session} at {found.seller} is listed no more."]
+    if found.owed:
+        now = service.clock()
+        await ledger.change(found.owner, found.id, lambda one: settled_elsewhere(one, now))
+        return [f"{found.owed_price} counts as paid back, and is listed no more."]
     if await ledger.is_in_hand(found):
         raise CommandRefused(_IN_HAND)
     await ledger.spend(found.owner, found.id, run=None)
@@ -245,83 +214,11 @@ async def _all(service: Service) -> dict[str, PaymentRow]:
     """By their ids: what somebody has to look at, what is on its way, what was paid."""
     paid, ledger = await _payments(service), service.kinds.payments.ledger
     rows = [
-        *map(_of_unresolved, await service.kinds.payments.loose_ends.open()),
-        *map(_of_pending, await _on_their_way(service)),
-        *[_of_payment(one, is_taken=await ledger.is_in_hand(one)) for one in paid],
+        *map(of_unresolved, await service.kinds.payments.loose_ends.open()),
+        *map(of_pending, await _on_their_way(service)),
+        *[of_payment(one, is_taken=await ledger.is_in_hand(one)) for one in paid],
     ]
     return {row.id: row for row in rows}
-
-
-def _of_payment(payment: Payment, *, is_taken: bool) -> PaymentRow:
-    return PaymentRow(
-        **_of_either(payment),
-        standing=_standing(payment, is_taken=is_taken),
-        note=_note(payment, is_taken=is_taken),
-        is_open=payment.status in OPEN or payment.part is not None,
-        payment=payment.payment_intent,
-        paid_at=payment.paid_at,
-        spent_at=payment.spent_at,
-        refunded=payment.refunded,
-        refunded_at=payment.refunded_at,
-        refund=payment.refund_id,
-        reason=payment.reason,
-        given_back_by_itself_at=payment.refund_due_at,
-        disputes={id: dispute.value for id, dispute in payment.disputes.items()},
-    )
-
-
-def _of_unresolved(loose: UnresolvedPayment) -> PaymentRow:
-    words = f"asked {loose.price}, and the provider has not said whether it was paid"
-    if loose.status is UnresolvedStatus.OTHERWISE and loose.paid is None:
-        words = "this server has lost a payment page of this question"
-    elif loose.status is UnresolvedStatus.OTHERWISE:
-        mode = "" if loose.paid_live == loose.is_live else ", in another mode"
-        words = f"paid {loose.paid_price}{mode}, asked {loose.price}"
-    return PaymentRow(
-        **_of_either(loose),
-        standing=loose.status.value,
-        note=f"{words}: look at {loose.session} there",
-        is_open=True,
-        paid_at=loose.found_at,
-        paid=loose.paid,
-        paid_currency=loose.paid_currency,
-    )
-
-
-def _of_either(row: Payment | UnresolvedPayment) -> dict[str, Any]:
-    return {
-        "id": tail_of(row),
-        "question": row.elicitation_id.removeprefix(row.owner),
-        "owner": row.owner[:OWNER_CHARACTERS],
-        "tool": row.tool,
-        "what": row.what,
-        "provider": row.seller,
-        "is_live": row.is_live,
-        "session": row.session,
-        "price": str(row.price),
-        "amount": row.amount,
-        "currency": row.currency,
-    }
-
-
-def _of_pending(asked: Elicitation) -> PaymentRow:
-    terms = terms_of(asked)
-    return PaymentRow(
-        id=tail_of(asked),
-        standing="on its way",
-        is_open=True,
-        question=tail_of(asked),
-        owner=asked.owner[:OWNER_CHARACTERS],
-        tool=asked.asked.tool,
-        what=terms.what,
-        provider=terms.seller,
-        is_live=terms.is_live,
-        session=next(iter(sessions_of(asked)), None),
-        price=str(terms.price),
-        amount=terms.amount,
-        currency=terms.currency,
-        paid_at=asked.created_at,
-    )
 
 
 async def _on_their_way(service: Service) -> list[Elicitation]:
@@ -336,31 +233,14 @@ async def _on_their_way(service: Service) -> list[Elicitation]:
     return sorted(found.values(), key=lambda one: (one.created_at, one.id), reverse=True)
 
 
-def _standing(payment: Payment, *, is_taken: bool) -> str:
-    if is_taken:
-        return ReceiptStatus.TAKEN.value
-    return "made" if payment.may_be_delivered else payment.status.value
-
-
-def _note(payment: Payment, *, is_taken: bool) -> str | None:
-    words = list[str]()
-    if payment.status is ReceiptStatus.OPEN and payment.surplus_to is not None:
-        words.append("paid twice: refunded as soon as the provider shows both")
-    elif payment.may_be_delivered:
-        what = "result made" if payment.is_made else "work done by once()"
-        if not is_taken:
-            words.append(f"{what}, arrival not noted: refund it, or payments done")
-    elif payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
-        words.append(f"refunded by itself on {payment.refund_at:%Y-%m-%d}")
-    elif payment.status is ReceiptStatus.REFUNDING and payment.refund_at is None:
-        words.append("could not be refunded: look at the provider")
-    if payment.part is not None:
-        price = Money.from_minor_units(payment.part.up_to, payment.currency)
-        goes_on = "is under way" if payment.part.again_at else "failed: look at the provider"
-        words.append(f"a refund of {price} in all {goes_on}")
-    if payment.is_part_refunded:
-        words.append(f"{payment.refunded_price} of it refunded there")
-    return ", ".join(words) or None
+def _refunded_already(payment: Payment, part: Money) -> str | None:
+    if payment.status is ReceiptStatus.REFUNDED and payment.pending is not None:
+        return f"{payment.price} is being refunded: {payment.seller} has not confirmed it yet."
+    if payment.status is ReceiptStatus.REFUNDED:
+        return f"{payment.price} was refunded on {payment.refunded_at:%Y-%m-%d}."
+    if 0 < part.minor_units <= payment.refunded:
+        return f"{payment.refunded_price} of {payment.price} was refunded already."
+    return None
 
 
 def _given(price: Money, refund: Refund) -> str:

@@ -32,6 +32,7 @@ from flows.errors import (
     Processing,
 )
 from flows.payments.receipt import Receipt
+from flows.payments.unresolved import PAID_OTHERWISE
 from flows.question import Outcome, Question, ReturningRequest, current_body, refusal
 from flows.requests import PaymentRequest
 from webapp.calls.shown_link import Show, ShownLink
@@ -342,7 +343,8 @@ class Elicit:
         seconds = WAIT_SECONDS if question.waits_for_money else _ON_ITS_WAY_SECONDS
         path = f"/api/questions/{state['id']}"
         while not Status(state["status"]).is_final:
-            if not question.waits_for_money and state["progress"] is not None:
+            has_come = not question.waits_for_money and state["progress"] is not None
+            if has_come or state["progress"] == PAID_OTHERWISE:
                 break
             state = await self._requests.read(path, {"wait": seconds}, until=until)
         return state

@@ -34,7 +34,11 @@ TYPES: Final[Mapping[tuple[str, str], str]] = {
     },
     **{
         ("payment", word): f"payment.{word.replace(' ', '_')}"
-        for word in ("paid", "refunded", "refunded in part", "disputed", "dispute won")
+        for word in (
+            *("paid", "refund pending", "refunded", "refunded in part", "refund failed"),
+            *("inquiry", "inquiry closed", "disputed", "disputed in part"),
+            *("dispute lost", "dispute appealed", "dispute won"),
+        )
     },
     **{("account", word): f"account.{word}" for word in ("connected", "lapsed", "disconnected")},
     **{("registration", word): f"registration.{word}" for word in ("refused", "accepted")},

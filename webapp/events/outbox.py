@@ -14,7 +14,7 @@ from typing import Final
 from flows.elicitation.states import Elicitation
 from flows.kinds.form import approver_of
 from flows.oauth.connection import Connection
-from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.receipt import Payment
 from webapp.deadline import Clock
 from webapp.events.addresses import TYPES, EventAddress, EventPlace
 from webapp.events.backlog import Backlog
@@ -30,6 +30,9 @@ _LETTERS_AT_MOST: Final = 100  # of a name that an author chose
 # What was paid is told after the question that it was paid for.
 _OF_QUESTIONS, _OF_PAYMENTS = "0", "1"
 _STANDS: Final = frozenset({"paid", "spent", "refunded in part"})  # what a payment goes back to
+_CLAIMED: Final = frozenset({"disputed", "disputed in part", "dispute lost", "dispute appealed"})
+_INQUIRY: Final = "inquiry"
+_TOLD_ONCE: Final = frozenset({_INQUIRY, "disputed in part"})  # whatever else becomes of it
 
 
 class EventOutbox:
@@ -101,8 +104,17 @@ class EventOutbox:
 def _type_of(move: Move[Value]) -> str | None:
     """None for what nobody is told of."""
     kind, word = move.entry.kind, move.entry.what.partition(":")[0]
-    was_disputed = kind == KINDS[Payment] and move.former == ReceiptStatus.DISPUTED.value
-    return TYPES.get((kind, "dispute won" if was_disputed and word in _STANDS else word))
+    former = (move.former or "").partition(":")[0]
+    if kind != KINDS[Payment]:
+        return TYPES.get((kind, word))
+    if word == former and word in _TOLD_ONCE:
+        return None
+    is_back = word in _STANDS
+    if is_back and former in _CLAIMED:
+        word = "dispute won"
+    elif is_back and former == _INQUIRY:
+        word = "inquiry closed"
+    return TYPES.get((kind, word))
 
 
 def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:

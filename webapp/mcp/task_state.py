@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
+from flows.payments.unresolved import PAID_OTHERWISE
 from webapp.calls.delivery import is_error
 from webapp.mcp.results import MODERN, Result
 from webapp.payments.verification import ON_ITS_WAY
@@ -105,6 +106,7 @@ class TaskState:
             (n, one)
             for n, one in self.asked
             if not one.status.is_final
+            and one.progress != PAID_OTHERWISE  # of which the body hears
             # An exchange may end a little later than its question.
             and (self.now < one.expires_at or one.status is Status.EXCHANGING)
         ]

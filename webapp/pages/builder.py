@@ -17,6 +17,7 @@ from flows.elicitation.states import (
 from flows.elicitation.traits import PageName, traits_of
 from flows.oauth.connection import Connection
 from flows.payments.session import kept_of, terms_of
+from flows.payments.unresolved import PAID_OTHERWISE
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.builder_forms import decided_view, done_view, start_view, waiting_view
 from webapp.pages.builder_payments import view_of
@@ -43,7 +44,6 @@ from webapp.pages.views import (
     View,
     Waiting,
 )
-from webapp.payments.unresolved import PAID_OTHERWISE
 from webapp.payments.verification import ON_ITS_WAY
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.service import Service

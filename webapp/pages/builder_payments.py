@@ -1,32 +1,38 @@
 """What a person is shown of a payment that has arrived, whatever became of it."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 from babel import Locale
 
-from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.claims import state_of
+from flows.payments.receipt import Payment
 from webapp.pages.locale import price_in
 from webapp.pages.views import DonePayment, Late, View
-from webapp.pages.views_payments import PaymentOver
+from webapp.pages.views_payments import Over, PaymentOver
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 
-OVER: Mapping[ReceiptStatus, Literal["refunding", "refunded", "disputed"]] = {
-    ReceiptStatus.REFUNDING: "refunding",
-    ReceiptStatus.REFUNDED: "refunded",
-    ReceiptStatus.DISPUTED: "disputed",
+OVER: Mapping[str, Over] = {
+    "refunding": "refunding",
+    "refund pending": "refund_pending",
+    "refund failed": "refund_failed",
+    "refunded": "refunded",
+    "disputed": "disputed",
+    "dispute lost": "dispute_lost",
+    "dispute appealed": "dispute_appealed",
 }
 
 
 def view_of(payment: Payment, *, server: str, is_late: bool, locale: Locale | None) -> View:
     """At the link that it was paid by; `is_late`: nobody waited any more when it arrived."""
     price, is_test = price_in(locale, payment.price), not payment.is_live
-    if payment.status in OVER:
+    receipt = payment.id[OWNER_TAG_CHARACTERS:]
+    if payment.is_over:
         return PaymentOver(
             server=server,
-            became=OVER[payment.status],
-            price=price,
+            became=OVER[state_of(payment)],
+            price=price_in(locale, payment.owed_price) if payment.owed else price,
             what=payment.what,
+            receipt=receipt,
             is_test=is_test,
         )
     returned = price_in(locale, payment.refunded_price) if payment.is_part_refunded else None
@@ -36,7 +42,7 @@ def view_of(payment: Payment, *, server: str, is_late: bool, locale: Locale | No
         server=server,
         price=price,
         what=payment.what,
-        receipt=payment.id[OWNER_TAG_CHARACTERS:],
+        receipt=receipt,
         is_test=is_test,
         returned=returned,
     )

@@ -13,14 +13,25 @@ from webapp.pages.views_openers import OwnPage
 # "stuck": it could not be given back, and somebody who runs the server must look at it.
 # "made": a result was made for it, and nobody knows whether that arrived.
 Stays = Literal["taken", "made", "spent", "disputed", "by_hand", "under_way", "trouble"]
-Standing = Literal["open", "in_hand", "made", "spent", "refunding", "stuck", "refunded", "disputed"]
+Over = Literal[
+    "refunding",
+    "refund_pending",
+    "refund_failed",
+    "refunded",
+    "disputed",
+    "dispute_lost",
+    "dispute_appealed",
+]
+Standing = Literal["open", "in_hand", "made", "spent", "stuck", Over]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paid:
-    """A payment; `price` and `returned`, a part that was given back, are formatted.
+    """A payment; its price and each part of it are formatted.
 
-    `id` is its receipt, `seller` a label, `back_on` when it is given back if nobody uses it.
+    `returned` is a part that was refunded, `owed` one whose refund failed, `disputed` one that a
+    bank claims, `charged_back` one that it has taken. `is_asked_about`: by a bank, which takes
+    nothing. `id` is its receipt, `seller` a label, `back_on` when it is refunded if nobody uses it.
     `refund_action`, with its `csrf`, is there where the money can be asked back.
     """
 
@@ -34,6 +45,10 @@ class Paid:
     csrf: str
     is_test: bool
     returned: str | None = None
+    owed: str | None = None
+    disputed: str | None = None
+    charged_back: str | None = None
+    is_asked_about: bool = False
     back_on: datetime | None = None
     refund_action: str | None = None
 
@@ -60,10 +75,14 @@ class NotGivenBack(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentOver(View):
-    """It was paid, and the money is back, or on its way, or a bank has claimed it."""
+    """It was paid, and the money is back, or on its way, or owed, or a bank claims or has it.
+
+    `receipt` is our id of the receipt, `price` what is owed where a refund failed, else all of it.
+    """
 
     template: ClassVar[str] = "payment_over.html"
-    became: Literal["refunding", "refunded", "disputed"]
+    became: Over
     price: str
     what: str
+    receipt: str
     is_test: bool

@@ -6,6 +6,7 @@ payment takes them in (`webapp.payments.early_events`), and the sweeper asks the
 but less and less often.
 """
 
+import logging
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed
+from flows.payments.claims import claimed
 from flows.payments.gateway import MerchantAccount, Notice, Signs
 from flows.payments.receipt import Payment, PaymentChange
 from flows.payments.session import Mismatch
@@ -24,6 +26,7 @@ from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
 from webapp.records.values import StoredWebhook
 
+_log = logging.getLogger(__name__)
 AGAIN_AT_LEAST = timedelta(seconds=30)
 AGAIN_AT_MOST = timedelta(minutes=10)
 LATER_AT_MOST = timedelta(days=1)  # where its provider would have to be asked
@@ -79,7 +82,8 @@ class LateEvents:
         wrong = contradicts(payment, event, news.currency, seller=seller)
         if wrong is not None:
             return replace(hook, status="refused", why=wrong)
-        await self._heard(payment, event, None)
+        if news.dispute is None or not await self._asked_about_claims(payment, event):
+            await self._heard(payment, event, None)
         return replace(hook, status="applied", why=None, transition=None)
 
     async def _ask(self, elicitation: Elicitation) -> Elicitation:
@@ -111,6 +115,25 @@ class LateEvents:
             hook=hook,
         )
 
+    async def _asked_about_claims(self, payment: Payment, event: Notice) -> bool:
+        """Ask how far the claims are now, which counts more than an event of any time.
+
+        Returns False if the provider does not say that of the claim in the event.
+        """
+        gateway = self._payments.flow.claim_tellers.get(payment.seller)
+        if gateway is None:
+            return False
+        try:
+            told = await self._outbound.run(gateway.claims(payment))
+        except Failed as error:
+            _log.warning("provider.failed", extra={"id": payment.id, "why": str(error)})
+            return False
+        now, owner = self._elicitations.clock(), payment.owner
+        await self._payments.ledger.change(
+            owner, payment.id, lambda current: claimed(current, told, now=now)
+        )
+        return any(one.id == event.subject for one in told)
+
     async def _named(
         self, reference: str | None, event: Notice, *, seller: MerchantAccount
     ) -> Payment | None:
@@ -122,9 +145,9 @@ class LateEvents:
 
 
 def may_be_ours(event: Notice, news: PaymentChange) -> bool:
-    """A charge carries our reference; a bank's claim names the payment only."""
-    is_told = event.reference is not None or news.dispute is not None
-    return is_told and event.payment is not None
+    """A charge carries our reference; a bank's claim or a refund by hand names the payment only."""
+    names_payment = news.dispute is not None or news.refund is not None
+    return (event.reference is not None or names_payment) and event.payment is not None
 
 
 def later(

@@ -11,6 +11,7 @@ it is refunded at once, and no question is answered with it.
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -30,6 +31,8 @@ from webapp.elicitations.service import Elicitations
 from webapp.payments.usable_again import ChangedPayment, UsableAgain
 from webapp.records.ids import owner_of
 from webapp.records.values import StoredWebhook, Value
+
+_log = logging.getLogger(__name__)
 
 
 class Ledger:
@@ -282,14 +285,22 @@ class Ledger:
         is_led = isinstance(content, Mapping) and content.get("payment") == payment.id
         return asked if is_led else None
 
-    async def note_refund(self, owner: str, id: str, refund: Refund) -> None:
-        """The provider has given the money back: that stands, whatever happened meanwhile."""
+    async def note_refund(
+        self, owner: str, id: str, refund: Refund, *, is_pending: bool = False
+    ) -> None:
+        """The provider has given the money back: that stands, whatever happened meanwhile.
+
+        While it `is_pending`, the provider is asked what became of it.
+        """
         now = self._elicitations.clock()
 
         def refunded(payment: Payment) -> Payment:
             if payment.status is ReceiptStatus.REFUNDED and payment.refund_id is not None:
                 return payment
-            return receipts.refunded(payment, now, refund_id=refund.id)
+            if refund.id in payment.failed_refunds:  # it has failed before its reply came
+                return payment
+            payment = receipts.refunded(payment, now, refund_id=refund.id)
+            return refunds.pending(payment, now) if is_pending else payment
 
         await self.change(owner, id, refunded)
 
@@ -347,11 +358,13 @@ class Ledger:
         """
         changed: Payment | None = None
         result: ChangedPayment | None = None
+        has_failed = False
 
         async def values() -> Sequence[Value]:
-            nonlocal changed, result
+            nonlocal changed, result, has_failed
             current = await self._require(owner, id)
             result = await self._usable_again.made_usable(change(current), before=current)
+            has_failed = len(result.payment.failed_refunds) > len(current.failed_refunds)
             changed = result.payment
             told = None if hook is None else await self.unless_there(hook)
             rows = (changed, *result.questions, told)
@@ -362,6 +375,8 @@ class Ledger:
         assert result is not None
         if written:
             self._elicitations.have_moved(*result.ended)
+            if has_failed:
+                _log.warning("payment.refund_failed", extra={"id": id, "seller": changed.seller})
         return changed
 
     async def serve(self, elicitation: Elicitation, payment: Payment) -> None:

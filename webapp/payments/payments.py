@@ -17,11 +17,12 @@ from flows.elicitation import states
 from flows.elicitation.states import Asked, Elicitation, Json
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.payments import receipt as receipts
+from flows.payments.claims import stage_of
 from flows.payments.gateway import MerchantAccount
-from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.registry import BUILT_IN, Gateways, settings_of
 from flows.payments.session import CheckoutTerms, terms_of
-from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
+from flows.payments.unresolved import PAID_OTHERWISE, UnresolvedPayment, UnresolvedStatus
 from flows.question import Link
 from flows.requests import PaymentRequest
 from webapp.elicitations.question_kind import AskedBy
@@ -33,34 +34,27 @@ from webapp.payments.ledger import Ledger, in_hand
 from webapp.payments.reconciliation import Reconciling
 from webapp.payments.refunds import Refunds
 from webapp.payments.turns import Turns
-from webapp.payments.unresolved import LOST, PAID_OTHERWISE, UnresolvedPayments
+from webapp.payments.unresolved import LOST, UnresolvedPayments
 from webapp.payments.verification import ON_ITS_WAY, Verification
 from webapp.records.values import Value
 
-_BECAME: Mapping[ReceiptStatus, str] = {
-    ReceiptStatus.SPENT: "used by an earlier call",
-    ReceiptStatus.REFUNDING: "given back meanwhile",
-    ReceiptStatus.REFUNDED: "given back meanwhile",
-    ReceiptStatus.DISPUTED: "taken back by the bank that it came from",
-}
-
-_GONE: Mapping[ReceiptStatus, str] = {
-    ReceiptStatus.REFUNDING: "refunded",
-    ReceiptStatus.REFUNDED: "refunded",
-    ReceiptStatus.DISPUTED: "disputed through the person's bank",
-}
+_GONE = "given back meanwhile"
 
 
 class PaymentGone(NotPossible):
     """A payment that was used by another run, refunded or disputed, so that no run can use it."""
 
-    def __init__(self, status: ReceiptStatus) -> None:
-        self.became = _BECAME.get(status, _BECAME[ReceiptStatus.SPENT])
+    def __init__(self, payment: Payment | None) -> None:
+        """Take the payment; None if what led to it is gone, as a refund of it was begun."""
+        self.became, status = _GONE, ReceiptStatus.REFUNDED
+        if payment is not None:
+            self.became = _became(payment)
+            status = payment.status if payment.surplus_to is None else ReceiptStatus.REFUNDED
         super().__init__(
             status=status,
             wanted=ReceiptStatus.SPENT,
-            message=f"The payment was {_GONE.get(status, 'used by another run')}, so this run "
-            "cannot use it. Give out nothing for it.",
+            message=f"The payment was {self.became}. This run cannot use it: give out nothing for "
+            "it.",
         )
 
 
@@ -180,11 +174,9 @@ class Payments:
             return await self.ledger.spend(taken.owner, bought.id, run=None)
         found = await self._of(taken)
         if found is None:  # a refund that was begun has wiped what led to it
-            gone = await self.ledger.paid(taken)
-            raise PaymentGone(ReceiptStatus.REFUNDED if gone is None else gone.status)
+            raise PaymentGone(await self.ledger.paid(taken))
         if not (found.is_usable or _is_of_itself(found, taken)):
-            is_surplus = found.surplus_to is not None
-            raise PaymentGone(ReceiptStatus.REFUNDED if is_surplus else found.status)
+            raise PaymentGone(found)
         return found
 
     async def made(self, used: Elicitation, *, now: datetime) -> list[Payment]:
@@ -281,6 +273,29 @@ class Payments:
         return missing_table(
             "sellers", name, known=known, config=self._config, also=also, has_none=has_none
         )
+
+
+def _became(payment: Payment) -> str:
+    """Return the words for the model: why the payment cannot be used."""
+    if payment.owed:
+        return (
+            f"refunded, and the refund of {payment.owed_price} failed: the operator of this server "
+            "has to pay it back"
+        )
+    if payment.status is ReceiptStatus.SPENT and payment.surplus_to is None:
+        return "used by an earlier call"
+    if payment.status is not ReceiptStatus.DISPUTED:
+        return _GONE if payment.pending is None else f"{_GONE}, and the money is on its way"
+    match stage_of(payment):
+        case Dispute.OPEN:
+            return "claimed back through the bank that it came from, which has not decided yet"
+        case Dispute.APPEALED:
+            return (
+                "taken back by the bank that it came from, and the operator of this server has "
+                "appealed"
+            )
+        case _:
+            return "taken back by the bank that it came from"
 
 
 def _payment_in(elicitation: Elicitation) -> str | None:

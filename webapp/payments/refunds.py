@@ -8,7 +8,7 @@ each time.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from urllib.parse import urlsplit
@@ -20,9 +20,16 @@ from flows.errors import Failed, NotConfigured, NotPossible
 from flows.origin import is_loopback
 from flows.payments import receipt as receipts
 from flows.payments import refunds
+from flows.payments.claims import restated
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.gateway import MerchantAccount
-from flows.payments.receipt import Payment, ReceiptStatus, Refund
+from flows.payments.receipt import (
+    Payment,
+    ReceiptStatus,
+    Refund,
+    RefundChange,
+    RefundStatus,
+)
 from flows.payments.refunds import (
     ASKING_AT_MOST,
     REFUND_AGAIN_AFTER,
@@ -120,9 +127,13 @@ class Refunds:
             return await self._ask(begun, then=lambda payment: payment)
 
     async def fall_due(self, payment: Payment) -> None:
-        """Give back what nobody used, or what could not be given back before."""
+        """Give back what nobody used, or what could not be given back before; ask about refunds."""
         now = self._elicitations.clock()
         if payment.due_at is None or now < payment.due_at:
+            return
+        asked_at = None if payment.pending is None else payment.pending.ask_at
+        if asked_at is not None and asked_at <= now:
+            await self.ask_about(payment)  # first: what failed is not asked for by the same key
             return
         if not self.is_possible(payment):
             await self._postpone(payment, pause=REFUND_AGAIN_AT_MOST)
@@ -150,6 +161,28 @@ class Refunds:
             _log.warning("payment.not_refunded", extra=about)
         else:
             _log.info("payment.refunded", extra={"id": id})
+
+    async def ask_about(self, payment: Payment) -> bool:
+        """Ask how the refunds of a payment stand, and ask again in a day while one is pending.
+
+        A provider that is in trouble is asked as late. Returns False if it does not say.
+        """
+        gateway, clock = self._flow.refund_tellers.get(payment.seller), self._elicitations.clock
+        told: Sequence[RefundChange] | None = None
+        if gateway is not None and self._why_not(payment) is None:
+            try:
+                told = await self._outbound.run(gateway.refunds(payment))
+            except Failed as error:
+                about = {"id": payment.id, "why": str(error)}
+                _log.warning("provider.failed", extra=about)
+
+        def asked(current: Payment) -> Payment:
+            if told is None:
+                return refunds.asked_about(current, clock(), is_pending=True)
+            return restated(refunds.refunds_told(current, told, clock(), before=payment))
+
+        await self._ledger.change(payment.owner, payment.id, asked)
+        return told is not None
 
     async def _is_surplus(self, payment: Payment) -> bool:
         """Return False where it is no surplus, or its provider cannot be asked now."""
@@ -207,9 +240,13 @@ class Refunds:
             change = partial(refunds.part_failed, part=part, is_refusal=error.is_refusal)
             await self._ledger.change(begun.owner, begun.id, lambda one: change(one, clock()))
             raise
-        await self._ledger.change(
-            begun.owner, begun.id, lambda one: refunds.part_done(one, clock(), part=part)
-        )
+        is_pending = self._is_pending(begun, refund)
+
+        def done(current: Payment) -> Payment:
+            current = refunds.part_done(current, clock(), part=part)
+            return refunds.pending(current, clock()) if is_pending else current
+
+        await self._ledger.change(begun.owner, begun.id, done)
         return refund
 
     async def _asked(
@@ -279,8 +316,13 @@ class Refunds:
     async def _finish(self, payment: Payment) -> Refund:
         # As it was begun: the same words under the same key.
         refund = await self._asked(payment, reason=payment.reason)
-        await self._ledger.note_refund(payment.owner, payment.id, refund)
+        is_pending = self._is_pending(payment, refund)
+        await self._ledger.note_refund(payment.owner, payment.id, refund, is_pending=is_pending)
         return refund
+
+    def _is_pending(self, payment: Payment, refund: Refund) -> bool:
+        """Whether the provider can still say that the refund failed."""
+        return refund.status is RefundStatus.PENDING and payment.seller in self._flow.refund_tellers
 
     def _leased(self, payment: Payment) -> Payment:
         """Where it takes no key, whoever writes this asks it alone, until it is due again.

@@ -18,13 +18,18 @@ from flows.payments import unresolved as loose_end
 from flows.payments.gateway import MerchantAccount, ProviderSession
 from flows.payments.money import Money
 from flows.payments.session import CheckoutTerms, terms_of
-from flows.payments.unresolved import ASK_AGAIN_AFTER, KEPT, UnresolvedPayment, UnresolvedStatus
+from flows.payments.unresolved import (
+    ASK_AGAIN_AFTER,
+    KEPT,
+    PAID_OTHERWISE,
+    UnresolvedPayment,
+    UnresolvedStatus,
+)
 from webapp.elicitations.service import Elicitations
 from webapp.records.ids import made_at, owner_of
 from webapp.records.owners import SERVICE
 from webapp.records.values import KINDS
 
-PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
 LOST = (
     "a payment page was opened for this before, and it cannot be looked up: the operator of this "
     "server has to look at it"

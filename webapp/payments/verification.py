@@ -6,6 +6,7 @@ in the ledger, whole, in the same write as the question that it answers, and wha
 than asked settles nothing and is shown to whoever runs the server.
 """
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -27,14 +28,16 @@ from flows.payments.gateway import (
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
 from flows.payments.session import Mismatch, SessionStatus, sessions_of
+from flows.payments.unresolved import PAID_OTHERWISE
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Also, Elicitations
 from webapp.payments.early_events import EarlyEvents, Whole
 from webapp.payments.ledger import Ledger
-from webapp.payments.unresolved import PAID_OTHERWISE, UnresolvedPayments
+from webapp.payments.unresolved import UnresolvedPayments
 from webapp.records.values import StoredWebhook, Value
 
+_log = logging.getLogger(__name__)
 ON_ITS_WAY = "a payment is on its way: call again later, and nobody pays twice"
 _OTHERWISE = ("amount", "currency", "mode")
 # What providers were always answered, where that is another word than ours.
@@ -147,6 +150,9 @@ class Verification:
     ) -> Completion | None:
         """`payment` is the row of the session, if it was paid; nothing is written yet."""
         told_before: Sequence[StoredWebhook] = ()
+        if session.unknown_word is not None:
+            about = {"id": elicitation.id, "session": session.id, "why": session.unknown_word}
+            _log.warning("payment.unknown_word", extra=about)
 
         async def rows(changed: Elicitation) -> Sequence[Value]:
             nonlocal told_before

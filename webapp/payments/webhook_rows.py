@@ -13,8 +13,10 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from flows.payments import receipt as receipts
+from flows.payments.claims import disputed, restated
 from flows.payments.gateway import MerchantAccount, Notice, Signs
 from flows.payments.receipt import Payment
+from flows.payments.refunds import failed_since, refund_changed
 from flows.payments.session import SessionStatus
 from webapp.elicitations.service import Elicitations
 from webapp.records.values import StoredWebhook
@@ -106,7 +108,7 @@ class WebhookRows:
             await self._elicitations.write(replace(hook, status=status, why=why))
         except Conflict:
             return "duplicate"
-        if status in ("waiting", "refused") and why != "payment":
+        if status == "refused":
             _log.warning("payment.mismatch", extra={"id": hook.id, "why": why})
         return status
 
@@ -115,9 +117,14 @@ def heard_events(payment: Payment, event: Notice, *, now: datetime) -> Payment:
     """The ledger's row with what an event tells that became of it; told twice it says the same."""
     news = event.news
     assert news is not None
+    if news.refund is not None:
+        return restated(refund_changed(payment, news.refund, at=news.at or now))
     if news.dispute is not None:
-        return receipts.disputed(payment, event.subject or event.id, news.dispute)
-    return receipts.partly_refunded(payment, now, amount=news.returned)
+        id = event.subject or event.id
+        amount = news.claimed if news.claimed_currency == payment.currency else None
+        return disputed(payment, id, news.dispute, at=news.at, amount=amount, event=event.id)
+    returned = news.returned - failed_since(payment, news.at)
+    return restated(receipts.partly_refunded(payment, now, amount=returned))
 
 
 def contradicts(

@@ -15,20 +15,19 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Status
 from flows.oauth.connection import Connection
-from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.claims import word_of as payment_word
+from flows.payments.receipt import Payment
 from webapp.records.owners import SERVICE
 
 REMEMBERED_AT_MOST = 10_000
 _CHARACTERS_AT_MOST: Final = 100  # of each word that somebody else chose
 AUDITED: Final = frozenset({"elicitation", "payment", "account", "approval", "secret"})
 _OF_SERVICE: Final = "registration"  # which only events tell of
-_ASKED, _PAID = "asked", "paid"
+_ASKED = "asked"
 # An exchange is a part of what began when the link was opened, a use one of what was paid.
 _WORDS: Final[Mapping[str, str]] = {
     Status.PENDING: _ASKED,
     Status.EXCHANGING: Status.OPENED.value,
-    ReceiptStatus.OPEN: _PAID,
-    ReceiptStatus.TAKEN: _PAID,
 }
 
 
@@ -142,10 +141,7 @@ def word_of(kind: str, value: object) -> str | None:
             return "accepted late"
         return _WORDS.get(value.status, value.status.value)
     if isinstance(value, Payment):
-        is_claimed = value.status is ReceiptStatus.DISPUTED
-        if value.is_part_refunded and not is_claimed:
-            return f"refunded in part: {value.refunded_price}"
-        return _WORDS.get(value.status, value.status.value)
+        return payment_word(value)
     if kind == "secret":
         return "kept" if getattr(value, "erase_at", None) is None else "forgotten"
     word: str = getattr(value, "status", "")
@@ -171,10 +167,10 @@ def _entry(value: object, entry: Entry) -> Entry:
             digest=asked.digest,
         )
     if isinstance(value, Payment):
-        is_claimed = value.status is ReceiptStatus.DISPUTED  # which is a bank's word
+        refund = entry.what.startswith("refund")  # else it is a bank's word, or nobody's
         return replace(
             entry,
-            by=None if is_claimed else value.refund_asked_by,
+            by=value.refund_asked_by if refund else None,
             why=_short(value.reason),
             server=value.seller,
             tool=_short(value.tool),

@@ -17,8 +17,11 @@ from litestar.params import FromPath
 
 from flows.errors import Failed, NotPossible
 from flows.payments import receipt as receipts
-from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.claims import claimed_of, claimed_price, stage_of, state_of
+from flows.payments.money import Money
+from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.refunds import UnderWay
+from webapp.pages.builder_payments import OVER
 from webapp.pages.locale import price_in
 from webapp.pages.views_payments import NotGivenBack, Paid, PaymentsPage, Standing, Stays
 from webapp.payments.refunds import NoRefunds
@@ -108,10 +111,24 @@ async def _paid(page: PageRequest, payment: Payment, *, locale: Locale | None) -
         standing=standing,
         csrf=page.csrf(payment.id),
         is_test=not payment.is_live,
-        returned=price_in(locale, payment.refunded_price) if payment.is_part_refunded else None,
+        **_parts(payment, locale),
+        is_asked_about=stage_of(payment) is Dispute.INQUIRY,
         back_on=payment.refund_due_at if standing == "open" else None,
         refund_action=f"{HERE}/{tail}/refund" if can_be_asked else None,
     )
+
+
+def _parts(payment: Payment, locale: Locale | None) -> dict[str, str]:
+    """Return what is said of a part of the payment."""
+    parts: dict[str, Money] = {}
+    if payment.is_part_refunded:
+        parts["returned"] = payment.refunded_price
+    if payment.owed:
+        parts["owed"] = payment.owed_price
+    if claimed_of(payment) and payment.status is not ReceiptStatus.DISPUTED:
+        is_open = stage_of(payment) in (Dispute.OPEN, Dispute.APPEALED)
+        parts["disputed" if is_open else "charged_back"] = claimed_price(payment)
+    return {name: price_in(locale, price) for name, price in parts.items()}
 
 
 def _standing(payment: Payment, *, is_in_hand: bool) -> Standing:
@@ -122,9 +139,7 @@ def _standing(payment: Payment, *, is_in_hand: bool) -> Standing:
             return "made" if payment.is_made else "open"
         case ReceiptStatus.SPENT:
             return "spent"
-        case ReceiptStatus.REFUNDING:
-            return "refunding" if payment.refund_at is not None else "stuck"
-        case ReceiptStatus.REFUNDED:
-            return "refunded"
-        case ReceiptStatus.DISPUTED:
-            return "disputed"
+        case ReceiptStatus.REFUNDING if payment.refund_at is None and not payment.owed:
+            return "stuck"
+        case _:
+            return OVER[state_of(payment)]

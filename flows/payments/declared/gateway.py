@@ -36,6 +36,7 @@ from flows.payments.responses import (
     KeyUsed,
     json_request,
     learned,
+    refund_key,
     unreadable,
     written,
 )
@@ -139,7 +140,7 @@ class DeclaredGateway:
             price = Money.from_minor_units(whole, payment.currency)
             return Refund(id=theirs, price=price, status=RefundStatus.SUCCEEDED)
         rest = Money.from_minor_units(whole - given, payment.currency)
-        key = f"refund:{payment.id}:{rest.minor_units}"
+        key = f"{refund_key(payment)}:{rest.minor_units}"
         if up_to is not None:
             key = f"{key}:{up_to}"  # two parts of one size are two
         named = rest if left is None else Money.from_minor_units(left, payment.currency)

@@ -45,12 +45,14 @@ from flows.payments.mollie.responses import (
 )
 from flows.payments.money import Money
 from flows.payments.pace import PACE
-from flows.payments.receipt import Payment, Refund
+from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     ProviderRefund,
     as_one,
+    changes_told,
     json_request,
     learned,
+    refund_key,
     refund_that_stands,
     standing_refunds,
     written,
@@ -204,7 +206,7 @@ class MollieGateway:
         if reason:
             wish["metadata"]["reason"] = reason[:REASON_AT_MOST]
         # Another rest is another refund: after one by hand, or after one that did not stand.
-        key = f"refund:{payment.id}:{rest.minor_units}"
+        key = f"{refund_key(payment)}:{rest.minor_units}"
         if up_to is not None:
             key = f"{key}:{up_to}"  # two parts of one size are two
         body = msgspec.json.encode(wish).decode()
@@ -215,6 +217,10 @@ class MollieGateway:
         return refund_that_stands(
             listed, payment, self.seller, price=price, refused=reply, code_of=field_in
         )
+
+    def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
+        path = f"{_path(payment_of(payment, self.seller))}/refunds"
+        return changes_told((yield from self._refunds(payment, path)), self.seller)
 
     def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
         return unsigned_in(body, query=query)

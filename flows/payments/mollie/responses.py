@@ -88,6 +88,7 @@ class MolliePayment(Struct, frozen=True, kw_only=True, rename="camel"):
 class _Refund(ProviderRefund, frozen=True, kw_only=True, rename="camel"):
     standing = frozenset({"queued", "pending", "processing", "refunded"})
     done = "refunded"
+    ended = frozenset({"failed", "canceled"})
     amount: _Amount
     metadata: Json = None
 

@@ -52,14 +52,16 @@ from flows.payments.paypal.responses import (
     token_in,
     unsigned_in,
 )
-from flows.payments.receipt import Payment, Refund
+from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     KeyUsed,
     ProviderRefund,
     as_one,
+    changes_told,
     json_request,
     learned,
     problem,
+    refund_key,
     refund_that_stands,
     standing_refunds,
     written,
@@ -246,7 +248,7 @@ class PayPalGateway:
         path = f"{_CAPTURES}/{quote(capture, safe='')}/refund"
         # Without an amount it is what is left.
         wish: dict[str, Any] = {"custom_id": payment.elicitation_id}
-        key, price = f"refund:{payment.id}", payment.price
+        key, price = refund_key(payment), payment.price
         if up_to is not None:
             price = Money.from_minor_units(up_to, payment.currency)
             listed = yield from self._refunds(payment)
@@ -263,6 +265,10 @@ class PayPalGateway:
         return refund_that_stands(
             listed, payment, self.seller, price=price, refused=reply, code_of=issue_in
         )
+
+    def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
+        payment_of(payment, self.seller)
+        return changes_told((yield from self._refunds(payment)), self.seller)
 
     def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
         return unsigned_in(body)

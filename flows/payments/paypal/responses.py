@@ -67,6 +67,7 @@ class _Capture(Struct, frozen=True, kw_only=True):
 class _Refund(ProviderRefund, frozen=True, kw_only=True):
     standing = frozenset({"PENDING", "COMPLETED"})
     done = "COMPLETED"
+    ended = frozenset({"FAILED", "CANCELLED"})
     amount: _Amount
 
     @property

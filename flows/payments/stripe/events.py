@@ -7,6 +7,7 @@ session in it is judged as any other; it is a picture of when the event was made
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -14,8 +15,8 @@ from msgspec import Meta, Struct
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.payments.gateway import Notice
-from flows.payments.receipt import Dispute, PaymentChange
+from flows.payments.gateway import Notice, ProviderSession
+from flows.payments.receipt import Dispute, PaymentChange, RefundChange
 from flows.payments.session import REFERENCE_KEY, Id, Malformed
 from flows.payments.stripe.account import charged_units
 from flows.payments.stripe.session import id_of, neutral, read_session
@@ -30,11 +31,27 @@ SETTLING_EVENTS = frozenset(
     }
 )
 REFUNDED = "charge.refunded"
+# A refund that was accepted can fail days later; the last of these is what it was called before.
+REFUND_EVENTS = frozenset({"refund.updated", "refund.failed"})
+_REFUND_EVENTS = REFUND_EVENTS | {"refund.created", "charge.refund.updated"}
+REFUND_ENDED = frozenset({"failed", "canceled"})
 DISPUTE_EVENTS = frozenset(
     {"charge.dispute.created", "charge.dispute.updated", "charge.dispute.closed"}
 )
-# An inquiry that ended, and a claim that a refund has met, leave the money where it is.
-_DISPUTES_WON = ("won", "warning_closed", "charge_refunded", "prevented")
+# The words of Dispute.status in the pinned version, and one of older versions.
+STAGES: Mapping[str, Dispute] = {
+    "warning_needs_response": Dispute.INQUIRY,
+    "warning_under_review": Dispute.INQUIRY,
+    "warning_closed": Dispute.CLOSED,
+    "prevented": Dispute.CLOSED,
+    "charge_refunded": Dispute.CLOSED,
+    "needs_response": Dispute.OPEN,
+    "under_review": Dispute.OPEN,
+    "lost": Dispute.LOST,
+    "appeal_needs_response": Dispute.APPEALED,
+    "appeal_under_review": Dispute.APPEALED,
+    "won": Dispute.WON,
+}
 _ID = re.compile(r"[A-Za-z0-9_]{1,255}")
 _REFERENCE = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
@@ -80,27 +97,32 @@ def notice_in(body: bytes) -> Notice:
     return Notice(id=envelope.id, type=envelope.type, is_live=False)
 
 
-def dispute_in(status: Json) -> Dispute:
-    """How far a bank's claim is, by Stripe's word for it."""
-    if status in _DISPUTES_WON:
-        return Dispute.WON
-    # An inquiry that was closed may go on as a claim: that one is lost for good.
-    return Dispute.GONE if status == "lost" else Dispute.OPEN
+def stage_in(status: Json) -> Dispute:
+    """Return how far a bank's claim is; a word that is not known yet is taken for a claim."""
+    return STAGES.get(status, Dispute.OPEN) if isinstance(status, str) else Dispute.OPEN
+
+
+def claimed_in(about: Mapping[str, Json]) -> tuple[int | None, str | None]:
+    """Return how much a dispute is about, in minor units and its currency; None: not readable."""
+    return _units(about.get("amount"), about.get("currency"))
 
 
 def _whole(event: _Whole) -> Notice:
     about = event.data.object
     metadata = about.get("metadata")
     named = metadata.get(REFERENCE_KEY) if isinstance(metadata, Mapping) else None
+    reference = _text(about.get("client_reference_id"), _REFERENCE) or _text(named, _REFERENCE)
+    subject, at = _text(about.get("id"), _ID), datetime.fromtimestamp(event.created, UTC)
     is_payment = about.get("object") == "payment_intent"
-    subject = _text(about.get("id"), _ID)
-    news, session, transition = _changes(event.type, about), None, None
+    news, session, transition = _changes(event.type, about, at=at), None, None
     if event.type in SETTLING_EVENTS:
-        found = read_session(about)
-        session = neutral(found, has_failed=event.type == PAYMENT_FAILED, is_now=False)
-        transition = f"{subject} {event.type} {found.payment_status}"
+        session = _session_in(about, event.type, is_ours=reference is not None)
+        transition = f"{subject} {event.type} {about.get('payment_status')}"
     elif news is not None:
-        transition = f"{subject} {event.type} {news.returned} {news.dispute}"
+        refund = "" if news.refund is None else f" {about.get('status')}"
+        transition = f"{subject} {event.type} {news.returned} {news.dispute}{refund}"
+    # Stripe copies our metadata to other objects: what nothing follows from names nobody.
+    is_told = session is not None or news is not None
     return Notice(
         id=event.id,
         type=event.type,
@@ -108,24 +130,57 @@ def _whole(event: _Whole) -> Notice:
         account=event.account,
         session=session,
         news=news,
-        subject=subject,
-        reference=_text(about.get("client_reference_id"), _REFERENCE) or _text(named, _REFERENCE),
+        subject=subject if is_told else None,
+        reference=reference if is_told else None,
         payment=_text(id_of(about.get("id" if is_payment else "payment_intent")), _ID),
-        transition=transition,
+        transition=transition if is_told else None,
     )
 
 
-def _changes(kind: str, about: Mapping[str, Json]) -> PaymentChange | None:
-    if kind in DISPUTE_EVENTS:
-        return PaymentChange(dispute=dispute_in(about.get("status")))
-    amount, currency = about.get("amount_refunded"), about.get("currency")
-    if kind != REFUNDED or type(amount) is not int or not isinstance(currency, str):
-        return None
+def _session_in(about: Mapping[str, Json], kind: str, *, is_ours: bool) -> ProviderSession | None:
+    """Raises Malformed for a session that names a question; another one is ignored then."""
     try:
-        returned = charged_units(amount, currency.upper())
-    except InvalidQuestion:
+        found = read_session(about)
+    except Malformed:
+        if is_ours or about.get("object") != "checkout.session":
+            raise
         return None
-    return PaymentChange(returned=returned, currency=currency.upper())
+    return neutral(found, has_failed=kind == PAYMENT_FAILED, is_now=False)
+
+
+def _changes(kind: str, about: Mapping[str, Json], *, at: datetime) -> PaymentChange | None:
+    if kind in DISPUTE_EVENTS:
+        claimed, currency = claimed_in(about)
+        stage = stage_in(about.get("status"))
+        return PaymentChange(dispute=stage, claimed=claimed, claimed_currency=currency, at=at)
+    if kind in _REFUND_EVENTS:
+        return _of_refund(about, at=at)
+    returned, currency = _units(about.get("amount_refunded"), about.get("currency"))
+    if kind != REFUNDED or returned is None:
+        return None
+    return PaymentChange(returned=returned, currency=currency, at=at)
+
+
+def _of_refund(about: Mapping[str, Json], *, at: datetime) -> PaymentChange | None:
+    """What becomes of a refund; of one that somebody made by hand only that it failed."""
+    id, status = _text(about.get("id"), _ID), about.get("status")
+    amount, currency = _units(about.get("amount"), about.get("currency"))
+    has_ended = status in REFUND_ENDED
+    metadata = about.get("metadata")
+    is_ours = isinstance(metadata, Mapping) and REFERENCE_KEY in metadata
+    if id is None or not (has_ended or is_ours):
+        return None
+    refund = RefundChange(id=id, stands=not has_ended, is_done=status == "succeeded", amount=amount)
+    return PaymentChange(refund=refund, currency=currency, at=at)
+
+
+def _units(amount: Json, currency: Json) -> tuple[int | None, str | None]:
+    if type(amount) is not int or not isinstance(currency, str):
+        return None, None
+    try:
+        return charged_units(amount, currency.upper()), currency.upper()
+    except InvalidQuestion:
+        return None, None
 
 
 def _text(value: Json, pattern: re.Pattern[str]) -> str | None:

@@ -6,6 +6,7 @@ makes one session.
 """
 
 import math
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from urllib.parse import quote, urlencode
 
@@ -15,6 +16,7 @@ from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.payments.checkout_page import asked, begun, prepared, ways_back
+from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
     Notice,
@@ -26,12 +28,14 @@ from flows.payments.gateway import (
 from flows.payments.listing import SessionPage
 from flows.payments.money import Money
 from flows.payments.pace import PACE
-from flows.payments.receipt import Payment, Refund
+from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     KeyUsed,
     as_one,
+    changes_told,
     learned,
     problem,
+    refund_key,
     refund_that_stands,
     standing_refunds,
 )
@@ -134,7 +138,7 @@ class StripeGateway:
         self, payment: Payment, *, reason: str | None, up_to: int | None = None
     ) -> Talk[Refund]:
         intent = payment_of(payment, self.seller)
-        key = f"refund:{payment.id}"
+        key = refund_key(payment)
         listing = f"{_REFUNDS}?{urlencode({'payment_intent': intent, 'limit': '100'})}"
         price = payment.price
         form = {
@@ -162,6 +166,17 @@ class StripeGateway:
             listed, payment, self.seller, price=price, refused=reply, code_of=code_of
         )
 
+    def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
+        query = {"payment_intent": payment_of(payment, self.seller), "limit": "100"}
+        reply = yield self._get(f"{_REFUNDS}?{urlencode(query)}")
+        return changes_told(refunds_in(reply, self.seller), self.seller)
+
+    def claims(self, payment: Payment) -> Talk[Sequence[ProviderClaim]]:
+        intent = payment_of(payment, self.seller)
+        query = urlencode({"payment_intent": intent, "limit": "100"})
+        reply = yield self._get(f"{_DISPUTES}?{query}")
+        return claims_in(reply, intent, self.seller)
+
     def read_notice(self, delivery: Delivery) -> Notice:
         return self.kept_notice(delivery.body)
 
@@ -174,8 +189,10 @@ class StripeGateway:
         return reference_in(reply, payment, self.seller)
 
     def examine(self, url: str | None) -> Talk[SetupReport]:
-        account, endpoints = self._get("/v1/account"), self._get("/v1/webhook_endpoints?limit=100")
-        return examined(self.seller, url, account=account, endpoints=endpoints)
+        return examined(self.seller, url, request=self._request)
+
+    def _request(self, method: str, path: str) -> httpx.Request:
+        return self._post(path, "") if method == "POST" else self._get(path)
 
     def _get(self, path: str) -> httpx.Request:
         return httpx.Request("GET", self.seller.api + path, headers=self._headers())

@@ -1,10 +1,14 @@
 """What Stripe says of our registration there: the key, and the endpoint that it tells of payments.
 
-What could go wrong: a webhook endpoint for another address, one that is switched off, or one that
-is not sent what settles a payment; each is found out by the first person who pays.
+What could go wrong: a webhook endpoint for another address, one that is switched off, one that is
+not sent what settles a payment, or a key without a right that payments need; each is found out by
+the first person who pays. So each right is tried with a request that changes nothing: what writes
+is asked of an id that does not exist.
 """
 
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from http import HTTPStatus
 
 import httpx
 import msgspec
@@ -13,10 +17,29 @@ from msgspec import Struct
 from flows.elicitation.flow import Talk
 from flows.payments.gateway import SetupFinding, SetupReport
 from flows.payments.stripe.account import StripeAccount
-from flows.payments.stripe.events import DISPUTE_EVENTS, REFUNDED, SETTLING_EVENTS
+from flows.payments.stripe.events import (
+    DISPUTE_EVENTS,
+    REFUND_EVENTS,
+    REFUNDED,
+    SETTLING_EVENTS,
+)
 
-EVENTS = SETTLING_EVENTS | DISPUTE_EVENTS | {REFUNDED}
+EVENTS = SETTLING_EVENTS | DISPUTE_EVENTS | REFUND_EVENTS | {REFUNDED}
+# What a restricted key needs, in Stripe's words, and the request that tries it.
+RIGHTS: Mapping[str, tuple[str, str]] = {
+    "Checkout Sessions: write": ("POST", "/v1/checkout/sessions/cs_of_the_doctor/expire"),
+    "PaymentIntents: read": ("GET", "/v1/payment_intents?limit=1"),
+    "Charges: read": ("GET", "/v1/charges?limit=1"),
+    "Refunds: write": ("POST", "/v1/refunds/re_of_the_doctor"),
+    "Disputes: read": ("GET", "/v1/disputes?limit=1"),
+}
+# These let the doctor see more, and payments go without them.
+RIGHTS_OF_THE_DOCTOR = ("Account: read", "Webhook Endpoints: read")
+# All three of them at once, as each payment is asked about.
+_WITH_CHARGE = "/v1/checkout/sessions?limit=1&expand[]=data.payment_intent.latest_charge"
+_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _EVERYTHING = "*"
+_KEYS = "https://dashboard.stripe.com/apikeys"
 _KEY, _SECRET = "ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"
 _PAGE = "https://dashboard.stripe.com/webhooks"
 
@@ -36,26 +59,49 @@ class _Endpoints(Struct, frozen=True, kw_only=True):
 
 
 def examined(
-    seller: StripeAccount, url: str | None, *, account: httpx.Request, endpoints: httpx.Request
+    seller: StripeAccount, url: str | None, *, request: Callable[[str, str], httpx.Request]
 ) -> Talk[SetupReport]:
     """`url` is where webhooks are to go; None: they cannot reach us, which is known."""
-    reply = yield account
+    reply = yield request("GET", "/v1/account")
     told_at = reply.headers.get("date")
-    if reply.status_code == 401:
+    if reply.status_code == HTTPStatus.UNAUTHORIZED:
         wrong = SetupFinding(
             says=f"{seller.label} does not know the key.",
-            fix=f"set {_KEY} to a secret key from https://dashboard.stripe.com/apikeys",
+            fix=f"set {_KEY} to a secret key from {_KEYS}",
         )
         return SetupReport(findings=(wrong,), told_at=told_at)
     found = [_of_account(reply, seller)]
+    tried: dict[str, int] = {}
+    for right, (method, path) in RIGHTS.items():
+        tried[right] = (yield request(method, path)).status_code
+    whole = (yield request("GET", _WITH_CHARGE)).status_code
+    found.append(_of_rights(tried, whole, seller))
     if url is not None:
-        found += _of_endpoints((yield endpoints), url, seller)
+        listed = yield request("GET", "/v1/webhook_endpoints?limit=100")
+        found += _of_endpoints(listed, url, seller)
     return SetupReport(findings=tuple(found), told_at=told_at)
+
+
+def _of_rights(tried: Mapping[str, int], whole: int, seller: StripeAccount) -> SetupFinding:
+    """`whole` is the status of a payment that was asked for as each payment is."""
+    lacking = [right for right, status in tried.items() if status in _REFUSED]
+    if lacking or whole in _REFUSED:
+        named = ", ".join(lacking) or "one of " + ", ".join(RIGHTS)
+        return SetupFinding(
+            says=f"The key lacks a right at {seller.label} that payments need: {named}.",
+            fix=f"give it to the key at {_KEYS}, or set {_KEY} to a key that has it",
+        )
+    known = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
+    unclear = [right for right, status in tried.items() if status not in known]
+    if unclear or whole != HTTPStatus.OK:
+        says = f"{seller.label} did not say whether the key has all rights that payments need."
+        return SetupFinding(says=says, fix="run elicit doctor again", is_wrong=False)
+    return SetupFinding(says="The key has all rights that payments need.")
 
 
 def _of_account(reply: httpx.Response, seller: StripeAccount) -> SetupFinding:
     mode = "live" if seller.is_live else "test"
-    if reply.status_code == 403:
+    if reply.status_code == HTTPStatus.FORBIDDEN:
         return SetupFinding(
             says=f"{seller.label} takes the key ({mode}), which may not tell whose."
         )
@@ -70,7 +116,7 @@ def _of_account(reply: httpx.Response, seller: StripeAccount) -> SetupFinding:
 
 
 def _of_endpoints(reply: httpx.Response, url: str, seller: StripeAccount) -> list[SetupFinding]:
-    if reply.status_code in (401, 403):
+    if reply.status_code in _REFUSED:
         says = f"Whether {seller.label} sends webhooks to {url} cannot be asked with this key."
         fix = "let it read webhook endpoints, or look there: " + _PAGE
         return [SetupFinding(says=says, fix=fix, is_wrong=False)]

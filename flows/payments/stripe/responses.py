@@ -14,9 +14,10 @@ from msgspec import Meta, Struct
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.payments import responses as gateway_replies
+from flows.payments.claims import ProviderClaim
 from flows.payments.listing import SessionPage
 from flows.payments.money import Money
-from flows.payments.receipt import Dispute, Payment, Refund
+from flows.payments.receipt import Payment, Refund
 from flows.payments.responses import (
     GIVING_BACK,
     ProviderRefund,
@@ -25,7 +26,7 @@ from flows.payments.responses import (
 )
 from flows.payments.session import REFERENCE_KEY, Id, Malformed
 from flows.payments.stripe.account import StripeAccount, charged
-from flows.payments.stripe.events import dispute_in
+from flows.payments.stripe.events import REFUND_ENDED, claimed_in, stage_in
 from flows.payments.stripe.session import CheckoutSession, listed_session, read_session
 
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class _Intent(Struct, frozen=True, kw_only=True):
 class _Refund(ProviderRefund, frozen=True, kw_only=True):
     standing = frozenset({"pending", "requires_action", "succeeded"})
     done = "succeeded"
+    ended = REFUND_ENDED
     amount: Annotated[int, Meta(ge=0)]
     currency: Annotated[str, Meta(pattern=r"^[a-z]{3}\Z")]
 
@@ -64,6 +66,9 @@ class _Refund(ProviderRefund, frozen=True, kw_only=True):
             raise Malformed("amount") from None
 
 
+REFUND_STATUSES = _Refund.standing | _Refund.ended
+
+
 class _Refunds(Struct, frozen=True, kw_only=True):
     data: tuple[_Refund, ...]
 
@@ -72,6 +77,8 @@ class _Dispute(Struct, frozen=True, kw_only=True):
     id: Id
     payment_intent: Id
     status: str
+    amount: int | None = None
+    currency: str | None = None
 
 
 class _Disputes(Struct, frozen=True, kw_only=True):
@@ -129,13 +136,20 @@ def reference_in(reply: httpx.Response, payment: str, seller: StripeAccount) -> 
 
 def claims_in(
     reply: httpx.Response, payment: str, seller: StripeAccount
-) -> tuple[tuple[str, Dispute], ...]:
-    """How far each bank's claim of this payment is, by its id. Raises Failed."""
+) -> tuple[ProviderClaim, ...]:
+    """How far each bank's claim of this payment is. Raises Failed."""
     doing = "tell of a bank's claim"
     listed = _decode(reply, seller, _Disputes, doing=doing)
     if any(one.payment_intent != payment for one in listed.data):
         raise unreadable(seller, doing=doing)
-    return tuple((one.id, dispute_in(one.status)) for one in listed.data)
+    return tuple(_claim(one) for one in listed.data)
+
+
+def _claim(found: _Dispute) -> ProviderClaim:
+    amount, currency = claimed_in({"amount": found.amount, "currency": found.currency})
+    return ProviderClaim(
+        id=found.id, stage=stage_in(found.status), amount=amount, currency=currency
+    )
 
 
 def read_refund(reply: httpx.Response, payment: Payment, seller: StripeAccount) -> Refund:

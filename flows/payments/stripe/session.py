@@ -7,18 +7,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Literal, assert_never
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
+from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import ProviderSession
-from flows.payments.receipt import Dispute
 from flows.payments.session import REFERENCE_KEY, Id, Malformed, SessionStatus
 from flows.payments.stripe.account import charged_units
 
+# The words of the pinned version; its own library says that there may be others.
+STATUSES = frozenset({"open", "complete", "expired"})
+PAYMENT_STATUSES = frozenset({"paid", "unpaid", "no_payment_required"})
 # How a payment stands of which no money comes: a delayed one failed, or somebody cancelled it.
 _NO_MONEY_COMES = ("requires_payment_method", "canceled")
 
@@ -32,8 +35,8 @@ class CheckoutSession(Struct, frozen=True, kw_only=True):
     """
 
     id: Id
-    status: Literal["open", "complete", "expired"] | None
-    payment_status: Literal["paid", "unpaid", "no_payment_required"]
+    status: str | None
+    payment_status: str
     amount_total: Annotated[int, Meta(ge=0)] | None
     currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")] | None
     livemode: bool
@@ -101,7 +104,7 @@ def neutral(
     *,
     has_failed: bool = False,
     is_now: bool = True,
-    claims: tuple[tuple[str, Dispute], ...] = (),
+    claims: tuple[ProviderClaim, ...] = (),
 ) -> ProviderSession:
     """Stripe's session. `has_failed`: an event says so, whose session names its payment only."""
     state = _state(session)
@@ -117,24 +120,31 @@ def neutral(
         claims=claims,
         url=session.url,
         is_now=is_now,
+        unknown_word=unknown_word(session),
     )
 
 
 def _state(session: CheckoutSession) -> SessionStatus:
-    if session.payment_status == "paid":
-        return SessionStatus.PAID
-    match session.status:
-        case "open" | None:
-            return SessionStatus.OPEN
-        case "expired":
-            return SessionStatus.CLOSED
-        case "complete" if session.payment_status == "no_payment_required":
+    """A word that is not known yet is no end: the session is asked about again."""
+    match session.status, session.payment_status:
+        case _, "paid":
             return SessionStatus.PAID
-        case "complete":
-            has_failed = session.payment_intent_status in _NO_MONEY_COMES
-            return SessionStatus.FAILED if has_failed else SessionStatus.PENDING
+        case "open" | None, _:
+            return SessionStatus.OPEN
+        case "expired", _:
+            return SessionStatus.CLOSED
+        case "complete", "no_payment_required":
+            return SessionStatus.PAID
+        case "complete", "unpaid" if session.payment_intent_status in _NO_MONEY_COMES:
+            return SessionStatus.FAILED
         case _:
-            assert_never(session.status)
+            return SessionStatus.PENDING
+
+
+def unknown_word(session: CheckoutSession) -> str | None:
+    """Return the word of Stripe's that this version of the server does not know."""
+    words = {session.status: STATUSES, session.payment_status: PAYMENT_STATUSES}
+    return next((word for word, known in words.items() if word and word not in known), None)
 
 
 def _units(amount: int | None, currency: str | None) -> int | None:

@@ -165,7 +165,6 @@ def test_the_page_lives_as_long_as_the_question_within_what_the_provider_allows(
         reply(session(livemode=True)),
         reply(session(livemode=0)),
         reply(session(client_reference_id="another")),
-        reply(session(payment_status="maybe")),
     ],
 )
 def test_a_reply_that_is_not_our_page_ends_in_words_for_the_person(bad: httpx.Response) -> None:

@@ -1,6 +1,7 @@
 """What is told of a payment afterwards: in any order, any number of times, to the same row."""
 
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.errors import InvalidQuestion
+from flows.payments.claims import disputed
 from flows.payments.declared.catalog import SELLERS
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.reader import notice_in
@@ -19,7 +21,6 @@ from flows.payments.receipt import (
     Dispute,
     Payment,
     ReceiptStatus,
-    disputed,
     partly_refunded,
 )
 from flows.payments.session import SessionStatus
@@ -87,7 +88,8 @@ def told(payment: Payment, body: bytes, *, seller: DeclaredAccount = OWN) -> Pay
         return heard(payment, notice.session, now=NOON)
     assert notice.news is not None
     if notice.news.dispute is not None:
-        return disputed(payment, notice.subject or "", notice.news.dispute)
+        id, stage = notice.subject or "", notice.news.dispute
+        return disputed(payment, id, stage, event=notice.id)
     return partly_refunded(payment, NOON, amount=notice.news.returned)
 
 
@@ -245,6 +247,24 @@ def test_how_a_claim_at_adyen_ends_its_kinds_say(kinds: list[str], status: Recei
         payment = told(payment, item(kind, psp=f"D{number}"), seller=ADYEN)
     assert payment.status is status
     assert [*payment.disputes] == [f"{CLAIM}P1"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "status"),
+    [
+        (["CHARGEBACK", "CHARGEBACK_REVERSED", "SECOND_CHARGEBACK"], DISPUTED),
+        (["CHARGEBACK", "CHARGEBACK_REVERSED", "SECOND_CHARGEBACK", "CHARGEBACK_REVERSED"], OPEN),
+    ],
+)
+def test_claim_at_adyen_that_goes_back_and_forth_ends_the_same_in_any_order(
+    kinds: list[str], status: ReceiptStatus
+) -> None:
+    # finding: XM3
+    for order in permutations(enumerate(kinds)):
+        payment = row()
+        for number, kind in (*order, *order):  # each is told twice
+            payment = told(payment, item(kind, psp=f"D{number}"), seller=ADYEN)
+        assert payment.status is status
 
 
 def test_a_cancellation_at_adyen_that_did_not_happen_takes_nothing() -> None:

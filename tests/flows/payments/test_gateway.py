@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flows.elicitation.flow import Redirect
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
-from flows.payments import receipt as receipts
+from flows.payments import claims
 from flows.payments.gateway import (
     Gateway,
     MerchantAccount,
@@ -207,7 +207,8 @@ def test_what_became_of_a_payment_is_news_in_a_notice() -> None:
     charge = {"id": "ch_1", "payment_intent": "pi_1", "amount_refunded": 400, "currency": "eur"}
     delivery = event(type="charge.refunded", data={"object": charge})
     notice = STRIPE.read_notice(delivery)
-    assert notice.news == PaymentChange(returned=400, currency="EUR")
+    at = datetime.fromtimestamp(1, UTC)
+    assert notice.news == PaymentChange(returned=400, currency="EUR", at=at)
     assert (notice.payment, notice.session) == ("pi_1", None)
     assert (notice.subject, notice.transition) == ("ch_1", "ch_1 charge.refunded 400 None")
     assert STRIPE.kept_notice(delivery.body) == notice
@@ -319,10 +320,12 @@ def test_a_fetch_at_stripe_says_what_was_given_back() -> None:
     ("status", "dispute", "becomes"),
     [
         ("needs_response", Dispute.OPEN, ReceiptStatus.DISPUTED),
-        ("warning_needs_response", Dispute.OPEN, ReceiptStatus.DISPUTED),
-        ("lost", Dispute.GONE, ReceiptStatus.DISPUTED),
+        ("warning_needs_response", Dispute.INQUIRY, ReceiptStatus.OPEN),
+        ("lost", Dispute.LOST, ReceiptStatus.DISPUTED),
+        ("appeal_under_review", Dispute.APPEALED, ReceiptStatus.DISPUTED),
         ("won", Dispute.WON, ReceiptStatus.OPEN),
-        ("warning_closed", Dispute.WON, ReceiptStatus.OPEN),
+        ("warning_closed", Dispute.CLOSED, ReceiptStatus.OPEN),
+        ("a_word_of_next_year", Dispute.OPEN, ReceiptStatus.DISPUTED),
     ],
 )
 def test_a_fetch_at_stripe_says_how_far_a_banks_claim_is(
@@ -336,11 +339,11 @@ def test_a_fetch_at_stripe_says_how_far_a_banks_claim_is(
         reply({"object": "list", "data": [claim], "has_more": False}),
     )
     assert (asked.url.path, asked.url.params["payment_intent"]) == ("/v1/disputes", "pi_1")
-    assert found.claims == (("dp_1", dispute),)
+    assert [(one.id, one.stage) for one in found.claims] == [("dp_1", dispute)]
     payment = gateway_env.payment("stripe", session="cs_test_1", payment_intent="pi_1")
     now = heard(payment, found, now=NOON)
     assert now.status is becomes
-    assert receipts.disputed(now, "dp_1", dispute) == now  # what its event says, too
+    assert claims.disputed(now, "dp_1", dispute, at=NOON) == now  # what its event says, too
 
 
 @pytest.mark.parametrize("amount", ["9", -1, None])

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, InvalidQuestion
+from flows.payments.claims import disputed
 from flows.payments.gateway import ProviderSession, UnsignedNotice, heard, verify_session
 from flows.payments.money import Money
 from flows.payments.paypal.gateway import (
@@ -28,7 +29,7 @@ from flows.payments.paypal.gateway import (
     sandbox_paypal,
 )
 from flows.payments.paypal.responses import has_lapsed
-from flows.payments.receipt import Dispute, Refund, RefundStatus, disputed
+from flows.payments.receipt import Dispute, Refund, RefundStatus
 from flows.payments.session import Malformed, Mismatch, SessionStatus
 from tests.support import gateway_env
 from tests.support.anything import JSON

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from flows import elicit
-from flows.payments.receipt import Dispute, Payment, disputed
+from flows.payments.claims import disputed
+from flows.payments.receipt import Dispute, Payment
 from tests.support.api_program import PAYMENT, Program, program_at
 from tests.support.asking_env import AskingEnv
 from tests.support.mcp_server import soon

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from pytest_httpx import HTTPXMock
 
+from flows.payments.stripe.registration import RIGHTS
 from tests.support.cli import called
 from tests.support.clock import Clock
 from tests.support.records import record
@@ -49,6 +50,7 @@ EVERY_EVENT = (
     *("checkout.session.completed", "checkout.session.async_payment_succeeded"),
     *("checkout.session.async_payment_failed", "checkout.session.expired", "charge.refunded"),
     *("charge.dispute.created", "charge.dispute.updated", "charge.dispute.closed"),
+    *("refund.updated", "refund.failed"),
 )
 
 # What is set for a server of this machine, and what the doctor has to say of it.
@@ -141,12 +143,21 @@ def at_stripe(
     date: datetime = NOW,
     account: int = 200,
     listing: int = 200,
+    rights: Mapping[str, int] = {},
+    whole: int = 200,
 ) -> None:
+    """`rights` are those whose trial has another status than with a key that may do everything."""
     headers = {"date": format_datetime(date, usegmt=True)}
     network.add_response(
         url=f"{API}/account", json={"id": "acct_1"}, headers=headers, status_code=account
     )
     if account != 401:
+        for right, (method, path) in RIGHTS.items():
+            status = rights.get(right, 404 if method == "POST" else 200)
+            place = API.removesuffix("/v1") + path
+            network.add_response(method=method, url=place, json={}, status_code=status)
+        place = f"{API}/checkout/sessions?limit=1&expand[]=data.payment_intent.latest_charge"
+        network.add_response(url=place, json={}, status_code=whole)
         network.add_response(
             url=f"{API}/webhook_endpoints?limit=100",
             json={"data": list(endpoints)},
@@ -233,8 +244,8 @@ WRONG_AT_STRIPE: dict[str, tuple[dict[str, Any], Sequence[Any], Sequence[str]]] 
     "switched off": ({}, [endpoint("*", status="disabled")], ["off", "switch it on"]),
     "too few events": (
         {},
-        [endpoint(*EVERY_EVENT[:-3])],
-        ["charge.dispute.closed, charge.dispute.created, charge.dispute.updated"],
+        [endpoint(*EVERY_EVENT[:-5])],
+        ["charge.dispute.closed, charge.dispute.created, charge.dispute.updated, refund.failed"],
     ),
     "clock": (
         {"date": NOW - timedelta(minutes=3)},
@@ -270,6 +281,32 @@ async def test_a_restricted_key_leaves_open_what_it_may_not_read(
     assert "cannot be asked with this key -> let it read webhook endpoints" in told_of(
         found, "note"
     )
+
+
+@pytest.mark.parametrize("right", [*RIGHTS, None])
+async def test_right_that_the_key_lacks_is_told(
+    tmp_path: Path, httpx_mock: HTTPXMock, right: str | None
+) -> None:
+    # finding: XM9
+    alive(httpx_mock)
+    lacking = {} if right is None else {right: 403}
+    at_stripe(httpx_mock, endpoint("*"), rights=lacking, whole=403)
+    told = told_of(await examined(STRIPE, tmp_path), "wrong")
+    assert f"lacks a right at Stripe that payments need: {right or 'one of'}" in told
+    assert "give it to the key at https://dashboard.stripe.com/apikeys" in told
+    tried = [one for one in httpx_mock.get_requests() if one.method == "POST"]
+    assert all("_of_the_doctor" in one.url.path and not one.content for one in tried)
+
+
+async def test_rights_that_stripe_does_not_tell_are_no_verdict(
+    tmp_path: Path, httpx_mock: HTTPXMock
+) -> None:
+    # finding: XM9
+    alive(httpx_mock)
+    at_stripe(httpx_mock, endpoint("*"), rights={"Disputes: read": 500})
+    found = await examined(STRIPE, tmp_path)
+    assert told_of(found, "wrong") == ""
+    assert "did not say whether the key has all rights" in told_of(found, "note")
 
 
 async def test_stripe_that_cannot_be_reached_is_no_verdict(

@@ -96,7 +96,7 @@ async def test_a_provider_that_an_authors_code_declares_is_not_the_operators(
     httpx_mock.add_response()
     ours, theirs = (openid(name, "https://login.internal") for name in ("ours", "theirs"))
     credentials = dict.fromkeys(("ours", "theirs"), ("id", "secret"))
-    known = Clients(providers={"ours": ours}, credentials=credentials)
+    known = Clients(providers={"ours": ours}, credentials=credentials, config="elicit.toml")
 
     def talk() -> Talk[int]:
         return (yield httpx.Request("GET", "https://login.internal/x")).status_code

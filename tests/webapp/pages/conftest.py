@@ -181,6 +181,10 @@ def _payment_variants() -> dict[str, View]:
                         standing=standing,
                         is_test=number == 2,
                         returned="3.00 €" if number == 3 else None,
+                        owed="3.00 €" if number == 7 else None,
+                        disputed="3.00 €" if number == 5 else None,
+                        charged_back="3.00 €" if number == 6 else None,
+                        is_asked_about=number == 0,
                         refund_action=None,
                     )
                     for one in USUAL["payments"]
@@ -193,7 +197,7 @@ def _payment_variants() -> dict[str, View]:
         ),
         **{
             f"PaymentOver {became}": _made(views_payments.PaymentOver, {**real, "became": became})
-            for became in ("refunding", "disputed")
+            for became in get_args(views_payments.Over)
         },
         **{
             f"NotGivenBack {because}": _made(

@@ -123,7 +123,16 @@ def test_a_part_that_was_given_back_is_said_and_the_rest_counts(view: View, show
 
 
 @pytest.mark.parametrize(
-    ("became", "sign"), [("refunding", "time"), ("refunded", "good"), ("disputed", "trouble")]
+    ("became", "sign"),
+    [
+        ("refunding", "time"),
+        ("refund_pending", "time"),
+        ("refund_failed", "trouble"),
+        ("refunded", "good"),
+        ("disputed", "trouble"),
+        ("dispute_lost", "trouble"),
+        ("dispute_appealed", "trouble"),
+    ],
 )
 def test_only_what_is_well_has_the_sign_that_says_so(became: str, sign: str, shown: Shown) -> None:
     view = usual(PaymentOver, became=became)

@@ -310,7 +310,7 @@ async def test_what_a_bank_claims_back_is_not_handed_out(shop: Shop) -> None:
         payment = await kept(shop, buy)
         assert await claimed(shop, payment) == "disputed"
         assert shop.line.count(INTENT) == 1
-        assert "taken back by the bank" in await buy.again()
+        assert "claimed back through the bank" in await buy.again()
         await buy.is_asked_again()
         assert shop.bodies == 0
         shop.clock.tick(days=8)
@@ -325,7 +325,7 @@ async def test_a_claim_told_before_its_payment_reaches_no_tool_that_waits(shop: 
         about = {"id": "dp_1", "object": "dispute", "payment_intent": intent}
         assert (await shop.tell(told(CREATED, about))).json() == {"received": "waiting"}
         await shop.tell(paid)
-        assert "taken back by the bank" in await buy.result()
+        assert "claimed back through the bank" in await buy.result()
         assert (shop.bodies, await shop.ledger()) == (0, ["disputed"])
 
 
@@ -343,7 +343,7 @@ async def test_a_claim_that_is_lost_stays_a_loss(shop: Shop) -> None:
         await claimed(shop, payment)
         assert await claimed(shop, payment, CLOSED, status="lost") == "disputed"
         (after,) = await shop.payments()
-        assert (after.disputes, after.spent_at) == ({"dp_1": "gone"}, payment.spent_at)
+        assert (after.disputes, after.spent_at) == ({"dp_1": "lost"}, payment.spent_at)
 
 
 @pytest.mark.parametrize(("ends", "stands"), [("won", "spent"), ("lost", "disputed")])
@@ -406,4 +406,4 @@ async def test_a_refund_and_a_claim_come_in_any_order_to_the_same_end(
             await shop.tell(events[number])
             await shop.sweep()
         (after,) = await shop.payments()
-        assert (after.status, after.disputes) == ("refunded", {"dp_1": "gone"})
+        assert (after.status, after.disputes) == ("refunded", {"dp_1": "lost"})

@@ -15,7 +15,7 @@ from flows.payments.mollie.gateway import mollie
 from flows.payments.paypal.gateway import paypal
 from flows.payments.receipt import ReceiptStatus
 from flows.payments.session import Mismatch, kept_of, sessions_of
-from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus, ask_again
+from flows.payments.unresolved import PAID_OTHERWISE, UnresolvedPayment, UnresolvedStatus, ask_again
 from tests.support.acme import (
     DECLARED,
     Acme,
@@ -44,7 +44,6 @@ from webapp.cli.arguments import with_ids
 from webapp.cli.main import parser_for
 from webapp.cli.payments import end_payment
 from webapp.command import CommandRefused
-from webapp.payments.unresolved import PAID_OTHERWISE
 from webapp.payments.verification import ON_ITS_WAY
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore

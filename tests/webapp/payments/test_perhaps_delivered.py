@@ -19,7 +19,8 @@ from tests.support.shop_env import AWAY, REFUND, AwayStore, Buying, Shop, buying
 from webapp.calls.call import Call
 from webapp.calls.presenter import Interrupted
 from webapp.calls.verbs import Verbs
-from webapp.cli.payments import PaymentRow, end_payment, list_payments, refund_payment
+from webapp.cli.payment_rows import PaymentRow
+from webapp.cli.payments import end_payment, list_payments, refund_payment
 from webapp.command import CommandRefused
 from webapp.http.connection import StreamConnection
 

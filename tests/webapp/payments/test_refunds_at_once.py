@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from flows.errors import Failed, NotPossible
+from flows.payments.claims import disputed
 from flows.payments.receipt import (
     Dispute,
     Payment,
     ReceiptStatus,
     Refund,
-    disputed,
 )
 from flows.payments.refunds import ASKING_AT_MOST, UnderWay
 from tests.support.mcp_server import eventually

@@ -16,7 +16,8 @@ from tests.support.shop_env import Shop, buying
 from webapp.cli.arguments import with_ids
 from webapp.cli.filters import Filters, filtered
 from webapp.cli.main import parser_for
-from webapp.cli.payments import PaymentRow, list_payments
+from webapp.cli.payment_rows import PaymentRow
+from webapp.cli.payments import list_payments
 from webapp.cli.questions import list_questions
 from webapp.cli.show import show, show_history
 from webapp.command import CommandRefused

@@ -176,7 +176,7 @@ async def test_the_page_of_the_link_says_what_became_of_the_money(shop: Shop) ->
         (payment,) = await shop.payments()
         await claimed(shop, payment)
         page = await buy.person.visit(buy.link)
-        assert page.heading == "9.00 € was claimed back"
+        assert page.heading == "9.00 € is disputed"
         await claimed(shop, payment, "charge.dispute.closed", status="won")
         await shop.refund_by_hand(amount="300")
         await shop.tell_all()

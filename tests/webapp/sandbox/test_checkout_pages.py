@@ -146,7 +146,8 @@ async def test_what_is_over_cannot_be_changed_by_any_button(ending: str, env: Se
     assert over.status_code == 200
     ways = re.findall(r'<form[^>]*action="([^"]+)"', over.text)
     is_paid = ending in {"card", "arrive"}  # and what its seller may see is all that is left
-    assert ways == ([f"/pay/{created.id}/{way}" for way in ("part", "claim")] if is_paid else [])
+    afterwards = ("part", "slow", "inquiry", "claim", "claim_part")
+    assert ways == ([f"/pay/{created.id}/{way}" for way in afterwards] if is_paid else [])
 
 
 async def test_what_may_become_of_it_afterwards_is_told_and_shown(env: ServerEnv) -> None:

@@ -60,7 +60,9 @@ def stripe_api(sandbox: Sandbox, outside: Outside) -> "StripeApi":
         webhook_url=sandbox.webhook_url, secret=sandbox.webhook_secret, clock=outside.clock
     )
     sales = Sales(vendor, outside)
-    return StripeApi(url=sandbox.url, key=sandbox.stripe_key, sales=sales)
+    return StripeApi(
+        url=sandbox.url, key=sandbox.stripe_key, sales=sales, webhook_url=sandbox.webhook_url
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class StripeApi:
     url: str
     key: str = field(repr=False)
     sales: Sales[StripeSession]
+    webhook_url: str
 
     def require_key(self, call: ApiCall) -> None:
         """The key comes as a bearer, or as the user name of HTTP Basic. Raises StripeError."""
@@ -182,6 +185,8 @@ class StripeApi:
         for session in self._paid(id):
             price = _part(session, amount)
             about: dict[str, Json] = {"reason": reason, "metadata": metadata}
+            if session.refunds_slowly:
+                about["status"] = "pending"
             return session.refund_as_json(self.sales.refund(session, price, about))
         raise missing_resource("payment_intent", id, param="payment_intent", status=400)
 
@@ -191,6 +196,35 @@ class StripeApi:
             if refund["id"] == id:
                 return refund
         raise missing_resource("refund", id, param="refund")
+
+    def list_payments(self, form: CheckoutForm, _: str) -> Json:
+        return _listed(
+            form,
+            lambda _: [one.payment_as_json() for one in self._paid(None)],
+            url="/v1/payment_intents",
+        )
+
+    def list_charges(self, form: CheckoutForm, _: str) -> Json:
+        return _listed(
+            form,
+            lambda payment: [one.charge_as_json() for one in self._paid(payment)],
+            url="/v1/charges",
+        )
+
+    def account(self, form: CheckoutForm, _: str) -> Json:
+        form.end()
+        return {"id": "acct_sandbox", "object": "account"}
+
+    def list_endpoints(self, form: CheckoutForm, _: str) -> Json:
+        """The one endpoint, which is told of everything."""
+        endpoint: dict[str, Json] = {
+            "id": "we_sandbox",
+            "object": "webhook_endpoint",
+            "enabled_events": ["*"],
+            "status": "enabled",
+            "url": self.webhook_url,
+        }
+        return _listed(form, lambda _: [endpoint], url="/v1/webhook_endpoints")
 
     def list_refunds(self, form: CheckoutForm, _: str) -> Json:
         return _listed(form, self._refunds, url="/v1/refunds")
@@ -229,10 +263,15 @@ def stripe_routes() -> Router:
         f"GET {session}": StripeApi.list_sessions,
         f"GET {session}/{{id:str}}": StripeApi.retrieve,
         f"POST {session}/{{id:str}}/expire": StripeApi.expire,
+        "GET /v1/account": StripeApi.account,
+        "GET /v1/webhook_endpoints": StripeApi.list_endpoints,
+        "GET /v1/payment_intents": StripeApi.list_payments,
         "GET /v1/payment_intents/{id:str}": StripeApi.retrieve_payment,
+        "GET /v1/charges": StripeApi.list_charges,
         "POST /v1/refunds": StripeApi.refund,
         "GET /v1/refunds": StripeApi.list_refunds,
         "GET /v1/refunds/{id:str}": StripeApi.retrieve_refund,
+        "POST /v1/refunds/{id:str}": StripeApi.retrieve_refund,  # without changes of its metadata
         "GET /v1/disputes": StripeApi.list_disputes,
     }
     return provider_router("stripe", routes)

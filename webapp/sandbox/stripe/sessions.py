@@ -20,6 +20,7 @@ from webapp.sandbox.checkout.deliveries import SandboxEvent
 from webapp.sandbox.checkout.sales import (
     GO_BACK,
     TRANSFER,
+    Act,
     Button,
     Sale,
     SaleRefund,
@@ -37,6 +38,22 @@ _PAYMENT_STATUS = {
     SaleState.AWAITED: "processing",
     SaleState.FAILED: "requires_payment_method",
 }
+_DISPUTE_STATUS = {
+    Dispute.INQUIRY: "warning_needs_response",
+    Dispute.CLOSED: "warning_closed",
+    Dispute.OPEN: "needs_response",
+    Dispute.LOST: "lost",
+    Dispute.APPEALED: "appeal_under_review",
+    Dispute.WON: "won",
+}
+_NOTES = {
+    Dispute.INQUIRY: "The bank asks about it.",
+    Dispute.CLOSED: "The bank asked about it, and claims nothing.",
+    Dispute.OPEN: "The bank claims it back.",
+    Dispute.LOST: "The bank has taken it back.",
+    Dispute.APPEALED: "The bank has taken it back, and the seller has appealed.",
+    Dispute.WON: "The bank claimed it back, in vain.",
+}
 _BECAME = {
     (SaleState.OPEN, SaleState.PAID): "checkout.session.completed",
     (SaleState.OPEN, SaleState.AWAITED): "checkout.session.completed",
@@ -51,17 +68,25 @@ class StripeSession(Sale):
     """One visit to the checkout, and its payment intent with its one charge.
 
     `asked` is of the session and `metadata` of the payment, as they were given; `number` is in the
-    ids of the payment, its charge and its dispute.
+    ids of the payment, its charge and its dispute. `claimed` is how much the dispute is about, in
+    minor units. Where it `refunds_slowly`, a refund is pending until it arrives or fails.
     """
 
     url: str
     asked: Mapping[str, Json]
     payment_metadata: Mapping[str, str]
     number: str
+    claimed: int | None = None
+    refunds_slowly: bool = False
 
     @property
     def amount(self) -> int:
         return counted(self.price)
+
+    @property
+    def refunded(self) -> int:
+        standing = (one.price.minor_units for one in self.refunds if _status(one) != "failed")
+        return sum(standing)
 
     @property
     def payment(self) -> str | None:
@@ -128,15 +153,17 @@ class StripeSession(Sale):
 
     def dispute_as_json(self) -> dict[str, Json]:
         """The bank's claim; its charge stays disputed when it is over."""
+        claimed = self.price.minor_units if self.claimed is None else self.claimed
+        assert self.dispute is not None
         return {
             "id": f"dp_{self.number}",
             "object": "dispute",
-            "amount": self.amount,
+            "amount": counted(Money.from_minor_units(claimed, self.price.currency)),
             "charge": self.charge,
             "metadata": {},
             "payment_intent": self.payment,
             "reason": "fraudulent",
-            "status": "won" if self.dispute is Dispute.WON else "needs_response",
+            "status": _DISPUTE_STATUS[self.dispute],
             **self._about(self.disputed_at),
         }
 
@@ -147,9 +174,9 @@ class StripeSession(Sale):
             "amount": counted(refund.price),
             "charge": self.charge,
             "payment_intent": self.payment,
-            "status": "succeeded",
             **_NONE,
             **refund.about,
+            "status": _status(refund),
             **self._about(refund.made_at),
         }
 
@@ -166,12 +193,43 @@ def _decline(sales: Sales[StripeSession], session: StripeSession) -> None:
     sales.keep(replace(session, was_declined=True))
 
 
-def _can_be_claimed(session: StripeSession) -> bool:
-    return session.is_paid and session.dispute is None
+def _refund_slowly(sales: Sales[StripeSession], session: StripeSession) -> None:
+    sales.keep(replace(session, refunds_slowly=True))
 
 
-def _can_be_won(session: StripeSession) -> bool:
-    return session.dispute is Dispute.OPEN
+def _claim_half(sales: Sales[StripeSession], session: StripeSession) -> None:
+    claimed = max(session.price.minor_units // 2, 1)
+    now = sales.clock()
+    sales.keep(replace(session, dispute=Dispute.OPEN, disputed_at=now, claimed=claimed))
+
+
+def _status(refund: SaleRefund) -> Json:
+    return refund.about.get("status", "succeeded")
+
+
+def _becomes_refund(status: str) -> Act:
+    """The latest refund that can become so does."""
+
+    def act(sales: Sales[StripeSession], session: StripeSession) -> None:
+        refunds = [*session.refunds]
+        number = max(n for n, one in enumerate(refunds) if _can_become(one, status))
+        about = {**refunds[number].about, "status": status}
+        refunds[number] = replace(refunds[number], about=about)
+        sales.keep(replace(session, refunds=tuple(refunds)))
+
+    return act
+
+
+def _can_become(refund: SaleRefund, status: str) -> bool:
+    return _status(refund) in (("pending",) if status == "succeeded" else ("pending", "succeeded"))
+
+
+def _has_refund(status: str) -> Callable[[StripeSession], bool]:
+    return lambda session: any(_can_become(one, status) for one in session.refunds)
+
+
+def _is_at(*stages: Dispute | None) -> Callable[[StripeSession], bool]:
+    return lambda session: session.is_paid and session.dispute in stages
 
 
 _BUTTONS = (
@@ -183,10 +241,45 @@ _BUTTONS = (
     GO_BACK,
     *TRANSFER,
     give_half_back(lambda session: session.left),
-    dispute_button(
-        "claim", label="Let the bank claim it back", dispute=Dispute.OPEN, when=_can_be_claimed
+    Button(
+        name="slow",
+        label="Let refunds take days",
+        act=_refund_slowly,
+        when=lambda session: session.is_paid and not session.refunds_slowly,
+        stays=True,
     ),
-    dispute_button("won", label="Win against the bank", dispute=Dispute.WON, when=_can_be_won),
+    Button(
+        name="refund_arrives",
+        label="Let a refund arrive",
+        act=_becomes_refund("succeeded"),
+        when=_has_refund("succeeded"),
+        stays=True,
+    ),
+    Button(
+        name="refund_fails",
+        label="Let a refund fail",
+        act=_becomes_refund("failed"),
+        when=_has_refund("failed"),
+        stays=True,
+    ),
+    *(
+        dispute_button(name, label=label, dispute=stage, when=_is_at(*before))
+        for name, label, stage, before in (
+            ("inquiry", "Let the bank ask about it", Dispute.INQUIRY, (None,)),
+            ("closed", "Let the bank end its inquiry", Dispute.CLOSED, (Dispute.INQUIRY,)),
+            ("claim", "Let the bank claim it back", Dispute.OPEN, (None, Dispute.INQUIRY)),
+            ("won", "Win against the bank", Dispute.WON, (Dispute.OPEN, Dispute.APPEALED)),
+            ("lost", "Lose against the bank", Dispute.LOST, (Dispute.OPEN, Dispute.APPEALED)),
+            ("appeal", "Appeal", Dispute.APPEALED, (Dispute.LOST,)),
+        )
+    ),
+    Button(
+        name="claim_part",
+        label="Let the bank claim half of it",
+        act=_claim_half,
+        when=_is_at(None),
+        stays=True,
+    ),
 )
 
 
@@ -204,18 +297,23 @@ class StripeVendor:
         return f"re_{secrets.token_hex(12)}"
 
     def notes(self, sale: StripeSession) -> Iterable[str]:
-        if sale.dispute is Dispute.OPEN:
-            yield "The bank claims it back."
-        if sale.dispute is Dispute.WON:
-            yield "The bank claimed it back, in vain."
+        if sale.refunds_slowly:
+            yield "Refunds take days."
+        if sale.dispute is not None:
+            yield _NOTES[sale.dispute]
 
     def event(self, before: StripeSession, after: StripeSession) -> SandboxEvent | None:
         if before.state is not after.state:
             return self._event(_BECAME[before.state, after.state], after.as_json())
-        if before.refunds != after.refunds:
+        if len(before.refunds) != len(after.refunds):
             return self._event("charge.refunded", after.charge_as_json())
+        for was, one in zip(before.refunds, after.refunds, strict=True):
+            if was != one:
+                what = "failed" if _status(one) == "failed" else "updated"
+                return self._event(f"refund.{what}", after.refund_as_json(one))
         if before.dispute is not after.dispute:
-            what = "created" if before.dispute is None else "closed"
+            is_over = after.dispute in (Dispute.CLOSED, Dispute.WON, Dispute.LOST)
+            what = "created" if before.dispute is None else "closed" if is_over else "updated"
             return self._event(f"charge.dispute.{what}", after.dispute_as_json())
         return None
 

@@ -98,7 +98,7 @@ adyen: Final = ProviderDeclaration(
         "NOTIFICATION_OF_CHARGEBACK:true": Dispute.OPEN,
         "CHARGEBACK:true": Dispute.LOST,
         "CHARGEBACK_REVERSED:true": Dispute.WON,
-        "SECOND_CHARGEBACK:true": Dispute.GONE,
+        "SECOND_CHARGEBACK:true": Dispute.LOST_AGAIN,
         "CAPTURE_FAILED:true": Dispute.GONE,
         "CANCELLATION:true": Dispute.GONE,
         "CANCEL_OR_REFUND:true": Dispute.GONE,

@@ -1,0 +1,73 @@
+"""Each word of the pinned version of Stripe, read from its own library, has a meaning here."""
+
+import ast
+import inspect
+import re
+import textwrap
+
+import pytest
+import stripe
+from stripe.params import WebhookEndpointCreateParams
+
+from flows.payments.stripe import session as sessions
+from flows.payments.stripe.events import (
+    DISPUTE_EVENTS,
+    REFUND_EVENTS,
+    REFUNDED,
+    SETTLING_EVENTS,
+    STAGES,
+)
+from flows.payments.stripe.gateway import STRIPE_VERSION
+from flows.payments.stripe.registration import EVENTS
+from flows.payments.stripe.responses import REFUND_STATUSES
+
+
+def words_of(shape: type, field: str) -> set[str]:
+    """The words that the library's own source names in the type of a field."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(shape)))
+    assert isinstance(tree.body[0], ast.ClassDef)
+    kinds = [
+        node.annotation
+        for node in tree.body[0].body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == field
+    ]
+    found = [node for kind in kinds for node in ast.walk(kind) if isinstance(node, ast.Constant)]
+    return {node.value for node in found if isinstance(node.value, str)}
+
+
+def test_pinned_version_is_that_of_the_library() -> None:
+    assert stripe.api_version == STRIPE_VERSION
+
+
+def test_every_status_of_a_dispute_has_a_stage() -> None:
+    # finding: XM3
+    assert words_of(stripe.Dispute, "status") <= set(STAGES)
+    assert len(words_of(stripe.Dispute, "status")) == 10
+
+
+def test_every_status_of_a_session_is_known() -> None:
+    # finding: XM10
+    assert words_of(stripe.checkout.Session, "status") == sessions.STATUSES
+    assert words_of(stripe.checkout.Session, "payment_status") == sessions.PAYMENT_STATUSES
+
+
+def test_every_status_of_a_refund_is_known() -> None:
+    # finding: XM6
+    source = inspect.getsource(stripe.Refund)  # where the words stand in the field's own docs
+    (sentence,) = [line for line in source.splitlines() if "Status of the refund." in line]
+    assert set(re.findall(r"`([a-z_]+)`", sentence)) == REFUND_STATUSES
+
+
+def test_every_event_that_is_asked_for_exists() -> None:
+    known = words_of(WebhookEndpointCreateParams, "enabled_events")
+    assert known >= EVENTS
+    assert SETTLING_EVENTS | DISPUTE_EVENTS | REFUND_EVENTS | {REFUNDED} == EVENTS
+
+
+@pytest.mark.parametrize("word", sorted(STAGES))
+def test_stage_of_each_word_says_whether_money_is_gone(word: str) -> None:
+    is_gone = word in (
+        *("needs_response", "under_review", "lost"),
+        *("appeal_needs_response", "appeal_under_review"),
+    )
+    assert STAGES[word].takes_money is is_gone

@@ -1,0 +1,322 @@
+"""After the sale: disputes, refunds that fail later, and what the provider tells besides."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.disputes import claim, kept
+from tests.support.mcp_server import eventually, text_of
+from tests.support.paying import give_up, results_are_noted
+from tests.support.payment_events import COMPLETED, told
+from tests.support.shop_env import REFUND, Buying, Shop, buying
+from webapp.cli.payment_rows import PaymentRow
+from webapp.cli.payments import end_payment, list_payments, refund_payment
+from webapp.command import CommandRefused
+from webapp.records.ids import tail_of
+
+
+async def listed(shop: Shop) -> PaymentRow:
+    (row,) = (await list_payments(shop.service, only_open=False)).rows
+    return row
+
+
+async def given_back(shop: Shop, **about: Any) -> str:
+    (payment,) = await shop.payments()
+    (said,) = await refund_payment(
+        shop.service, tail_of(payment), reason=None, also_spent=False, **about
+    )
+    return said
+
+
+async def happens(shop: Shop, buy: Buying, there: str, *buttons: str) -> list[bytes]:
+    """These happen at the provider; what it has to tell of them, which is not delivered."""
+    told = len(shop.post) + len([button for button in buttons if button != "slow"])
+    for button in buttons:
+        await buy.person.press_there(there, button)
+    await eventually(lambda: len(shop.post) >= told)
+    post, shop.post[:] = [*shop.post], []
+    return post
+
+
+async def kept_there(shop: Shop, buy: Buying) -> str:
+    """Paid, and nobody has used it; the provider's page of it."""
+    await give_up(shop, buy)
+    there = await buy.press("card")
+    await shop.tell_all()
+    assert await shop.ledger() == ["open"]
+    return there
+
+
+# Disputes.
+
+
+@pytest.mark.parametrize("heard", [0, 1, 2, 3])
+async def test_dispute_is_where_the_provider_says_it_is_whichever_event_arrives(
+    shop: Shop, heard: int
+) -> None:
+    # finding: XM3
+    async with buying(shop) as buy:
+        there = await kept_there(shop, buy)
+        told = await happens(shop, buy, there, "claim", "lost", "appeal", "won")
+        await shop.tell(told[heard])
+        await shop.sweep()
+        assert await shop.ledger() == ["open"]
+        assert (await listed(shop)).disputes == {f"dp_{intent_of(told[0])}": "won"}
+        assert await buy.again() == "paid 9.00 EUR"
+
+
+async def test_lost_dispute_that_is_appealed_and_won_in_events_alone_counts_as_won(
+    shop: Shop,
+) -> None:
+    # finding: XM3
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        steps = ("needs_response", "lost", "appeal_needs_response", "appeal_under_review", "won")
+        for number, status in enumerate(steps):
+            event = claim(payment, "charge.dispute.updated", status=status)
+            event |= {"id": f"evt_{number}", "created": event["created"] + number}
+            await shop.tell(event)
+            await shop.sweep()
+            assert await shop.ledger() == ["open" if status == "won" else "disputed"]
+
+
+async def test_inquiry_takes_nothing_and_a_call_gets_the_receipt(shop: Shop) -> None:
+    # finding: XM4
+    async with buying(shop) as buy:
+        there = await kept_there(shop, buy)
+        for event in await happens(shop, buy, there, "inquiry"):
+            await shop.tell(event)
+        await shop.sweep()
+        row = await listed(shop)
+        assert (row.standing, row.is_open, row.claimed) == ("open", True, 0)
+        assert "a bank asks about it" in (row.note or "")
+        assert await buy.again() == "paid 9.00 EUR"
+        await results_are_noted(shop)
+        assert (await listed(shop)).is_open  # the bank wants an answer all the same
+        for event in await happens(shop, buy, there, "closed"):
+            await shop.tell(event)
+        await shop.sweep()
+        assert not (await listed(shop)).is_open
+
+
+async def test_dispute_of_a_part_takes_that_part(shop: Shop) -> None:
+    # finding: XM4
+    async with buying(shop) as buy:
+        there = await kept_there(shop, buy)
+        for event in await happens(shop, buy, there, "claim_part"):
+            await shop.tell(event)
+        await shop.sweep()
+        row = await listed(shop)
+        assert (row.standing, row.claimed) == ("open", 450)
+        assert "a bank claims 4.50 EUR of it" in (row.note or "")
+        page = await buy.person.visit(f"{shop.url}/payments")
+        assert "of it is disputed at your bank" in page.text
+        assert await buy.again() == "paid 9.00 EUR"
+        for event in await happens(shop, buy, there, "lost"):
+            await shop.tell(event)
+        await shop.sweep()
+        await ends_in(shop, ["spent"])
+        row = await listed(shop)
+        assert (row.is_open, row.note) == (False, "a bank has taken 4.50 EUR of it")
+        page = await buy.person.visit(f"{shop.url}/payments")
+        assert "Your bank has taken back" in page.text
+
+
+async def test_dispute_of_what_is_left_after_a_part_refund_is_of_all(shop: Shop) -> None:
+    # finding: XM4
+    async with buying(shop) as buy:
+        there = await kept_there(shop, buy)
+        await happens(shop, buy, there, "claim_part")
+        await given_back(shop, amount="4.50")
+        await shop.tell((await happens(shop, buy, there, "lost"))[-1])
+        await shop.sweep()
+        assert await shop.ledger() == ["disputed"]
+
+
+# Refunds that fail later.
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("amount", [None, "3.00"])
+async def test_refund_that_fails_later_is_owed_and_can_be_made_again(
+    shop: Shop, amount: str | None, *, is_told: bool
+) -> None:
+    # finding: XM6
+    async with buying(shop) as buy:
+        there = await kept_there(shop, buy)
+        await happens(shop, buy, there, "slow")
+        assert "is being refunded" in await given_back(shop, amount=amount)
+        shop.post.clear()
+        shop.clock.tick(days=3)
+        for event in await happens(shop, buy, there, "refund_fails"):
+            if is_told:
+                await shop.tell(event)
+        await shop.sweep()
+        owed = 900 if amount is None else 300
+        row = await listed(shop)
+        assert (row.is_open, row.owed, row.refunded) == (True, owed, 0)
+        assert "failed: refund it again, or payments done" in (row.note or "")
+        assert "is being refunded" in await given_back(shop, amount=amount)
+        row = await listed(shop)
+        assert (row.owed, row.refunded) == (0, owed)
+        refunds = await shop.refunds()
+        assert [one["status"] for one in refunds] == ["pending", "failed"]
+        assert len(set(shop.line.keys[-2:])) == 2  # the provider would repeat what it said before
+
+
+async def test_refund_that_failed_is_found_by_the_command_that_refunds(shop: Shop) -> None:
+    # finding: XM6
+    async with buying(shop) as buy:
+        there = await kept_there(shop, buy)
+        await given_back(shop)
+        await happens(shop, buy, there, "refund_fails")
+        assert (await listed(shop)).standing == "refunded"
+        assert (await given_back(shop)).startswith("9.00 EUR is refunded")
+        assert [one["status"] for one in await shop.refunds()] == ["succeeded", "failed"]
+        assert "was refunded on" in await given_back(shop)
+
+
+async def test_refund_that_is_pending_is_said_to_be(shop: Shop) -> None:
+    # finding: XM6
+    async with buying(shop) as buy:
+        there = await kept_there(shop, buy)
+        await happens(shop, buy, there, "slow")
+        await given_back(shop)
+        assert (await listed(shop)).standing == "refund pending"
+        assert "has not confirmed it yet" in await given_back(shop)
+        page = await buy.person.visit(buy.link)
+        assert page.heading == "9.00 € is being refunded"
+        await happens(shop, buy, there, "refund_arrives")
+        shop.clock.tick(days=1)
+        await shop.sweep()
+        assert (await listed(shop)).standing == "refunded"
+
+
+async def test_operator_ends_what_a_failed_refund_owes(shop: Shop) -> None:
+    # finding: XM6
+    async with buying(shop) as buy:
+        there = await kept_there(shop, buy)
+        await given_back(shop)
+        for event in await happens(shop, buy, there, "refund_fails"):
+            await shop.tell(event)
+        page = await buy.person.visit(buy.link)
+        assert page.heading == "A refund of 9.00 € failed"
+        (payment,) = await shop.payments()
+        (said,) = await end_payment(shop.service, tail_of(payment))
+        assert said == "9.00 EUR counts as paid back, and is listed no more."
+        assert not (await listed(shop)).is_open
+        assert await shop.ledger() == ["refunded"]
+
+
+async def test_refund_that_failed_before_it_counted_takes_nothing_from_a_later_one(
+    shop: Shop,
+) -> None:
+    # finding: XM6
+    async with buying(shop) as buy:
+        there = await kept_there(shop, buy)
+        await happens(shop, buy, there, "slow")
+        shop.line.lost.append(REFUND)  # the reply to the first one does not come
+        shop.line.broken.append("GET /stripe/v1/refunds")
+        with pytest.raises(CommandRefused):
+            await given_back(shop)
+        shop.line.broken.clear()
+        (failed,) = (await happens(shop, buy, there, "refund_fails"))[-1:]
+        await shop.tell(failed)
+        shop.clock.tick(minutes=6)
+        await shop.sweep()
+        assert [one["status"] for one in await shop.refunds()] == ["pending", "failed"]
+        await shop.tell({**json.loads(failed), "id": "evt_again"})
+        await shop.sweep()
+        row = await listed(shop)
+        assert (row.standing, row.owed, row.refunded) == ("refund pending", 0, 900)
+
+
+# What is ours and ordinary.
+
+ORDINARY = {
+    "payment_intent": ("payment_intent.created", "payment_intent.succeeded"),
+    "charge": ("charge.succeeded", "charge.updated"),
+    "refund": ("refund.created", "refund.updated", "charge.refund.updated"),
+}
+
+
+@pytest.mark.parametrize("kind", list(ORDINARY))
+async def test_our_own_ordinary_events_are_not_foreign(
+    shop: Shop, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: XM7
+    async with buying(shop) as buy:
+        payment = await kept(shop, buy)
+        await given_back(shop)
+        (refund,) = await shop.refunds()
+        metadata = {"elicitation": payment.elicitation_id}
+        about = {
+            "payment_intent": {"id": payment.payment_intent, "status": "succeeded"},
+            "charge": {"id": refund["charge"], "payment_intent": payment.payment_intent},
+            "refund": {**refund, "metadata": {**refund["metadata"], **metadata}},
+        }[kind]
+        about = {"object": kind, "metadata": metadata, **about}
+        for number, name in enumerate(ORDINARY[kind]):
+            answer = await shop.tell(told(name, about, id=f"evt_{number}"))
+            assert answer.status_code == 200
+        await shop.sweep()
+        assert "refused" not in {hook.status for hook in await shop.hooks()}
+        assert not [record for record in caplog.records if record.levelname == "WARNING"]
+        assert await shop.ledger() == ["refunded"]
+
+
+# Paid otherwise than asked, and words that nobody knows yet.
+
+
+async def test_model_hears_at_once_that_another_amount_was_paid(shop: Shop) -> None:
+    # finding: XM8
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        event = json.loads(shop.post.pop())
+        event["data"]["object"] |= {"amount_total": 1071}
+        shop.line.amends |= {"amount_total": 1071}
+        await shop.tell(event)
+        assert "The person is not to pay again" in await buy.result()
+        page = await buy.person.visit(buy.link)
+        assert page.heading == "Paid otherwise than asked"
+        again = text_of(await buy.caller.result("report"))
+        assert "The person is not to pay again" in again
+        assert not buy.caller.has_links_left
+
+
+async def test_unknown_word_about_what_is_not_ours_is_ignored(shop: Shop) -> None:
+    # finding: XM10
+    other = await shop.make_session(client_reference_id="another-product")
+    for number, words in enumerate(({"payment_status": "escrowed"}, {"status": "parked"})):
+        answer = await shop.tell(told(COMPLETED, {**other, **words}, id=f"evt_{number}"))
+        assert answer.status_code == 200
+
+
+async def test_unknown_word_about_ours_is_asked_about_and_said(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    # finding: XM10
+    async with buying(shop) as buy:
+        await buy.person.pay(buy.link)
+        paid = shop.post.pop()
+        event = json.loads(paid)
+        event["data"]["object"] |= {"payment_status": "escrowed"}
+        assert (await shop.tell(event)).status_code == 200
+        (line,) = [one for one in caplog.records if one.getMessage() == "payment.unknown_word"]
+        assert vars(line)["why"] == "escrowed"
+        (row,) = (await list_payments(shop.service, only_open=True)).rows
+        assert row.standing == "on its way"
+        await shop.expire()  # its provider is asked, and knows by now
+        assert await shop.ledger() == ["open"]
+
+
+def intent_of(event: bytes) -> str:
+    about: str = json.loads(event)["data"]["object"]["payment_intent"]
+    return about.removeprefix("pi_")
+
+
+async def ends_in(shop: Shop, ledger: list[str]) -> None:
+    while sorted(await shop.ledger()) != ledger:  # noqa: ASYNC110
+        await asyncio.sleep(0)

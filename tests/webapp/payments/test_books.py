@@ -1,0 +1,179 @@
+"""The books: at each step after a sale page, list, event and model say the same."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from html import unescape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows import Receipt
+from tests.support.event_env import SECRET
+from tests.support.mcp_server import eventually, text_of
+from tests.support.paying import give_up
+from tests.support.serving import serving_at
+from tests.support.shop_env import Buying, Shop, buying
+from webapp.cli.payments import list_payments, refund_payment
+from webapp.events.addresses import EventAddress
+from webapp.records.ids import tail_of
+from webapp.records.values import OutgoingEvent
+
+if TYPE_CHECKING:
+    import mcp_types as types
+
+OUTCOMES = Path(__file__).parents[3] / "docs/payment-outcomes.md"
+NOT_GIVEN = "no seats are left"
+HANDED_OUT = "the receipt"
+
+
+class Books:
+    """All that is said of the latest payment: to the person, the operator, others and the model."""
+
+    def __init__(self, shop: Shop, buy: Buying, told: dict[str, Any]) -> None:
+        self.shop = shop
+        self.buy = buy
+        self.told = told
+        self.rows: list[list[str]] = []
+        self.there = ""
+        self._asking: asyncio.Task[types.CallToolResult] | None = None
+
+    async def press(self, *buttons: str) -> None:
+        """The seller, a bank or time does this at the provider, which tells of it."""
+        for button in buttons:
+            await self.buy.person.press_there(self.there, button)
+            if button != "slow":
+                await eventually(lambda: self.shop.post)
+            await self.shop.tell_all()
+        await self.shop.sweep()
+
+    async def refund(self, amount: str | None = None, *, days: int = 0) -> str:
+        (payment,) = await self.shop.payments()
+        (said,) = await refund_payment(
+            self.shop.service, tail_of(payment), reason=None, also_spent=False, amount=amount
+        )
+        await eventually(lambda: self.shop.post)
+        await self.shop.tell_all()
+        self.shop.clock.tick(days=days)
+        return said
+
+    async def write(self, what: str, *, asks: bool = True) -> None:
+        """A row of the table; `asks`: the same call is made again."""
+        model = await self._model() if asks else ""
+        events = ", ".join(await self._events())
+        row = [what, await self._page(), await self._listed(), events, model]
+        self.rows.append([cell.replace("|", "/") for cell in row])
+
+    @property
+    def table(self) -> str:
+        """The table as `docs/payment-outcomes.md` has it."""
+        head = ["what happened", "page of payments", "`elicit payments list`", "event", "the model"]
+        lines = [head, ["---"] * len(head), *self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
+
+    async def _events(self) -> list[str]:
+        """The types of what was sent since the row before."""
+        while any(  # noqa: ASYNC110 - the process sends them
+            one.status == "waiting"
+            for one in await self.shop.service.elicitations.all(OutgoingEvent)
+        ):
+            await asyncio.sleep(0)
+        types = [told["type"] for told in self.told.values()]
+        self.told.clear()
+        return [f"`{one}`" for one in types if one.startswith("payment")]
+
+    async def _page(self) -> str:
+        text = (await self.buy.person.visit(f"{self.shop.url}/payments")).text
+        card = text.partition("</blockquote>")[2].partition('<p class="hint">')[0]
+        paragraphs = re.findall(r"<p.*?</p>", card, re.DOTALL)
+        loud = [re.findall(r"<strong>(.*?)</strong>", one) or [one] for one in paragraphs]
+        said = re.sub(r"<[^>]+>", "", " ".join(one for (one,) in loud))
+        return unescape(said).replace("\u00a0", " ")
+
+    async def _listed(self) -> str:
+        (row,) = (await list_payments(self.shop.service, only_open=False)).rows
+        is_open = (await list_payments(self.shop.service, only_open=True)).rows != []
+        words = row.standing if row.note is None else f"{row.standing}; {row.note}"
+        words = re.sub(r"\d{4}-\d\d-\d\d", "DATE", words)
+        return f"{words} (open)" if is_open else words
+
+    async def _model(self) -> str:
+        """What the same call hears; one that asks to pay again goes on."""
+        caller, bodies = self.buy.caller, self.shop.bodies
+        (payment,) = await self.shop.payments()
+        if self._asking is not None and payment.is_over:
+            return "still asks to pay again"
+        call, self._asking = self._asking or caller.call("report"), None
+        await eventually(lambda: call.done() or caller.has_links_left)
+        if caller.has_links_left:
+            await caller.link()
+            self._asking = call
+            return "asks to pay again"
+        return HANDED_OUT if self.shop.bodies > bodies else text_of(call.result())
+
+
+@asynccontextmanager
+async def booked(shop: Shop) -> AsyncIterator[Books]:
+    """A payment whose tool has failed, so that each same call gets its receipt once more."""
+    told: dict[str, Any] = {}  # by the ids of events
+
+    async def receive(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        id = dict(scope["headers"])[b"webhook-id"].decode()
+        told[id] = json.loads(body)
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def fails(receipt: Receipt) -> str:
+        raise ValueError(NOT_GIVEN)
+
+    shop.body = fails
+    async with serving_at(lambda _: receive) as place:
+        address = EventAddress(name="books", url=place, secrets=(SECRET,))
+        await shop.restart(events=(address,))
+        async with buying(shop) as buy:
+            books = Books(shop, buy, told)
+            await give_up(shop, buy)
+            books.there = await buy.press("card")
+            await shop.tell_all()
+            yield books
+
+
+async def test_books_tell_the_truth_at_each_step_after_the_sale(shop: Shop) -> None:
+    # finding: XM3, XM4, XM6
+    async with booked(shop) as books:
+        await books.write("paid; the tool could not deliver")
+        await books.press("slow")
+        await books.refund("3.00", days=3)
+        await books.write("the operator refunds 3.00 EUR of it")
+        await books.press("refund_fails")
+        await books.write("three days later that refund fails")
+        await books.refund("3.00")
+        await books.press("refund_arrives")
+        await books.write("the operator refunds it again")
+        await books.press("inquiry")
+        await books.write("a bank asks about the payment (inquiry)")
+        await books.press("claim")
+        await books.write("the bank claims it (dispute)")
+        await books.write("the same call is made once more")
+        await books.press("lost")
+        await books.write("the dispute is lost")
+        await books.press("appeal")
+        await books.write("the seller appeals")
+        await books.press("won")
+        await books.write("the appeal is won")
+        await books.refund(days=3)
+        await books.write("the operator refunds the rest", asks=False)
+        await books.press("refund_fails")
+        await books.write("three days later that refund fails")
+        await books.refund()
+        await books.press("refund_arrives")
+        await books.write("the operator refunds it again, and it arrives", asks=False)
+        assert len(await shop.payments()) == 1
+        assert books.table in OUTCOMES.read_text()

@@ -1,0 +1,190 @@
+"""Rows of `elicit payments list`: what an operator reads of each payment.
+
+What could go wrong: a list that shows whose it is, or that calls money gone which is not. So owners
+are cut short, and no key of a provider's is in what is printed. What a provider calls a payment and
+its page is: by that it is found in its dashboard and on a bank's statement.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from flows.elicitation.states import Elicitation
+from flows.payments.claims import claimed_of, claimed_price, claims_of, stage_of, state_of
+from flows.payments.money import Money
+from flows.payments.receipt import Dispute, Payment, ReceiptStatus
+from flows.payments.session import sessions_of, terms_of
+from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
+from webapp.cli.operator import OWNER_CHARACTERS
+from webapp.records.ids import tail_of
+
+_OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
+
+
+class PaymentRow(Struct, frozen=True, kw_only=True):
+    """A payment; or one that is on its way, or that somebody has to look at at its provider.
+
+    Amounts are in minor units of ISO 4217. `paid_at` is when it was asked for or looked into last,
+    as long as it is not known to be paid; `paid` is what came instead. `claimed` is what a bank
+    claims or has taken, `disputes` how far each claim is, and `owed` what a refund that failed
+    still owes to the person.
+    """
+
+    id: str
+    standing: str
+    note: str | None = None
+    is_open: bool
+    question: str
+    owner: str
+    tool: str
+    what: str
+    provider: str
+    is_live: bool
+    session: str | None
+    payment: str | None = None
+    price: str
+    amount: int
+    currency: str
+    paid_at: datetime
+    spent_at: datetime | None = None
+    refunded: int = 0
+    refunded_at: datetime | None = None
+    refund: str | None = None
+    reason: str | None = None
+    given_back_by_itself_at: datetime | None = None
+    claimed: int = 0
+    disputes: dict[str, str] = {}
+    owed: int = 0
+    paid: int | None = None
+    paid_currency: str | None = None
+
+
+def of_payment(payment: Payment, *, is_taken: bool) -> PaymentRow:
+    return PaymentRow(
+        **_of_either(payment),
+        standing=_standing(payment, is_taken=is_taken),
+        note=_note(payment, is_taken=is_taken),
+        is_open=_is_open(payment),
+        payment=payment.payment_intent,
+        paid_at=payment.paid_at,
+        spent_at=payment.spent_at,
+        refunded=payment.refunded,
+        refunded_at=payment.refunded_at,
+        refund=payment.refund_id,
+        reason=payment.reason,
+        given_back_by_itself_at=payment.refund_due_at,
+        claimed=claimed_of(payment),
+        disputes={id: claim.stage.value for id, claim in claims_of(payment).items()},
+        owed=payment.owed,
+    )
+
+
+def of_unresolved(loose: UnresolvedPayment) -> PaymentRow:
+    words = f"asked {loose.price}, and the provider has not said whether it was paid"
+    if loose.status is UnresolvedStatus.OTHERWISE and loose.paid is None:
+        words = "this server has lost a payment page of this question"
+    elif loose.status is UnresolvedStatus.OTHERWISE:
+        mode = "" if loose.paid_live == loose.is_live else ", in another mode"
+        words = f"paid {loose.paid_price}{mode}, asked {loose.price}"
+    return PaymentRow(
+        **_of_either(loose),
+        standing=loose.status.value,
+        note=f"{words}: look at {loose.session} there",
+        is_open=True,
+        paid_at=loose.found_at,
+        paid=loose.paid,
+        paid_currency=loose.paid_currency,
+    )
+
+
+def _of_either(row: Payment | UnresolvedPayment) -> dict[str, Any]:
+    return {
+        "id": tail_of(row),
+        "question": row.elicitation_id.removeprefix(row.owner),
+        "owner": row.owner[:OWNER_CHARACTERS],
+        "tool": row.tool,
+        "what": row.what,
+        "provider": row.seller,
+        "is_live": row.is_live,
+        "session": row.session,
+        "price": str(row.price),
+        "amount": row.amount,
+        "currency": row.currency,
+    }
+
+
+def of_pending(asked: Elicitation) -> PaymentRow:
+    terms = terms_of(asked)
+    return PaymentRow(
+        id=tail_of(asked),
+        standing="on its way",
+        is_open=True,
+        question=tail_of(asked),
+        owner=asked.owner[:OWNER_CHARACTERS],
+        tool=asked.asked.tool,
+        what=terms.what,
+        provider=terms.seller,
+        is_live=terms.is_live,
+        session=next(iter(sessions_of(asked)), None),
+        price=str(terms.price),
+        amount=terms.amount,
+        currency=terms.currency,
+        paid_at=asked.created_at,
+    )
+
+
+def _is_open(payment: Payment) -> bool:
+    is_asked = stage_of(payment) in (Dispute.INQUIRY, Dispute.OPEN, Dispute.APPEALED)
+    return payment.status in _OPEN or payment.part is not None or payment.owed > 0 or is_asked
+
+
+def _standing(payment: Payment, *, is_taken: bool) -> str:
+    if is_taken:
+        return ReceiptStatus.TAKEN.value
+    if payment.status is ReceiptStatus.OPEN:
+        return "made" if payment.may_be_delivered else payment.status.value
+    return state_of(payment)
+
+
+def _note(payment: Payment, *, is_taken: bool) -> str | None:
+    words = list[str]()
+    if payment.status is ReceiptStatus.OPEN and payment.surplus_to is not None:
+        words.append("paid twice: refunded as soon as the provider shows both")
+    elif payment.may_be_delivered:
+        what = "result made" if payment.is_made else "work done by once()"
+        if not is_taken:
+            words.append(f"{what}, arrival not noted: refund it, or payments done")
+    elif payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
+        words.append(f"refunded by itself on {payment.refund_at:%Y-%m-%d}")
+    elif payment.status is ReceiptStatus.REFUNDING and not (payment.refund_at or payment.owed):
+        words.append("could not be refunded: look at the provider")
+    if payment.part is not None:
+        price = Money.from_minor_units(payment.part.up_to, payment.currency)
+        goes_on = "is under way" if payment.part.again_at else "failed: look at the provider"
+        words.append(f"a refund of {price} in all {goes_on}")
+    if payment.is_part_refunded:
+        words.append(f"{payment.refunded_price} of it refunded there")
+    if payment.owed:
+        words.append(f"a refund of {payment.owed_price} failed: refund it again, or payments done")
+    if payment.pending is not None:
+        words.append("the provider has not confirmed a refund yet")
+    words += _of_claims(payment)
+    return ", ".join(words) or None
+
+
+def _of_claims(payment: Payment) -> list[str]:
+    """Return what the operator is told of a bank's claims, and what there is to do."""
+    is_part = payment.status is not ReceiptStatus.DISPUTED
+    much = f"{claimed_price(payment)} of it" if is_part else "it"
+    match stage_of(payment):
+        case None:
+            return []
+        case Dispute.INQUIRY:
+            return ["a bank asks about it, and has taken nothing: answer at the provider"]
+        case Dispute.OPEN:
+            return [f"a bank claims {much}: answer at the provider"]
+        case Dispute.APPEALED:
+            return [f"a bank has taken {much}, and the appeal is not decided"]
+        case _:
+            return [f"a bank has taken {much}"]
