@@ -190,7 +190,7 @@ def _untimed(before: Claim, said: Claim) -> Claim:
 
     What was taken again had been won before: it is won once more where more events say won.
     """
-    heard = tuple(dict.fromkeys((*before.heard, *said.heard)))[-HEARD_AT_MOST:]
+    heard = tuple(sorted({*before.heard, *said.heard}))[-HEARD_AT_MOST:]
     stage = max(before.stage, said.stage, key=_RANKS.index)
     again = [one for one in heard if one.startswith(_mark(Dispute.LOST_AGAIN))]
     won = [one for one in heard if one.startswith(_mark(Dispute.WON))]

@@ -312,7 +312,7 @@ async def test_no_log_line_and_no_answer_carries_keys_signatures_or_bodies(
         body = await paid(shop, buy)
         event = json.loads(body)
         foreign = told(COMPLETED, {**event["data"]["object"], "id": "cs_test_9"})
-        wrong = told(COMPLETED, {**event["data"]["object"], "amount_total": 901})
+        wrong = told(COMPLETED, {**event["data"]["object"], "amount_total": 901}, id="evt_wrong")
         for one in (body, json.dumps(foreign).encode(), json.dumps(wrong).encode(), b"{}"):
             for headers in (signed(shop, one), signed(shop, one, days=1), []):
                 macs += re.findall(r"v1=(\w+)", str(headers))
