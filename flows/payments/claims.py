@@ -14,7 +14,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from flows.payments.money import Money
-from flows.payments.receipt import ASKED, CLAIM, Claim, Dispute, Payment, ReceiptStatus
+from flows.payments.receipt import ASKED, CLAIM, BankClaim, Dispute, Payment, ReceiptStatus
 
 HEARD_AT_MOST = 50
 # Of what is said without a time, or of the same second, the last of these counts.
@@ -69,7 +69,7 @@ def disputed(
     before = claims_of(payment).get(id)
     is_counted = event and stage in (Dispute.WON, Dispute.LOST_AGAIN)
     heard = (_mark(stage, event),) if is_counted else ()
-    said = Claim(stage=stage, at=at, amount=amount, heard=heard)
+    said = BankClaim(stage=stage, at=at, amount=amount, heard=heard)
     if before is None:
         claim = said
     elif at is not None:
@@ -89,16 +89,16 @@ def charged_back(
     another claim only if it is so now.
     """
     names, claims = (session, ASKED + session), claims_of(payment)
-    changed: dict[str, Claim] = {}
+    changed: dict[str, BankClaim] = {}
     if amount > 0:
         taken = None if amount >= payment.amount else amount
         for id in names if now is not None and _is_won(claims) else names[:1]:
             known = claims.get(id)
             is_more = known is None or not known.stage.takes_money or _more(taken, known.amount)
             if now is not None or is_more:
-                changed[id] = Claim(stage=Dispute.LOST, amount=taken)
+                changed[id] = BankClaim(stage=Dispute.LOST, amount=taken)
     elif now is not None:
-        changed = {id: Claim(stage=Dispute.WON) for id in names if id in claims}
+        changed = {id: BankClaim(stage=Dispute.WON) for id in names if id in claims}
     return _with_claims(payment, changed)
 
 
@@ -117,9 +117,9 @@ def restated(payment: Payment) -> Payment:
     return replace(payment, status=status)
 
 
-def claims_of(payment: Payment) -> Mapping[str, Claim]:
+def claims_of(payment: Payment) -> Mapping[str, BankClaim]:
     """Return all claims by their ids; rows of the first version have the word alone."""
-    former = {id: Claim(stage=word) for id, word in payment.disputes.items()}
+    former = {id: BankClaim(stage=word) for id, word in payment.disputes.items()}
     return {**former, **payment.claims}
 
 
@@ -185,7 +185,7 @@ def claimed_price(payment: Payment) -> Money:
     return Money.from_minor_units(claimed_of(payment), payment.currency)
 
 
-def _untimed(before: Claim, said: Claim) -> Claim:
+def _untimed(before: BankClaim, said: BankClaim) -> BankClaim:
     """Return how far the claim is, whichever of its events came first.
 
     What was taken again had been won before: it is won once more where more events say won.
@@ -196,14 +196,14 @@ def _untimed(before: Claim, said: Claim) -> Claim:
     won = [one for one in heard if one.startswith(_mark(Dispute.WON))]
     if again and stage is not Dispute.GONE:
         stage = Dispute.WON if len(won) > len(again) else Dispute.LOST_AGAIN
-    return Claim(stage=stage, amount=said.amount, heard=heard)
+    return BankClaim(stage=stage, amount=said.amount, heard=heard)
 
 
 def _mark(stage: Dispute, event: str = "") -> str:
     return f"{stage.value}:{event}"
 
 
-def _with_claims(payment: Payment, changed: Mapping[str, Claim]) -> Payment:
+def _with_claims(payment: Payment, changed: Mapping[str, BankClaim]) -> Payment:
     claims = {**claims_of(payment), **changed}
     if claims == claims_of(payment):
         return payment
@@ -211,7 +211,7 @@ def _with_claims(payment: Payment, changed: Mapping[str, Claim]) -> Payment:
     return restated(replace(payment, claims=claims, disputes=words))
 
 
-def _said_last(claim: Claim) -> tuple[bool, float, int]:
+def _said_last(claim: BankClaim) -> tuple[bool, float, int]:
     said_at = 0.0 if claim.at is None else claim.at.timestamp()
     return claim.at is not None, said_at, _RANKS.index(claim.stage)
 
@@ -220,5 +220,5 @@ def _more(amount: int | None, than: int | None) -> bool:
     return than is not None and (amount is None or amount > than)
 
 
-def _is_won(claims: Mapping[str, Claim]) -> bool:
+def _is_won(claims: Mapping[str, BankClaim]) -> bool:
     return any(id.startswith(CLAIM) and one.stage is Dispute.WON for id, one in claims.items())

@@ -63,7 +63,7 @@ class Dispute(StrEnum):
         return self not in (Dispute.INQUIRY, Dispute.CLOSED, Dispute.WON)
 
 
-class Claim(Struct, frozen=True, kw_only=True):
+class BankClaim(Struct, frozen=True, kw_only=True):
     """One claim of a bank; `amount` in minor units of the payment's currency, None: all of it.
 
     `at` is when its provider said so. A provider that signs no time has None there: `heard` are the
@@ -180,7 +180,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     part: PartRefund | None = None
     # By each claim's id, in the words of the first version: older code reads no others.
     disputes: Mapping[str, Dispute] = {}
-    claims: Mapping[str, Claim] = {}
+    claims: Mapping[str, BankClaim] = {}
     pending: PendingRefund | None = None
     failed_refunds: Mapping[str, FailedRefund] = {}  # by their ids at the provider
     owed_up_to: int = 0  # what was refunded in all before the last refund failed, in minor units

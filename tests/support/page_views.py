@@ -75,6 +75,7 @@ USUAL: Mapping[str, Any] = {
     "for_user": False,
     "is_otherwise": False,
     "is_closed": False,
+    "is_ours": True,
     "trouble": "silent",
     "is_payment": True,
     "of": "payments",

@@ -154,7 +154,10 @@ def test_a_provider_that_said_no_is_not_said_to_be_silent(shown: Shown) -> None:
     assert "refused" not in silent.text()
     unasked = shown(replace(view, trouble="not set up"))
     assert unasked.text("h1") == "Mollie is not set up here"
-    assert "This server lacks a setting for it, so you are not sent there" in unasked.said()
+    assert (
+        "This server's settings for it are missing or wrong, so you are not sent there"
+        in unasked.said()
+    )
     assert "did not answer" not in unasked.text()
 
 

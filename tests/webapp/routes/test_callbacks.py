@@ -16,6 +16,7 @@ from flows.elicitation.states import Status
 from flows.errors import Declined, Denied, Expired, Failed
 from flows.oauth.provider import Provider
 from flows.providers import github, google, openid
+from tests.support.callers import sent_out
 from tests.support.clock import Clock
 from tests.support.mcp_server import (
     LEGACY,
@@ -738,3 +739,14 @@ async def test_a_real_issuer_on_this_machine_is_not_said_to_be_practice() -> Non
             page = await person.visit(await asked.link())
             assert page.status == 200
             assert ("only practice" in page.text) is is_practice
+
+
+# finding: XB5
+async def test_link_whose_question_is_gone_says_to_ask_for_a_new_one() -> None:
+    async with oauth_env() as here:
+        _, person, link, _ = await sent_out(here)
+        store = here.service.elicitations.store
+        for question in await store.list("elicitation"):
+            await store.erase(owner=question.owner)
+        page = await person.visit(link)
+    assert (page.status, page.heading) == (404, "Ask for a new link")
