@@ -22,7 +22,6 @@ from webapp.records.values import (
     OutgoingEvent,
     Reconciliation,
     StoredWebhook,
-    Value,
 )
 from webapp.service import Service
 from webapp.stores import Conflict, Record
@@ -111,7 +110,7 @@ async def _tried(service: Service, record: Record, now: datetime) -> None:
 
 async def _falls_due(service: Service, record: Record, now: datetime) -> None:
     payments = service.kinds.payments
-    acts: Mapping[type[Value], Callable[[Any], Awaitable[object]]] = {
+    acts: Mapping[type[Any], Callable[[Any], Awaitable[object]]] = {
         Elicitation: partial(_elicitation_falls_due, service, now=now),
         Run: partial(_run_falls_due, service),
         StoredWebhook: service.hooks.reconcile,

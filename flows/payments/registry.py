@@ -46,9 +46,6 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
         *(seller.scheme for seller in SELLERS.values()),
     )
 }
-# What stands in no declaration of an operator's own.
-BUILT_IN = frozenset({"stripe", "paypal", "mollie", *SELLERS})
-
 # What an operator sets for one of them, where that is not ELICIT_{NAME}_KEY alone.
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "stripe": ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"),
@@ -56,6 +53,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "mollie": ("ELICIT_MOLLIE_KEY",),
     **{name: (f"ELICIT_{name.upper()}_KEY",) for name in SELLERS},
 }
+# Names that no declaration of an operator takes.
 BUILT_IN = frozenset(_SETTINGS)
 
 

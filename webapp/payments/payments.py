@@ -38,7 +38,7 @@ from webapp.payments.unresolved import LOST, UnresolvedPayments
 from webapp.payments.verification import ON_ITS_WAY, Verification
 from webapp.records.values import Value
 
-_GONE = "given back meanwhile"
+_GONE = "refunded meanwhile"
 
 
 class PaymentGone(NotPossible):

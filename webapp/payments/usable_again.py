@@ -119,6 +119,8 @@ class UsableAgain:
         if not is_kept or self._elicitations.is_held(asked):
             return []
         content = {"payment": payment.id}
+        if asked.holds_key and asked.content == content and asked.delivered_at is None:
+            return []  # it leads to the payment still
         return [replace(asked, holds_key=True, content=content, delivered_at=None, take=None)]
 
     def _bought_again(self, payment: Payment, other: Payment) -> Payment:

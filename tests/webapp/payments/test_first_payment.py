@@ -13,6 +13,7 @@ from tests.support.samples import PAGES, samples
 from tests.support.shop_env import Shop, buying
 from webapp.cli.arguments import with_ids
 from webapp.cli.examination import Finding, Surroundings, examine_outside
+from webapp.cli.filters import filters_in
 from webapp.cli.main import parser_for
 from webapp.cli.table import Table
 from webapp.http.client import Outbound
@@ -42,6 +43,8 @@ async def run(shop: Shop, line: str, *, id: str) -> str:
     words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', line.replace("ID", id))[1:]]
     options = vars(parser_for(with_ids(words)).parse_args(with_ids(words)))
     work = options.pop("run").args[0]
+    if "where" in options:
+        filters_in(options)
     given = {name: value for name, value in options.items() if name not in ("of", "as_json")}
     said: Sequence[str] | Table[Any] = await work(shop.service, **given)
     return "\n".join(map(str, said.rows if isinstance(said, Table) else said))

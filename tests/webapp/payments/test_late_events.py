@@ -106,7 +106,7 @@ async def test_what_was_given_back_there_is_not_handed_out(shop: Shop) -> None:
         assert await shop.tell_all() == ["refunded"]
         (payment,) = await shop.payments()
         assert (payment.status, payment.refunded) == ("refunded", 900)
-        assert "given back meanwhile" in await buy.again()
+        assert "refunded meanwhile" in await buy.again()
         await buy.is_asked_again()
         assert shop.bodies == 0
 
@@ -190,7 +190,7 @@ async def test_a_refund_told_before_its_payment_reaches_no_tool_that_waits(
         told = await shop.tell(refunded, to=other if by_another_process else None)
         assert told.json() == {"received": "waiting"}
         await shop.tell(paid)
-        assert "given back meanwhile" in await buy.result()
+        assert "refunded meanwhile" in await buy.result()
         assert (shop.bodies, await shop.ledger()) == (0, ["refunded"])
         (payment,) = await shop.payments()
         assert payment.version == 1  # nobody has ever seen another row of it

@@ -4,6 +4,7 @@ earlier_store.json has a record of each kind, as the code before the record room
 """
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,6 +32,14 @@ async def earlier() -> MemoryStore:
     return store
 
 
+def without_new(now: Any, before: Any) -> Any:
+    """Return what a row says now without the fields that have come since, which say nothing."""
+    if not (isinstance(now, dict) and isinstance(before, dict)):
+        return now
+    assert not any(now[field] for field in now.keys() - before.keys())
+    return {field: without_new(now[field], before[field]) for field in before}
+
+
 async def test_every_kind_of_row_opens_and_keeps_what_it_said(
     earlier: MemoryStore,
 ) -> None:
@@ -44,10 +53,7 @@ async def test_every_kind_of_row_opens_and_keeps_what_it_said(
             row = Row(owner=record.owner, kind=name, id=record.id, version=record.version)
             plain = (await owners.locker(record.owner)).open(row, record.sealed)
             now = msgspec.json.decode(msgspec.json.encode(replace(value, version=0)))
-            before = msgspec.json.decode(plain)
-            assert {field: now[field] for field in before} == before, name
-            # A field that has come since holds nothing of a row from before it.
-            assert not any(now[field] for field in now.keys() - before.keys()), name
+            assert without_new(now, msgspec.json.decode(plain)) == msgspec.json.decode(plain), name
             await rows.write(value)  # type: ignore[arg-type]  # the same
             again = await earlier.read(record.owner, name, record.id)
             assert again is not None
