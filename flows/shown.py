@@ -1,4 +1,4 @@
-"""What a person is shown before they decide: all of it, each value as it is, within bounds.
+"""The text that a person is shown before they decide: whole, each value as it is, within bounds.
 
 What could go wrong: somebody approves what stands on no page, or two values that differ look alike.
 So nothing is cut: what is too much to be shown is refused where it is asked, whoever asks. The

@@ -16,7 +16,7 @@ LIMIT = re.compile(
     r"|\bwait_for\(.*, (?:timeout=)?(?P<waited>\d[\d_.]*)\)",
     re.MULTILINE,
 )
-# What is measured, and not waited for.
+# Durations that are measured, and not waited for.
 CLOCKS = re.compile(r"\b(?:perf_counter|process_time|thread_time|timeit)\b")
 MEASURING = {
     "tests/support/work.py",  # compares with a baseline of the same moment

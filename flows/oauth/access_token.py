@@ -65,7 +65,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUse:
-    """What a token is brought for beside calls: the address that it has to be made for.
+    """The address that a token has to be made for, beside the one for calls.
 
     A token that was made for calls is of use too if it has the `scope` that an operator names by
     `setting`.

@@ -85,7 +85,7 @@ class FailedRefund(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefundChange:
-    """What became of one refund: `amount` in minor units, None where that is not said."""
+    """The state of one refund: `amount` in minor units, None where that is not said."""
 
     id: str
     stands: bool  # else it failed or was cancelled
@@ -95,7 +95,7 @@ class RefundChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentChange:
-    """What became of a payment afterwards, `at` that time, where the provider says when.
+    """A change of a payment after it was paid, `at` that time if the provider says when.
 
     It is one of three: `refund` is about one refund; `dispute` is how far a bank's claim is, whose
     id is the event's `subject`, and `claimed` how much of the payment it is about; else `returned`
@@ -251,12 +251,12 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def is_made(self) -> bool:
-        """Whether a result that uses it may have arrived, and nobody noted that."""
+        """Return True if a result that uses it may have arrived, which nobody noted."""
         return self.status is ReceiptStatus.OPEN and self.made_at is not None
 
     @property
     def may_be_delivered(self) -> bool:
-        """Whether its person may have what it paid for: the clock refunds it no more."""
+        """Return True if its person may have what it paid for: the clock refunds it no more."""
         return self.is_made or (self.status is ReceiptStatus.OPEN and self.worked_at is not None)
 
     @property

@@ -16,7 +16,7 @@ from flows.errors import InvalidQuestion
 from flows.payments.money import Money
 from flows.payments.receipt import RECEIPT_KEPT
 
-# What is stored of a question that was paid so, and what its tool hears.
+# The progress of a question that was paid so, and the words that its tool hears.
 PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
 ASK_AGAIN_AFTER = timedelta(minutes=10)  # the first time; then twice as long each time
 ASK_AGAIN_AT_MOST = timedelta(days=1)

@@ -172,7 +172,7 @@ async def test_a_second_length_or_encoding_smuggles_no_request(
     assert "transfer-encoding" not in request.headers
 
 
-# What a browser, a cache or a server in front of us would act on; no name of these may pass.
+# Headers that a browser, a cache or a server in front of us would act on; none may pass.
 HOSTILE = {
     "set-cookie": "user=evil",
     "clear-site-data": '"*"',

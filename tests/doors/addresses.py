@@ -1,4 +1,4 @@
-"""What a provider says of addresses and headers, and to whom it goes on."""
+"""Addresses and headers that a provider answers with, and who gets them."""
 
 import httpx
 

@@ -1,4 +1,4 @@
-"""What a person typed in confidence, and who reads it: the tool that asked, and nobody else."""
+"""A secret that a person typed is read by the tool that asked, and by nobody else."""
 
 import json
 

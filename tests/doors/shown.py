@@ -1,4 +1,4 @@
-"""What somebody decides is shown whole, wherever it is shown, or is refused where it is asked."""
+"""A decision is shown whole wherever it is shown, or is refused where it is asked."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a person is shown of arguments: whole, or refused, by bounds of the text as it is shown."""
+"""Arguments are shown whole, or refused, by bounds of the text as it is shown."""
 
 from typing import Any
 

@@ -16,7 +16,7 @@ from tests.support.mcp_server import LIBRARIES, ServerEnv, new_server, server_en
 from tests.support.processes import ended, start
 from webapp.limits import CallLimits
 
-# What the person sees a question in: a form of the client's, or the link in the chat.
+# The person sees a question in a form of the client's, or as a link in the chat.
 ASKING = (
     "langchain",
     "langchain_mcp_adapters_asking",

@@ -68,7 +68,7 @@ class World:
         return payment
 
     async def calm(self) -> None:
-        """Nothing of a call is at work, and what came of it is stored."""
+        """Wait until no call is at work, and its end is stored."""
         bodies = self.here.service.bodies
         await eventually(lambda: not len(bodies) and not bodies.is_noting)
 

@@ -1,4 +1,4 @@
-"""What each way to take a payment back comes to, against each way to have it in hand.
+"""Ways to take a payment back against ways to have it in hand, and the end of each pair.
 
 A cell says what whoever takes it is told, then what the holder comes to, and how the payment
 stands in the end. A cell that begins with `(` is not tried yet; it names the finding it belongs to.

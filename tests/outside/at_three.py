@@ -131,7 +131,7 @@ async def _played(store: str | None) -> AsyncIterator[tuple[str, bool]]:
 
 
 def _is_told(text: str) -> bool:
-    """Whether each thing that happened stands there, in its order."""
+    """Return True if each event stands there, in its order."""
     places = [text.find(f"\t{each}") for each in HAPPENED]
     return "led_nowhere  1" in text and -1 not in places and places == sorted(places)
 

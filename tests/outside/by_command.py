@@ -43,13 +43,13 @@ WORK: dict[str, Callable[..., Coroutine[Any, Any, list[str]]]] = {
 
 
 async def told(env: AccountEnv, *words: str) -> str:
-    """What a command says."""
+    """Return the output of a command."""
     (said,) = await told_at_once(env, words)
     return said
 
 
 async def told_at_once(env: AccountEnv, *commands: Sequence[str]) -> list[str]:
-    """What commands say that begin at the same moment, each in a process that stands ready."""
+    """Return the outputs of commands that begin at the same moment, each in its process."""
     about = {
         "port": env.port,
         "folder": str(env.folder),

@@ -1,4 +1,4 @@
-"""What a call took and left is refunded by a command: after kill -9, a cancel and a purge."""
+"""A payment that a call took and left is refunded by a command: after kill -9, cancel and purge."""
 
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 300
 
 
 async def comes(is_so: Callable[[], Awaitable[bool]]) -> bool:
-    """Whether it is so within the patience."""
+    """Return True if it is so within the patience."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not await is_so():
         if time.monotonic() > end:

@@ -154,7 +154,7 @@ async def _connect(hub: Hub, client: Client, person: Person) -> bool:
 
 
 async def _said_when_refused(hub: Hub, client: Client, reply: httpx.Response) -> list[str]:
-    """What calls say from the first one on for which the provider was asked."""
+    """Return what calls say from the first one on for which the provider was asked."""
     hub.refusal = reply
     said = await _look(client)
     while not hub.refreshes or said == "ada":  # the access token still lives

@@ -1,4 +1,4 @@
-"""What somebody decides stands whole on its page; a question that cannot is refused."""
+"""A decision stands whole on its page; a question that cannot is refused."""
 
 import re
 import tempfile

@@ -54,7 +54,7 @@ _OURS: Final = frozenset(
     }
 )
 _FORWARDED: Final = ("x-forwarded-", "sec-", "x-elicit-")
-# What of a provider's answer passes. Nothing here is for a browser, a cache or a server in between.
+# Headers of a provider's answer that pass. None is for a browser, a cache or a server in between.
 _PASSED: Final = frozenset(
     {
         *("content-type", "content-language", "content-disposition", "content-range"),

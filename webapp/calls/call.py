@@ -97,7 +97,7 @@ class Call:
         self.used = CallUse(accounts or {})
         self.is_over = False
         self.is_of_task = is_of_task  # what came of it is kept for whoever polls
-        # What a client whose engine replays the call was asked so far, see `AskedStep.after`.
+        # The questions put to a client whose engine replays the call, see `AskedStep.after`.
         self.rounds: tuple[str, ...] = ()
         self.faults: dict[str, Sequence[Fault]] = {}  # of what the client answered, by elicitation
         self.answer: object = None  # the result that the presenter wants instead of the body's
@@ -253,11 +253,11 @@ class Call:
         return not is_done and (current.waiter == self.leg or self._waits_beside(current))
 
     def _waits_beside(self, current: Elicitation) -> bool:
-        """Whether another call has joined this one's question about a product: both wait."""
+        """Return True if this call has joined another's question about a product: both wait."""
         return current.is_shared and current.run != self.run.value.id
 
     def is_left_to_come(self, current: Elicitation) -> bool:
-        """Whether the tool has nothing to wait for: the payment needs time, or an operator."""
+        """Return True if the tool waits for nothing: the payment needs time, or an operator."""
         if current.status.is_final:
             return False
         is_on_its_way = current.progress == ON_ITS_WAY and current.id in self.leaves_to_come

@@ -32,7 +32,7 @@ KEPT, FORGOTTEN = "kept", "forgotten"
 # How a question is put to a client: in a form of its own, or as a link that it opens.
 FORM: Final = "form"
 LINK: Final = "url"
-# What is remembered of a form without fields: some clients draw one that cannot be sent.
+# The memory of forms without fields: some clients draw one that cannot be sent.
 CONFIRM: Final = "confirm"
 UNANSWERED_AT_MOST: Final = 2  # questions, by a client that lets its person answer
 _ATTRIBUTES: Final = {FORM: "forms", LINK: "links", CONFIRM: "confirms"}
@@ -67,7 +67,7 @@ class ClientName(NamedTuple):
 
 
 class PutState(Enum):
-    """What became of a question that was put to a client.
+    """The end of a question that was put to a client.
 
     `UNFIT`: its answer was not valid. `LINKED`: its person has the link.
     """
@@ -239,7 +239,7 @@ class AskedClient:
         is_proxy: bool = False,
     ) -> None:
         self._clients = clients
-        # What a proxy does is not what another program with its library's name does.
+        # A proxy does not act as another program with its library's name does.
         known_as = f"{name or ''}{_PROXY if is_proxy else ''}"
         # Nothing is kept of a caller without a name.
         self._client = None if caller.owner is None else ClientName(caller.owner, known_as, release)

@@ -133,7 +133,7 @@ async def do_once(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OncePlace:
-    """What stands for one piece of work: whose it is, under which run or receipt, and its name.
+    """The place of one piece of work: its owner, its run or receipt, and its name.
 
     `wish` is the call by its number, as `numbered` gives it.
     """

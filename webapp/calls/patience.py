@@ -25,7 +25,7 @@ V = TypeVar("V")
 
 
 class Patience:
-    """What this process has seen of its clients' patience."""
+    """The patience of clients, as far as this process has seen it."""
 
     def __init__(self, *, patient_clients: frozenset[str], clock: Callable[[], datetime]) -> None:
         self._patient_clients = patient_clients
@@ -36,7 +36,7 @@ class Patience:
         self._gave_up: OrderedDict[tuple[str, str], tuple[timedelta, datetime]] = OrderedDict()
 
     def is_patient(self, caller: Caller, *, name: str | None) -> bool:
-        """Whether its client waits as long as it takes; `name` is what it declares."""
+        """Return True if its client waits as long as it takes; `name` is what it declares."""
         is_named = name in self._patient_clients
         return is_named or (caller.owner or "", caller.client) in self._patient
 

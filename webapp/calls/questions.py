@@ -104,7 +104,7 @@ class Questions:
     def shown(
         self, current: Elicitation, step: Step, *, before: AskedStep | None, group: Prompts
     ) -> PresentedQuestion:
-        """What a presenter has to show of it; `before` stood at its place when this leg began."""
+        """Return what a presenter has to show; `before` stood at its place when this leg began."""
         asked = self._run.value.asked
         known = None if before is None else before.elicitation_id
         return PresentedQuestion(

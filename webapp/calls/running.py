@@ -152,7 +152,7 @@ class RunningTools:
 
     @property
     def is_noting(self) -> bool:
-        """Whether what came of a call is not durable yet."""
+        """Return True if the result of a call is not durable yet."""
         return bool(self._notes)
 
     async def all_answered(self, *, within: timedelta) -> None:
@@ -287,7 +287,7 @@ class RunningTools:
         task.add_done_callback(lambda _: then())
 
     def _lose(self, call: Call) -> None:
-        """Nobody gets the result of the call."""
+        """Note that the result of the call reaches no client."""
         if call.marked:
             self._note(call, call.lost)
 
@@ -343,7 +343,7 @@ def _only_works(call: Call, run_id: str) -> bool:
 
 
 def _about(call: Call, error: Exception | None = None) -> dict[str, object]:
-    """What the log says of a call, by which an operator finds its payment."""
+    """Return the fields of a log line about a call, by which an operator finds its payment."""
     about: dict[str, object] = {"call": call.leg, "tool": call.tool.tool}
     if payments := {*call.used.payments, *(one.id for one in call.marked)}:
         about["payments"] = " ".join(sorted(payments))

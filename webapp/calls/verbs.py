@@ -288,7 +288,7 @@ class Verbs:
         return step
 
     def _given(self, question: Question[T], step: Step, known: Json) -> Outcome[T]:
-        """Nobody is asked: it has no place in the run, and so none in its order."""
+        """Return a known answer: it has no place in the run, and so none in its order."""
         self.call.used.has_known = True
         self._seen[step] = False
         self.call.used.note((step.kind, step.digest), known, question.request)

@@ -16,7 +16,7 @@ COLUMNS = ("id", "name", "version", "owner", "forms", "links", "confirms", "seen
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):
-    """What one person's client did last with forms, confirmations and links; None: sent none."""
+    """A person's client, and what it did last with forms, confirmations and links; None: sent none."""
 
     id: str
     name: str

@@ -188,7 +188,7 @@ async def examine_registrations(service: Service) -> Sequence[Finding]:
 
 
 async def _step_back(high_water: HighWater, now: datetime) -> Sequence[Finding]:
-    """Whether the store has lost what it had acknowledged."""
+    """Find out if the store has lost what it had acknowledged."""
     if (why := await high_water.why_older()) is not None:
         says = f"the store is older than it was: {why}"
         return [wrong("step back", says, fix="start a server, then do what docs/failover.md says")]

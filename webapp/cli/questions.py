@@ -22,7 +22,7 @@ COLUMNS = ("id", "kind", "status", "tool", "server", "owner", "asked_at", "ended
 
 
 class QuestionRow(Struct, frozen=True, kw_only=True):
-    """What one person was asked; `why` says how it failed, or was declined."""
+    """A question to one person; `why` says how it failed, or was declined."""
 
     id: str
     kind: str

@@ -59,7 +59,7 @@ class TimelineRow(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """What an id is about. `question`, `payments` and `accounts` are ids of what belongs to it.
+    """The records that an id is about. `question`, `payments` and `accounts` are their ids.
 
     `led_nowhere` is how often the person pressed Continue and the provider could not be reached.
     """

@@ -69,7 +69,7 @@ class Unusable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoCall:
-    """What the command line asks of the demo."""
+    """The options of the demo's command line."""
 
     mode: str | None = None
     tool: str | None = None
@@ -113,7 +113,7 @@ class Demo:
 
     @property
     def command(self) -> list[str]:
-        """What stands before `--tool` in a command of the same kind."""
+        """Return the words before `--tool` in a command of the same kind."""
         walks = ["--no-browser"] if self.walks else []
         return ["demo", *walks, *([] if self.url == DEFAULT_URL else ["--url", self.url])]
 

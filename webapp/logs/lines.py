@@ -26,7 +26,7 @@ TROUBLES_AT_MOST = 1000
 WAITING_AT_MOST = 10_000
 LEVELS = ("debug", "info", "warning", "error")
 _CLOSING_SECONDS = 5.0
-# What is looked for, and what a line with several calls it.
+# Fields by which lines are found, and their names in a line with several values.
 _SOUGHT = {"error_id": "error_ids", "id": "ids"}
 # What tells one occurrence from the next, and not one trouble from another.
 _OCCURRENCES = frozenset({"id", "error_id", "leg", "event", "call", "hidden", "trace_id"})

@@ -87,7 +87,7 @@ async def came_of(
     if error is None and _is_input_required(own):
         await call.go_on()
         state = call.presenter.carry(call, own.get("requestState"))
-        # What the tool asks with its library's own means is read by the client and the model.
+        # The client and the model read what the tool asks with its library's own means.
         own = {**own, "inputRequests": _cleared(own.get("inputRequests"), call)}
         return {**own, "requestState": state} if state is not None else own
     if error is None and own.get("isError") and escaped(verbs.last_error):

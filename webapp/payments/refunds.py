@@ -321,7 +321,7 @@ class Refunds:
         return refund
 
     def _is_pending(self, payment: Payment, refund: Refund) -> bool:
-        """Whether the provider can still say that the refund failed."""
+        """Return True if the provider can still say that the refund failed."""
         return refund.status is RefundStatus.PENDING and payment.seller in self._flow.refund_tellers
 
     def _leased(self, payment: Payment) -> Payment:

@@ -97,7 +97,7 @@ class StepBack(Struct, frozen=True, kw_only=True):
 
 
 class HighWater:
-    """What one process knows of a store, and the marks that it makes there for others."""
+    """The marks of a store that one process knows, and those that it makes there for others."""
 
     def __init__(self, store: Store, *, clock: Clock, folder: Path | None = None) -> None:
         """`folder` gets a copy of each mark, and has those of the processes before this one."""

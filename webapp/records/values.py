@@ -392,7 +392,7 @@ class ClientDeed(Struct, frozen=True, kw_only=True):
 
 
 class ClientRecord(Struct, frozen=True, kw_only=True):
-    """What a person's client did with forms, confirmations and links.
+    """A person's client, and what it did with forms, confirmations and links.
 
     A confirmation is a form without fields, which some clients draw and cannot send. `release` is
     the client's own version.

@@ -138,7 +138,7 @@ def _is_of_address(error: Exception) -> bool:
 
 
 def _reason(error: Exception, url: str) -> str | None:
-    """What the library says of it, unless a password is in that."""
+    """Return the library's words about the address, unless a password is in them."""
     text = str(error).partition("\n")[0].rstrip(".")
     if not text or may_be_unescaped(url):
         return None
@@ -169,7 +169,7 @@ _LOOK_AT_ADDRESS = (
     "see that the server runs, that host and port are its own, and that a file which the address "
     "names is there"
 )
-# What to do about each, the narrower ones first.
+# Advice for each error, the narrower ones first.
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (
         driver.WrongLogin,

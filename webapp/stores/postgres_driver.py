@@ -78,7 +78,7 @@ TooManyConnections: Final[type[Exception]] = _library.TooManyConnectionsError
 NoFunction: Final[type[Exception]] = _library.UndefinedFunctionError
 ReadOnly: Final[type[Exception]] = _library.ReadOnlySQLTransactionError
 WrongAddress: Final[type[Exception]] = _library.ClientConfigurationError
-# What a server says that has no such function, or whose administrator lets nobody call it.
+# Errors of a server that has no such function, or whose administrator lets nobody call it.
 UNREADABLE: Final[tuple[type[Exception], ...]] = (
     MayNot,
     NoFunction,

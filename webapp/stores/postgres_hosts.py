@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerIdentity:
-    """What tells one server from another. `None`: the role of the address may not read that."""
+    """The identity of a server. `None`: the role of the address may not read it."""
 
     system: str | None
     timeline: int | None
@@ -67,7 +67,7 @@ class ServerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one host said: a connection to its server, or why that is not used."""
+    """The answer of one host: a connection to its server, or why that is not used."""
 
     host: Host
     connection: PostgresConnection | None = None
@@ -122,7 +122,7 @@ class Servers:
             self._connections.add(answer.connection)
 
     def has_successor(self, answers: Sequence[_Answer]) -> bool:
-        """Whether one of them succeeds the server that is in use."""
+        """Return True if one of them succeeds the server that is in use."""
         used = self.used
         return used is not None and any(
             each.connection is not None and each.rank > (True, used.timeline or 0)
@@ -130,7 +130,7 @@ class Servers:
         )
 
     def close_all(self) -> None:
-        """What is under way fails at once."""
+        """Make all statements under way fail at once."""
         for connection in tuple(self._connections):
             connection.terminate()
         self._connections.clear()
@@ -280,7 +280,7 @@ class Connector:
         return _Answer(host, found=found, error=StoreUnavailable(why))
 
     def _unreachable(self, answers: Sequence[_Answer]) -> StoreUnavailable:
-        """What was wrong with each host, and what to do about it."""
+        """Return what was wrong with each host, and what to do about it."""
         errors: dict[Host, Exception] = {host: TimeoutError() for host in self._address.hosts}
         for each in answers:
             why = self._refuse_if_older(each)

@@ -1,4 +1,4 @@
-"""What the last call of a tool came to: for a test that fails because nobody was asked.
+"""The end of a tool's last call: for a test that fails because nobody was asked.
 
 A tool may fail before it asks, and what names the cause is heard by the model alone; the libraries
 keep even that from it where an exception was not meant for it, and write it to their log. So this

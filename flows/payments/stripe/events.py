@@ -162,7 +162,7 @@ def _changes(kind: str, about: Mapping[str, Json], *, at: datetime) -> PaymentCh
 
 
 def _of_refund(about: Mapping[str, Json], *, at: datetime) -> PaymentChange | None:
-    """What becomes of a refund; of one that somebody made by hand only that it failed."""
+    """Read the state of a refund; one that was made at the provider is read only if it failed."""
     id, status = _text(about.get("id"), _ID), about.get("status")
     amount, currency = _units(about.get("amount"), about.get("currency"))
     has_ended = status in REFUND_ENDED

@@ -25,7 +25,7 @@ from flows.payments.stripe.events import (
 )
 
 EVENTS = SETTLING_EVENTS | DISPUTE_EVENTS | REFUND_EVENTS | {REFUNDED}
-# What a restricted key needs, in Stripe's words, and the request that tries it.
+# The rights that a restricted key needs, in Stripe's words, and the request that tries each.
 RIGHTS: Mapping[str, tuple[str, str]] = {
     "Checkout Sessions: write": ("POST", "/v1/checkout/sessions/cs_of_the_doctor/expire"),
     "PaymentIntents: read": ("GET", "/v1/payment_intents?limit=1"),

@@ -1,4 +1,4 @@
-"""What a program or a block sells for good is sold once to each user."""
+"""A product that a program or a block sells for good is sold once to each user."""
 
 from flows import elicit
 from flows.payments.money import Money

@@ -233,7 +233,7 @@ async def test_refund_that_failed_before_it_counted_takes_nothing_from_a_later_o
         assert (row.standing, row.owed, row.refunded) == ("refund pending", 0, 900)
 
 
-# What is ours and ordinary.
+# Ordinary events of our own sales.
 
 ORDINARY = {
     "payment_intent": ("payment_intent.created", "payment_intent.succeeded"),

@@ -99,7 +99,7 @@ class Books:
         return f"{words} (open)" if is_open else words
 
     async def _model(self) -> str:
-        """What the same call hears; one that asks to pay again goes on."""
+        """Return what the same call hears; one that asks to pay again goes on."""
         caller, bodies = self.buy.caller, self.shop.bodies
         (payment,) = await self.shop.payments()
         if self._asking is not None and payment.is_over:

@@ -26,7 +26,7 @@ PAGE = PAGES["docs/first-payment.md"]
 
 
 async def doctor(shop: Shop) -> list[Finding]:
-    """What the doctor finds at the provider, as far as this machine is asked."""
+    """Return what the doctor finds at the provider, as far as this machine is asked."""
 
     async def certificate(host: str, port: int) -> Any:
         raise AssertionError("a server of this machine has none")

@@ -199,7 +199,7 @@ class PartRefundsBesideModel(RuleBasedStateMachine):
 
     @rule(which=some)
     def kill(self, which: int) -> None:
-        """What it has sent may be made all the same, now or later."""
+        """Let the request that it has sent be made all the same, now or later."""
         self.do(self._kill(self.lives[which % 2]))
 
     async def _kill(self, life: Life) -> None:

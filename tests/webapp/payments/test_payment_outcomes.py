@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-# What follows is held by tests/held and by test_after_the_sale.py.
+# The tables after this are held by tests/held and by test_after_the_sale.py.
 END = re.compile(r"<!-- held: begin -->|## Step by step")
 HOUSE = Path(__file__).parents[3]
 LINES = [

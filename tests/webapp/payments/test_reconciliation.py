@@ -51,7 +51,7 @@ async def lost(shop: Shop, buy: Buying, *, button: str | None = "card") -> str:
 
 
 async def noted(shop: Shop) -> list[str | None]:
-    """What the operator's list says of each payment that needs a look."""
+    """Return the notes of the operator's list on payments that need a look."""
     rows = (await list_payments(shop.service, only_open=True)).rows
     return [f"{row.what}: {row.note}" for row in rows if row.standing == "otherwise"]
 

@@ -1,4 +1,4 @@
-"""What is bought for good is sold once: one open question, one price paid, one receipt for all."""
+"""A product bought for good is sold once: one question, one price paid, one receipt for all."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is not set up: the error names the file, what to write there, and the nearest name."""
+"""Errors for a missing setup name the file, what to write there, and the nearest name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
