@@ -16,7 +16,7 @@ COLUMNS = ("id", "name", "version", "owner", "forms", "links", "confirms", "seen
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):
-    """A person's client, and what it did last with forms, confirmations and links; None: sent none."""
+    """A person's client, and its last act with forms, confirmations and links; None: sent none."""
 
     id: str
     name: str
