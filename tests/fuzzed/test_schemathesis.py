@@ -44,8 +44,10 @@ async def test_nothing_that_the_document_allows_or_forbids_breaks_the_server() -
     async with living(asking_env()) as here, program_at(here) as shop:
         await shop.asked(CONFIRM)
         keys = dict[str, str]()
-        for operation in operations():
-            async with program_at(here, **scopes_for(operation)) as program:
+        for number, operation in enumerate(operations()):
+            # Requests are counted by program, so each operation has its own.
+            name, scopes = f"fuzzer-{number}", scopes_for(operation)
+            async with program_at(here, program=name, **scopes) as program:
                 keys[operation] = program.key
         paths = os.pathsep.join([str(HOUSE), str(installed(PINS, "fuzzed"))])
         process = await start(

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from flows import elicit
-from tests.support.mcp_server import ServerEnv, new_server, server_env
+from tests.support.mcp_server import ServerEnv, eventually, new_server, server_env
 from tests.typescript.env import FORM, OLDER, Official, calling, text_of
 from tests.typescript.inspector import ERAS, Inspector
+from webapp.calls.clients import PutState
 from webapp.demo.walker import walk
 from webapp.limits import CallLimits
 
@@ -21,12 +22,13 @@ DOCUMENT = (Path(__file__).parent.parent.parent / "docs" / "clients.md").read_te
 # However busy the machine, one is sooner than any person, and one is what a person can do.
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 SOON = CallLimits(silence=timedelta(seconds=0.5))
+AT_ONCE = CallLimits(silence=timedelta(microseconds=1))  # too long for whoever is asked again
 # What docs/clients.md says of them.
 LINK = "the link"
 NOBODYS = "that nobody was asked, and the link"
 NO = "that the person declined"
 LINK_LATER = "the link, when it was silent for too long"
-LINK_NEXT = "the link, by its next call"
+LINK_NEXT = "the link, once it was silent for too long and was asked once more"
 NOBODY, DECLINED = "ELICITATION_NOBODY_ASKED", "ELICITATION_DECLINED"
 
 
@@ -91,20 +93,25 @@ async def test_a_client_that_never_answers_leads_to_the_link(
     node: str, official: Official, server: Any
 ) -> None:
     options: Any = {"declares": FORM, "answers": ["accept"], "answers_after": "never"}
+    limits = SOON if official.revision == OLDER else AT_ONCE
     async with (
-        server_env(server, min_answer=SECOND, limits=SOON) as env,
+        server_env(server, min_answer=SECOND, limits=limits) as env,
         calling(node, official, env.mcp_url, **options) as first,
         calling(node, official, env.mcp_url, **options) as second,
+        calling(node, official, env.mcp_url, **options) as third,
     ):
         first.begin("ask")
         await first.asked()
         if official.revision == OLDER:
             told = await first.result()
-        else:  # it hangs by itself: the next call leads on
-            told = await second.call("ask")
+        else:  # it hangs by itself, and is asked once more: the call after that leads on
+            second.begin("ask")
+            await second.asked()
+            told = await third.call("ask")
         await answer(env, told)
-        assert text_of(await second.call("ask")) == "hello Ada"
+        assert text_of(await third.call("ask")) == "hello Ada"
         await first.kill()
+        await second.kill()
     came = LINK_LATER if official.revision == OLDER else LINK_NEXT
     assert says(f"TypeScript, `{official.library}`", official.revision, "never answers", came)
 
@@ -150,10 +157,17 @@ async def test_what_the_inspector_prints_and_declines_later_is_declined(
 async def test_what_the_inspector_prints_and_nobody_answers_leads_to_the_link(
     newer_node: str, revision: str, server: Any, tmp_path: Path
 ) -> None:
-    async with server_env(server, min_answer=SECOND) as env:
+    limits = SOON if revision == OLDER else AT_ONCE
+    async with server_env(server, min_answer=SECOND, limits=limits) as env:
         inspector = Inspector(node=newer_node, home=tmp_path, url=env.mcp_url, revision=revision)
-        async with inspector.connected("one", "two"):
+        async with inspector.connected("one", "two", "three"):
             await inspector.asked("one", "ask")
-            await answer(env, await inspector.call("two", "ask"))
-            assert text_of(await inspector.call("two", "ask")) == "hello Ada"
-    assert says("Inspector, `mcpdo`", revision, "never answers", LINK_NEXT)
+            if revision == OLDER:
+                puts = env.service.clients.puts
+                await eventually(lambda: any(one.state is PutState.LINKED for one in puts.values()))
+            else:
+                await inspector.asked("two", "ask")
+            await answer(env, await inspector.call("three", "ask"))
+            assert text_of(await inspector.call("three", "ask")) == "hello Ada"
+    came = LINK_LATER if revision == OLDER else LINK_NEXT
+    assert says("Inspector, `mcpdo`", revision, "never answers", came)

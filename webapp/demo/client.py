@@ -52,7 +52,7 @@ SEEN_AFTER_SECONDS = 1.5  # what comes sooner proves to nobody that a person is 
 CALL_SECONDS_AT_MOST = 300.0
 REVISIONS = ("legacy", "2026-07-28")
 # What the walker writes into forms, and what each demo tool must then say.
-ANSWERS = {"name": "Ada", "line": "I was here.", "answer.value": "a-key-of-20-letters."}
+ANSWERS = {"name": "Ada", "line": "I was here.", "answer.value": "k9-0b3f-71dc-48a5-e2"}
 EXPECTED = {
     "list_my_repositories": r"octocat has \d+ repositories: .+\.",
     "buy_report": r"The premium report is yours; 9\.00 EUR was paid\.",
