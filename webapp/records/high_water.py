@@ -155,6 +155,7 @@ class HighWater:
                 return False
             await self._note(why, survived=survived, known=known)
             self._has_reconnected = False
+            await self._copy_outside()  # else the doctor finds the copy newer than the store
             return True
 
     async def make_mark(self) -> None:

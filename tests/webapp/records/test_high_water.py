@@ -192,6 +192,7 @@ async def test_new_process_sees_by_the_copy_of_a_mark_that_the_store_is_older(
     assert "mark 2" in (await newer.why_older() or "")
     assert await newer.look()
     assert said(caplog, "store.stepped_back")
+    assert await newer.why_older() is None
     await newer.make_mark()
     assert not await HighWater(store, clock=clock, folder=folder).look()
     (copy,) = folder.iterdir()
