@@ -18,12 +18,14 @@ from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import (
     DEFAULT_HOST,
     DEFAULT_PORT,
+    STORE,
     BadSettings,
     Settings,
     read_settings,
 )
-from webapp.stores import Store, why_not_opened, without_password
+from webapp.stores import Store, is_gone, why_not_opened, without_password
 from webapp.stores.moving import moved_to
+from webapp.stores.opening import SQLITE
 
 # At INFO they log every address they ask for, and there are tokens in those.
 TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
@@ -95,6 +97,23 @@ def _is_no_answer(record: logging.LogRecord) -> bool:
 def store_refused(error: StoreUnavailable | ValueError) -> CommandRefused:
     """The same sentence from each command; a bad address is a bad setting."""
     return CommandRefused(why_not_opened(error), status=2 if isinstance(error, ValueError) else 1)
+
+
+def must_exist(settings: Settings, environment: Mapping[str, str]) -> None:
+    """Refuse a file that ELICIT_STORE names and that does not exist: to read makes no store.
+
+    Raises Refused.
+    """
+    is_missing = False
+    if environment.get(STORE.name) and settings.store.startswith(SQLITE):
+        with contextlib.suppress(OSError):  # the opening has the better sentence
+            is_missing = is_gone(settings.store)
+    if is_missing:
+        raise CommandRefused(
+            f"There is no store at {settings.store}: correct ELICIT_STORE, or start a server, "
+            "which makes it.",
+            status=2,
+        )
 
 
 @contextlib.asynccontextmanager

@@ -47,11 +47,9 @@ NOT_YET = {
     "XQ5",
     "XQ10",
     "XQ11",
-    "XV6",
     "XV7",
     "XV8",
     "XB6",
-    "XD5",
 }
 DUE = [f"{system}{number}" for system, last in ROWS.items() for number in range(1, last + 1)]
 DEFECTS = [

@@ -36,7 +36,6 @@ async def put(store: Store, *records: Record) -> None:
 
 
 async def faults_of(service: Service, document: HeadDocument | None = None) -> list[str]:
-    chains: tuple[OwnersHead, ...] = () if document is None else document.chains
-    against = {each.owner: each for each in chains}
+    against: tuple[OwnersHead, ...] = () if document is None else document.chains
     verified = await verify(service.elicitations.owners, now=service.clock(), against=against)
     return [each.says for each in verified.faults]

@@ -1,15 +1,16 @@
 """`elicit audit`: whether what is told of every owner is whole, and what that is.
 
-What could go wrong: a look at the chains alone, which cannot show that the end of one was taken
-away. So they are held against the newest head in the store too, and against one that was kept
-elsewhere, which nobody who writes to the store can reach.
+What could go wrong: a check of the chains alone, which cannot show that the end of one was removed.
+So the chains are compared with the heads in the store, and with those in the folders of
+ELICIT_AUDIT_HEADS, which somebody who writes to the store cannot reach. Without any head the
+command fails: it has verified nothing.
 """
 
 import argparse
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -23,7 +24,14 @@ from webapp.cli.people import add_owner
 from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
 from webapp.records.chain import AUDIT, HEAD, begins_after, block_of, opened
-from webapp.records.heads import BadHead, HeadDocument, read_document, written_document
+from webapp.records.heads import (
+    BadHead,
+    HeadDocument,
+    Heads,
+    StoredHeads,
+    read_document,
+    written_document,
+)
 from webapp.records.seal import Locker
 from webapp.records.verification import verify
 from webapp.service import Service
@@ -67,10 +75,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="a head that elicit audit head printed, kept where no server can write",
     )
     check.add_argument("--key", help="the key that it was signed by, if the secret is another now")
-    does(check, verify_chains)
+    does(check, verify_chains, only_reads=True)
     head = commands.add_parser("head", help="make a signed head of now and print it")
     does(head, make_head)
-    does(commands.add_parser("key", help="print the keys that heads are signed by"), show_keys)
+    keys = commands.add_parser("key", help="print the keys that heads are signed by")
+    does(keys, show_keys, only_reads=True)
     words = "list what is told of one owner, the oldest first"
     export = commands.add_parser("export", help=words)
     add_owner(export)
@@ -80,32 +89,26 @@ def declare(parser: argparse.ArgumentParser) -> None:
 async def verify_chains(
     service: Service, *, against: Path | None = None, key: str | None = None
 ) -> list[str]:
-    """Raises Refused with all that is wrong."""
-    heads, owners = service.heads, service.elicitations.owners
-    said, found = list[str](), list[str]()
-    documents = list[HeadDocument | None]()
+    """Raises Refused with all that is wrong, also where no head shows how long the chains were."""
     signer = None if key is None else _key(key)
-    try:
-        if against is not None:
-            exported = read_document(await asyncio.to_thread(against.read_bytes))
-            heads.must_be_signed(exported, key=signer)
-            documents.append(exported)
-    except (BadHead, OSError) as error:
-        raise CommandRefused(f"{against}: {error}") from error
-    try:
-        documents.append(await heads.newest_document(key=signer))
-    except BadHead as error:
-        found.append(str(error))
-    for document in documents:
-        chains = () if document is None else document.chains
-        verified = await verify(
-            owners, now=service.clock(), against={each.owner: each for each in chains}
-        )
-        found += [f"{each.owner[:OWNER_CHARACTERS]}: {each.says}." for each in verified.faults]
-        if document is not None:
-            signed = document.elicit_audit_head
-            said.append(f"Held against head {signed.number} of {signed.at.isoformat()}.")
-        said.insert(0, f"{verified.entries} entries of {verified.owners} owners.")
+    stored = await service.heads.stored(key=signer)
+    found, documents = list(stored.faults), list(stored.documents)
+    said = [_held(documents, of="the store")] if documents else []
+    for place, elsewhere in await _from_elsewhere(service, against):
+        genuine, wrong = _compared(service.heads, elsewhere, stored, key=signer)
+        if place == against and not genuine:
+            raise CommandRefused(*(f"{place}: {why}" for why in wrong))
+        if genuine:
+            said.append(_held(genuine, of=str(place)))
+        found += [f"{place}: {why}" for why in wrong]
+        documents += genuine
+    verified = await verify(
+        service.elicitations.owners,
+        now=service.clock(),
+        against=(chain for document in documents for chain in document.chains),
+    )
+    found += [f"{each.owner[:OWNER_CHARACTERS]}: {each.says}." for each in verified.faults]
+    counted = f"{verified.entries} entries of {verified.owners} owners."
     if faults := list(dict.fromkeys(found)):
         more = len(faults) - _FAULTS_AT_MOST
         also = [f"And {more} more."] if more > 0 else []
@@ -114,7 +117,67 @@ async def verify_chains(
             *also,
             "Somebody has changed the store, or put an older one back: compare it with a backup.",
         )
-    return [*dict.fromkeys(said), "Nothing is missing and nothing was changed."]
+    if not documents:
+        newest = stored.heads[-1] if stored.heads else None
+        state = (
+            "The store has no head"
+            if newest is None
+            else f"The list of the newest head ({newest.number} of {newest.at.isoformat()}) expired"
+        )
+        raise CommandRefused(
+            counted,
+            f"{state}, so nothing shows whether the end of a chain is missing. A server with "
+            "ELICIT_AUDIT=1 makes a head each day. If one ran here, compare the store with a "
+            "backup, or name a head that you stored elsewhere: --against FILE",
+        )
+    return [counted, *said, "Nothing is missing and nothing was changed."]
+
+
+def _compared(
+    heads: Heads,
+    elsewhere: Sequence[HeadDocument | BadHead],
+    stored: StoredHeads,
+    *,
+    key: bytes | None,
+) -> tuple[list[HeadDocument], list[str]]:
+    """Return the genuine heads of one place, and what is wrong with them or with the store."""
+    genuine = list[HeadDocument]()
+    wrong = [] if elsewhere else ["There is no head, though ELICIT_AUDIT_HEADS names this folder."]
+    for document in elsewhere:
+        try:
+            if isinstance(document, BadHead):
+                raise document
+            wrong += heads.compare(document, stored, key=key)
+        except BadHead as error:
+            wrong.append(str(error))
+        else:
+            genuine.append(document)
+    return genuine, wrong
+
+
+async def _from_elsewhere(
+    service: Service, against: Path | None
+) -> list[tuple[Path, list[HeadDocument | BadHead]]]:
+    """Read the heads that no server can change. Raises Refused."""
+    try:
+        found = await service.heads.in_folders()
+    except OSError as error:
+        raise CommandRefused(f"ELICIT_AUDIT_HEADS: the folder cannot be read: {error}") from error
+    if against is None:
+        return found
+    try:
+        text = await asyncio.to_thread(against.read_bytes)
+        return [(against, [read_document(text)]), *found]
+    except (BadHead, OSError) as error:
+        raise CommandRefused(f"{against}: {error}") from error
+
+
+def _held(documents: Sequence[HeadDocument], *, of: str) -> str:
+    first, last = (documents[at].elicit_audit_head for at in (0, -1))
+    until = f"{last.number} of {last.at.isoformat()}"
+    if len(documents) == 1:
+        return f"Compared with head {until} ({of})."
+    return f"Compared with {len(documents)} heads, {first.number} to {until} ({of})."
 
 
 async def make_head(service: Service) -> list[str]:

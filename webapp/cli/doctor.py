@@ -28,7 +28,14 @@ from webapp.cli.examination import (
     wrong,
 )
 from webapp.cli.table import add_json, as_ascii
-from webapp.command import CommandRefused, opened_store, quieten, settings_for, under_another_secret
+from webapp.command import (
+    CommandRefused,
+    must_exist,
+    opened_store,
+    quieten,
+    settings_for,
+    under_another_secret,
+)
 from webapp.connecting import outbound_of, service_of, utc_now
 from webapp.deadline import Clock
 from webapp.http.client import Outbound
@@ -77,6 +84,10 @@ async def _examine() -> list[Finding]:
         address += " (the port that elicit serve takes, unless --port or ELICIT_URL says another)"
     found = [ok("settings", address), ok("key", str(key))]
     async with AsyncExitStack() as stack:
+        try:
+            must_exist(settings, os.environ)
+        except CommandRefused as refusal:
+            return [*found, _of_store(str(refusal))]
         outbound = await outbound_of(stack, _trusting_itself(settings))
         around = Surroundings(outbound=outbound, now=utc_now, certificate=certificate_end)
         found += await examine_store(settings, outbound=outbound, clock=utc_now)
@@ -105,11 +116,7 @@ async def examine_store(
                 found.append(wrong("kept", says, fix=fix))
             found += await _store_clock(store, clock)
             if isinstance(store, Replicated):
-                told = await store.replication()
-                found += [
-                    note("servers", says, fix=fix) if fix else ok("servers", says)
-                    for says, fix in told
-                ]
+                found += _said("servers", await store.replication())
             await must_be_servable(store, settings.ring)
             await open_owners(store=store, ring=settings.ring)
             found.append(ok("secrets", "open what is kept"))
@@ -129,6 +136,10 @@ async def examine_store(
     except sqlite3.Error as error:
         found.append(_of_store(f"The store cannot be read: {error}"))
     return found
+
+
+def _said(subject: str, told: Sequence[tuple[str, str | None]]) -> Sequence[Finding]:
+    return [note(subject, says, fix=fix) if fix else ok(subject, says) for says, fix in told]
 
 
 async def _store_clock(store: Store, clock: Clock) -> Sequence[Finding]:

@@ -19,7 +19,7 @@ from flows.errors import StoreUnavailable, Unreadable
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.cli.filters import Filters, add_filters, filtered, filters_in
 from webapp.cli.table import Table, add_json, show_facts, show_table
-from webapp.command import CommandRefused, connected, quieten, settings_for
+from webapp.command import CommandRefused, connected, must_exist, quieten, settings_for
 from webapp.connecting import utc_now
 from webapp.printing import printed, tell
 from webapp.records.values import (
@@ -47,9 +47,17 @@ _KIND_WORDS = {
 T = TypeVar("T")
 
 
-def does(parser: argparse.ArgumentParser, work: Callable[..., Awaitable[Sequence[str]]]) -> None:
-    """The command is this work, which gets the arguments by their names."""
-    parser.set_defaults(run=partial(_run, work, _say))
+def does(
+    parser: argparse.ArgumentParser,
+    work: Callable[..., Awaitable[Sequence[str]]],
+    *,
+    only_reads: bool = False,
+) -> None:
+    """The command is this work, which gets the arguments by their names.
+
+    A command that only reads refuses a missing store instead of making one, as those below do.
+    """
+    parser.set_defaults(run=partial(_run, work, _say, only_reads=only_reads))
 
 
 def lists(
@@ -81,10 +89,14 @@ def operate(
     work: Callable[[Service], Awaitable[T]],
     *,
     show: Callable[[T], object],
+    only_reads: bool = True,
 ) -> None:
     """Do the work on the store of that environment, and show what it gives. Raises Refused."""
     quieten()
-    given, left_out = asyncio.run(_operate(settings_for(environment), work))
+    settings = settings_for(environment)
+    if only_reads:
+        must_exist(settings, environment)
+    given, left_out = asyncio.run(_operate(settings, work))
     show(given)
     if left_out:
         raise _not_all(left_out)
@@ -100,7 +112,11 @@ def kind_word(kind: str) -> str:
 
 
 def _run(
-    work: Callable[..., Awaitable[T]], show: Callable[..., object], options: argparse.Namespace
+    work: Callable[..., Awaitable[T]],
+    show: Callable[..., object],
+    options: argparse.Namespace,
+    *,
+    only_reads: bool = True,
 ) -> None:
     given = dict(vars(options))
     how = {name: given.pop(name) for name in ("as_json",) if name in given}
@@ -108,7 +124,7 @@ def _run(
         how["by"] = filters_in(given)
     for name in ("run", "of"):
         given.pop(name, None)
-    operate(os.environ, partial(work, **given), show=partial(show, **how))
+    operate(os.environ, partial(work, **given), show=partial(show, **how), only_reads=only_reads)
 
 
 def _say(lines: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -75,6 +76,14 @@ class HeadDocument(Struct, frozen=True, kw_only=True):
 
     elicit_audit_head: SignedHead
     chains: tuple[OwnersHead, ...]
+
+
+class StoredHeads(Struct, frozen=True, kw_only=True):
+    """The heads of a store, the oldest first, with the lists that are still stored."""
+
+    heads: tuple[SignedHead, ...]
+    documents: tuple[HeadDocument, ...]
+    faults: tuple[str, ...]
 
 
 class Heads:
@@ -157,14 +166,74 @@ class Heads:
         found = await self._store.find(SERVICE, HEAD_KIND, NEWEST)
         return None if found is None else _signed(found)
 
-    async def newest_document(self, *, key: bytes | None = None) -> HeadDocument | None:
-        """With its list; None where that is no more, or none was made. Raises BadHead.
+    async def stored(self, *, key: bytes | None = None) -> "StoredHeads":
+        """Return the heads of the store, the lists that are still stored, and what is wrong.
 
-        It may be signed by that key as well, of a secret that has gone.
+        The newest head must be signed by a key of this ring, or by `key`. Each head before it must
+        be the one whose hash the next head has, so no older secret is needed.
         """
-        signed = await self.newest()
-        if signed is None or signed.at + _LISTS_KEPT <= self._chain.clock():
-            return None
+        found, wrong = list[SignedHead](), list[str]()
+        after, has_newest = None, True
+        while page := await self._store.list(HEAD_KIND, owner=SERVICE, after=after, limit=_PAGE):
+            for record in page:
+                has_newest = record.key == NEWEST
+                try:
+                    found.append(_signed(record))
+                except BadHead as error:
+                    wrong.append(str(error))
+            after = page[-1].id
+        if not has_newest:
+            wrong.append("The newest head of the store is missing.")
+        wrong += [why for pair in pairwise(found) for why in self._between(*pair)]
+        documents = list[HeadDocument]()
+        try:
+            for signed in found:
+                if signed.at + _LISTS_KEPT > self._chain.clock():
+                    documents.append(await self._document(signed))
+            if found:
+                _must_be_signed(found[-1], (*self.public_keys, *((key,) if key else ())))
+        except BadHead as error:
+            wrong.append(str(error))
+        return StoredHeads(heads=tuple(found), documents=tuple(documents), faults=tuple(wrong))
+
+    def _between(self, earlier: SignedHead, later: SignedHead) -> Sequence[str]:
+        """Check the link between two heads; those that have expired may be missing between them."""
+        if later.number == earlier.number + 1:
+            if later.former == hashlib.sha256(_encode(earlier)).digest():
+                return ()
+            numbers = f"Head {earlier.number} of the store is not the one that head {later.number}"
+            return [f"{numbers} follows."]
+        if self._has_expired(earlier):
+            return ()
+        return [f"Heads between {earlier.number} and {later.number} of the store are missing."]
+
+    def _has_expired(self, head: SignedHead) -> bool:
+        return head.at + max(self._chain.kept, _LISTS_KEPT) <= self._chain.clock()
+
+    def compare(
+        self, document: HeadDocument, stored: "StoredHeads", *, key: bytes | None = None
+    ) -> Sequence[str]:
+        """Return what is wrong with the store, by a head from elsewhere. Raises BadHead.
+
+        The head is genuine if its signature is, or if the store has the same one and nothing is
+        wrong with the heads of the store.
+        """
+        signed = document.elicit_audit_head
+        same = [head for head in stored.heads if head.number == signed.number]
+        if stored.faults or same != [signed]:
+            self.must_be_signed(document, key=key)
+        _must_have_its_list(document)
+        if same == [signed] or (not same and self._has_expired(signed)):
+            return ()
+        is_there = "is another one in" if same else "is missing from"
+        return [f"Head {signed.number} of {signed.at.isoformat()} {is_there} the store."]
+
+    async def in_folders(self) -> list[tuple[Path, list[HeadDocument | BadHead]]]:
+        """Return each folder of ELICIT_AUDIT_HEADS with the heads in it. Raises OSError."""
+        return [(each, await asyncio.to_thread(_documents_in, each)) for each in self._folders]
+
+    async def _document(self, signed: SignedHead) -> HeadDocument:
+        """Return the head with its list. Raises BadHead."""
         after = prefix = f"{SERVICE}{signed.number:012d}.{signed.at.timestamp():.0f}."
         chains = list[OwnersHead]()
         while page := await self._store.list(OWNERS_KIND, owner=SERVICE, after=after, limit=_PAGE):
@@ -173,31 +242,24 @@ class Heads:
                     chains += _decoded_list(record)
             after = page[-1].id
         document = HeadDocument(elicit_audit_head=signed, chains=tuple(chains))
-        self.must_be_signed(document, key=key if signed.key == key else None)
+        _must_have_its_list(document)
         return document
 
     async def _export(self) -> None:
         """Where another process has done so, or its list is no more, there is nothing to do."""
+        newest = await self.newest() if self._folders else None
+        if newest is None or newest.at + _LISTS_KEPT <= self._chain.clock():
+            return
+        document = await self._document(newest)
+        self.must_be_signed(document)
         for folder in self._folders:
-            document = await self.newest_document()
-            if document is not None:
-                await asyncio.to_thread(_put_in, folder, document)
+            await asyncio.to_thread(_put_in, folder, document)
 
     def must_be_signed(self, document: HeadDocument, *, key: bytes | None = None) -> None:
-        """By a key of this ring, or by that one. Raises BadHead."""
-        signed = document.elicit_audit_head
-        if signed.key not in ((key,) if key is not None else self.public_keys):
-            raise BadHead(
-                "That head is signed by another key: name the key that it was signed by with --key."
-            )
-        try:
-            Ed25519PublicKey.from_public_bytes(signed.key).verify(
-                signed.signature, _encode(replace(signed, signature=b""))
-            )
-        except (InvalidSignature, ValueError):
-            raise BadHead("That head is not as it was signed: take another copy of it.") from None
-        if _digest(document.chains) != signed.digest:
-            raise BadHead("The list of that head is not the signed one: take another copy of it.")
+        """Verify the signature with `key`, or with one of this ring's keys. Raises BadHead."""
+        signers = self.public_keys if key is None else (key,)
+        _must_be_signed(document.elicit_audit_head, signers)
+        _must_have_its_list(document)
 
     async def _list(self) -> list[OwnersHead]:
         found, after = list[OwnersHead](), None
@@ -239,6 +301,17 @@ def _put_in(folder: Path, document: HeadDocument) -> None:
         draft.unlink(missing_ok=True)
 
 
+def _documents_in(folder: Path) -> list[HeadDocument | BadHead]:
+    """Read every head in the folder, the oldest first. Raises OSError."""
+    found = list[HeadDocument | BadHead]()
+    for path in sorted(each for each in folder.iterdir() if each.match("head-*.json")):
+        try:
+            found.append(read_document(path.read_bytes()))
+        except BadHead as error:
+            found.append(BadHead(f"{path.name}: {error}"))
+    return found
+
+
 def read_document(text: bytes) -> HeadDocument:
     """Raises BadHead, also for a document with more in it than was signed."""
     with suppress(msgspec.MsgspecError):
@@ -246,6 +319,25 @@ def read_document(text: bytes) -> HeadDocument:
         if msgspec.json.decode(text) == msgspec.json.decode(written_document(found)):
             return found
     raise BadHead("That file is no head of an audit: name one that elicit audit head printed.")
+
+
+def _must_be_signed(signed: SignedHead, keys: Sequence[bytes]) -> None:
+    """Verify the signature of a head by one of these keys. Raises BadHead."""
+    if signed.key not in keys:
+        raise BadHead(
+            "That head is signed by another key: name the key that it was signed by with --key."
+        )
+    try:
+        Ed25519PublicKey.from_public_bytes(signed.key).verify(
+            signed.signature, _encode(replace(signed, signature=b""))
+        )
+    except (InvalidSignature, ValueError):
+        raise BadHead("That head is not as it was signed: take another copy of it.") from None
+
+
+def _must_have_its_list(document: HeadDocument) -> None:
+    if _digest(document.chains) != document.elicit_audit_head.digest:
+        raise BadHead("The list of that head is not the signed one: take another copy of it.")
 
 
 def _encode(what: object) -> bytes:
@@ -263,14 +355,14 @@ def _signed(record: Record) -> SignedHead:
     try:
         return msgspec.msgpack.decode(record.sealed, type=SignedHead)
     except msgspec.MsgspecError:
-        raise BadHead("The newest head of the audit is damaged in the store.") from None
+        raise BadHead("A head of the audit is damaged in the store.") from None
 
 
 def _decoded_list(record: Record) -> list[OwnersHead]:
     try:
         return msgspec.msgpack.decode(record.sealed, type=list[OwnersHead])
     except msgspec.MsgspecError:
-        raise BadHead("The list of the newest head is damaged in the store.") from None
+        raise BadHead("The list of a head is damaged in the store.") from None
 
 
 def _record(kind: str, id: str, *, erase_at: datetime, sealed: bytes) -> Record:

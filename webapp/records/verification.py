@@ -4,7 +4,8 @@ What could go wrong: what time has erased is taken for what somebody has, or the
 each link says until when the entries before it are kept, and only what is past that may be missing.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -34,27 +35,31 @@ class VerifiedChains(Struct, frozen=True, kw_only=True):
 
 
 async def verify(
-    owners: Owners, *, now: datetime, against: Mapping[str, OwnersHead] | None = None
+    owners: Owners, *, now: datetime, against: Iterable[OwnersHead] = ()
 ) -> VerifiedChains:
-    """Look at every chain, and at what a head says of each; one block at a time is in memory."""
+    """Check every chain, and all that heads say of it; one block at a time is in memory."""
     seconds = int(now.timestamp())
-    heads = dict(against or {})
+    heads = defaultdict[str, list[OwnersHead]](list)
+    # Several heads often say the same of one chain.
+    for each in {(each.owner, each.count, each.hash): each for each in against}.values():
+        if each.until > seconds:
+            heads[each.owner].append(each)
     faults, entries, count, after = list[ChainFault](), 0, 0, None
     walk: _Walk | None = None
     while page := await owners.store.list(AUDIT, after=after, limit=_PAGE):
         for record in page:
             if walk is None or walk.owner != record.owner:
                 faults += () if walk is None else walk.over()
-                head = heads.pop(record.owner, None)
-                walk = _Walk(owners, record.owner, seconds=seconds, head=head)
+                said = heads.pop(record.owner, ())
+                walk = _Walk(owners, record.owner, seconds=seconds, heads=said)
                 count += 1
             entries += walk.on(record)
         after = page[-1].id
     faults += () if walk is None else walk.over()
-    for head in heads.values():
-        if head.until > seconds:
-            says = f"the whole chain is missing, which had {_counted(head.count)}"
-            faults.append(ChainFault(owner=head.owner, says=says))
+    for owner, said in heads.items():
+        most = max(each.count for each in said)
+        says = f"the whole chain is missing, which had {_counted(most)}"
+        faults.append(ChainFault(owner=owner, says=says))
     return VerifiedChains(owners=count, entries=entries, faults=tuple(faults))
 
 
@@ -62,12 +67,15 @@ class _Walk:
     """Over one chain, from its first entry that is still kept."""
 
     def __init__(
-        self, owners: Owners, owner: str, *, seconds: int, head: OwnersHead | None
+        self, owners: Owners, owner: str, *, seconds: int, heads: Sequence[OwnersHead]
     ) -> None:
         self.owner = owner
         self._linking = Linking(owners.pepper, owner)
         self._seconds = seconds
-        self._head = head
+        self._most = max((each.count for each in heads), default=0)
+        self._hashes = defaultdict[int, set[bytes]](set)
+        for each in heads:
+            self._hashes[each.count].add(each.hash)
         self._link: ChainLink | None = None  # unknown behind what is damaged
         self._is_first = True
         self._has_newest = False
@@ -115,18 +123,12 @@ class _Walk:
         return before
 
     def _compare(self, link: ChainLink) -> None:
-        head = self._head
-        if head is not None and head.count == link.count:
-            self._head = None
-            if head.hash != link.hash and head.until > self._seconds:
-                self._find(f"entry {link.count} or one before it is not what the head says")
+        if self._hashes.get(link.count, {link.hash}) != {link.hash}:
+            self._find(f"entry {link.count} or one before it is not what the head says")
 
     def _end(self, link: ChainLink | None) -> None:
-        head = self._head
-        if link is None or head is None or head.until <= self._seconds:
-            return
-        if head.count > link.count:
-            self._find(f"its last {_missing(head.count - link.count)}")
+        if link is not None and self._most > link.count:
+            self._find(f"its last {_missing(self._most - link.count)}")
 
     def _find(self, says: str) -> None:
         self._faults.append(ChainFault(owner=self.owner, says=says))

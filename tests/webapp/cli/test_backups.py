@@ -92,7 +92,7 @@ async def test_another_secret_than_the_backups_is_told_before_anything_is_change
     assert (await called("backup", str(copy), home=tmp_path, extra=then)).status == 0
     for secret, source in ((now, "ELICIT_SECRET"), ({}, folder_of(tmp_path) / "key")):
         if not secret:
-            assert (await called("payments", "list", home=tmp_path, extra=store)).status == 0
+            assert (await called("clients", "clear", home=tmp_path, extra=store)).status == 0
             (tmp_path / "new.db").unlink()
         refused = await called("restore", str(copy), home=tmp_path, extra={**store, **secret})
         assert (refused.status, refused.out) == (2, "")

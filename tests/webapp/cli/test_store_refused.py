@@ -68,3 +68,17 @@ async def test_each_command_says_the_same_of_a_store_that_does_not_open(
             line = line.removeprefix(start)
         lines.add(line)
     assert len(lines) == 1, lines
+
+
+# finding: XD5
+@pytest.mark.parametrize(
+    "words", [("audit", "verify"), ("audit", "key"), ("payments", "list"), ("doctor",)]
+)
+async def test_command_that_reads_makes_no_store_where_the_address_is_wrong(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    missing = tmp_path / "elcit.db"
+    told = await called(*words, home=tmp_path, extra={"ELICIT_STORE": f"sqlite:///{missing}"})
+    assert told.status == (1 if words == ("doctor",) else 2)
+    assert f"There is no store at sqlite:///{missing}: correct ELICIT_STORE" in told.out + told.err
+    assert not missing.exists()

@@ -234,5 +234,6 @@ async def test_the_audit_of_before_a_leak_is_told_as_it_was(
         await asked(service, join="after")
         rows = (await export_chain(service, question.owner)).rows
         assert [row.what for row in rows] == ["asked", "asked"]
+        await service.heads.make()
         assert "Nothing is missing" in (await verify_chains(service))[-1]
     assert not await is_under_way(openings[2], file.ring())

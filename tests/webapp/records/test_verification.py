@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace as replaced
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,13 @@ from webapp.cli.export import export_owner
 from webapp.cli.operator import OWNER_CHARACTERS
 from webapp.command import CommandRefused
 from webapp.records.chain import AUDIT, HEAD, block_of
-from webapp.records.heads import BadHead, read_document, written_document
+from webapp.records.heads import (
+    HEAD_KIND,
+    BadHead,
+    SignedHead,
+    read_document,
+    written_document,
+)
 from webapp.records.owners import DATA_KEY, rewrap
 from webapp.records.verification import verify
 from webapp.service import Service
@@ -29,6 +36,7 @@ from webapp.sweeper import fall_due
 
 QUESTIONS, PEOPLE = 1000, 4
 PER_BLOCK = 16
+SHORTER = replaced(AUDITED, keep_audit=timedelta(days=5))
 
 
 @pytest.fixture(scope="module")
@@ -177,9 +185,121 @@ async def test_a_backup_of_yesterday_put_back_is_found_by_a_head_that_was_kept_e
     back = MemoryStore()
     await put(back, *yesterday)
     async with audited(back, clock) as service:
-        assert "Nothing is missing" in (await verify_chains(service))[-1]
+        with pytest.raises(CommandRefused, match="The store has no head"):
+            await verify_chains(service)
         with pytest.raises(CommandRefused, match="its last 1 entry is missing"):
             await verify_chains(service, against=file)
+
+
+async def remove_all_heads(service: Service) -> None:
+    await remove(service, *await service.elicitations.store.list(HEAD_KIND, limit=1000))
+
+
+async def remove_newest_head(service: Service) -> None:
+    await remove(service, (await service.elicitations.store.list(HEAD_KIND, limit=1000))[-1])
+
+
+async def remove_middle_head(service: Service) -> None:
+    await remove(service, (await service.elicitations.store.list(HEAD_KIND, limit=1000))[1])
+
+
+async def change_an_older_head(service: Service) -> None:
+    head = (await service.elicitations.store.list(HEAD_KIND, limit=1000))[1]
+    signed = msgspec.msgpack.decode(head.sealed, type=SignedHead)
+    sealed = msgspec.msgpack.encode(replace(signed, entries=signed.entries - 1))
+    await put(service.elicitations.store, replace(head, sealed=sealed))
+
+
+async def remove_every_chain_and_head(service: Service) -> None:
+    await remove_all_heads(service)
+    await remove(service, *await service.elicitations.store.list(AUDIT, limit=1000))
+
+
+# finding: XD5
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (remove_all_heads, "The store has no head"),
+        (remove_every_chain_and_head, "The store has no head"),
+        (remove_newest_head, "The newest head of the store is missing"),
+        (remove_middle_head, "Heads between 1 and 3 of the store are missing"),
+        (change_an_older_head, "Head 2 of the store is not the one that head 3 follows"),
+        (take_the_last_hundred_away_and_hide_it, "its last 106 entries are missing"),
+        (take_a_whole_owner_away, "the whole chain is missing, which had 250 entries"),
+    ],
+)
+async def test_heads_of_the_store_that_are_missing_or_changed_are_named(
+    here: Service, harm: Callable[[Service], Awaitable[None]], says: str
+) -> None:
+    for _ in range(3):
+        await here.heads.make()
+    said = await verify_chains(here)
+    assert said[1].startswith("Compared with 3 heads, 1 to 3 of ")
+    await harm(here)
+    with pytest.raises(CommandRefused, match=says):
+        await verify_chains(here)
+
+
+async def test_end_removed_between_two_heads_is_found_by_the_earlier_one(here: Service) -> None:
+    # finding: XD5
+    await here.heads.make()
+    await take_the_last_hundred_away_and_hide_it(here)
+    await here.heads.make()
+    with pytest.raises(CommandRefused, match="its last 106 entries are missing"):
+        await verify_chains(here)
+
+
+async def test_head_whose_list_has_expired_verifies_nothing() -> None:
+    # finding: XD5
+    clock = Clock()
+    async with audited(MemoryStore(), clock) as service:
+        await asked(service)
+        await service.heads.make()
+        clock.tick(days=3)
+        with pytest.raises(CommandRefused, match="The list of the newest head"):
+            await verify_chains(service)
+
+
+async def test_heads_that_expired_under_a_shorter_time_are_not_missed() -> None:
+    # finding: XD5
+    store, clock = MemoryStore(), Clock()
+    async with audited(store, clock) as service:
+        await service.heads.make()
+    async with process(store.sibling(), clock, policies=SHORTER) as service:
+        for _ in range(2):
+            clock.tick(days=10)
+            await service.heads.make()
+            await store.erase(before=clock())
+        assert [record.id[-1] for record in await store.list(HEAD_KIND)] == ["1", "3"]
+        assert "Nothing is missing" in (await verify_chains(service))[-1]
+
+
+async def test_configured_folder_shows_that_heads_were_removed_and_made_again(
+    tmp_path: Path,
+) -> None:
+    # finding: XD5
+    policies = replaced(AUDITED, audit_heads=(tmp_path,))
+    store, clock = MemoryStore(), Clock()
+    async with process(store, clock, policies=policies) as service:
+        with pytest.raises(CommandRefused, match="There is no head, though ELICIT_AUDIT_HEADS"):
+            await verify_chains(service)
+        await asked(service)
+        await fall_due(service)
+        said = await verify_chains(service)
+        assert said[2].startswith("Compared with head 1 of ")
+        assert said[2].endswith(f"({tmp_path}).")
+        await remove_every_chain_and_head(service)
+        clock.tick(days=1)
+        await fall_due(service)
+        with pytest.raises(CommandRefused) as refused:
+            await verify_chains(service)
+    told = "\n".join(refused.value.sentences)
+    assert "is another one in the store" in told
+    assert "entry 1 or one before it is not what the head says" in told
+    (tmp_path / "head-0.json").write_text("{}")
+    async with process(store.sibling(), clock, policies=policies) as service:
+        with pytest.raises(CommandRefused, match=r"head-0\.json: That file is no head"):
+            await verify_chains(service)
 
 
 async def test_a_head_that_was_changed_or_made_up_counts_for_nothing(here: Service) -> None:
