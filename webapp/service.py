@@ -364,5 +364,6 @@ async def open_service(
         with declared({kind.traits.name: kind.traits for kind in kinds}):
             yield service
     finally:
+        await service.readiness.aclose()
         await service.bodies.aclose()
         await service.elicitations.aclose()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -187,22 +188,89 @@ async def test_a_fenced_store_is_not_ready_until_the_fence_is_gone(tmp_path, cap
     await store.aclose()
 
 
-def test_a_store_that_does_not_answer_is_not_ready_within_seconds(caplog):
-    class Silent(FrailStore):
-        async def check(self) -> None:
-            await asyncio.Event().wait()
+class HeldStore(FrailStore):
+    """A store whose checks take `seconds`, and end with `why` if there is one."""
 
-    clock = Clock()
-    with asyncio.Runner(loop_factory=lambda: HandLoop(clock)) as runner:
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self.why: str | None = None
 
-        async def look() -> float:
-            began = asyncio.get_running_loop().time()
-            assert not await Readiness(Silent()).is_ready()
-            return asyncio.get_running_loop().time() - began
+    async def check(self) -> None:
+        await asyncio.sleep(self.seconds)  # of a hand clock
+        if self.why is not None:
+            raise StoreUnavailable(self.why)
 
-        assert 5 <= runner.run(look()) < 6
+
+def on_a_hand_clock(steps: Callable[[HeldStore, Readiness], Awaitable[None]]) -> None:
+    async def run() -> None:
+        store = HeldStore()
+        readiness = Readiness(store)
+        await steps(store, readiness)
+        await readiness.aclose()
+
+    with asyncio.Runner(loop_factory=lambda: HandLoop(Clock())) as runner:
+        runner.run(run())
+
+
+async def probed(readiness: Readiness, *, seconds: int) -> list[bool]:
+    """Ask for readiness every 5 seconds, as a proxy does; each answer comes within 2 seconds."""
+    answers, now = list[bool](), asyncio.get_running_loop().time
+    for _ in range(0, seconds, 5):
+        began = now()
+        answers.append(await readiness.is_ready())
+        assert now() - began < 2.1
+        await asyncio.sleep(began + 5 - now())  # of a hand clock
+    return answers
+
+
+def test_store_that_became_slow_stays_ready() -> None:
+    # finding: XV6
+    async def steps(store: HeldStore, readiness: Readiness) -> None:
+        assert await readiness.is_ready()
+        store.seconds = 12
+        assert await probed(readiness, seconds=300) == [True] * 60
+
+    on_a_hand_clock(steps)
+
+
+def test_store_that_stopped_answering_is_not_ready_thirty_seconds_after_its_last_write(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # finding: XV6
+    async def steps(store: HeldStore, readiness: Readiness) -> None:
+        assert await readiness.is_ready()
+        store.seconds, store.why = 10, "the store did not answer within 10 seconds"
+        assert await probed(readiness, seconds=45) == [*[True] * 6, *[False] * 3]
+        store.seconds, store.why = 0, None
+        assert (await probed(readiness, seconds=30))[-1]
+
+    on_a_hand_clock(steps)
+    assert [each.message for each in caplog.records][:1] == ["store.slow"]
+    assert "store.unavailable" in [each.message for each in caplog.records]
+
+
+def test_store_that_refuses_at_once_is_not_ready_at_once() -> None:
+    # finding: XV6
+    async def steps(store: HeldStore, readiness: Readiness) -> None:
+        assert await readiness.is_ready()
+        store.why = FULL
+        await asyncio.sleep(1)  # of a hand clock: one check a second writes
+        assert await probed(readiness, seconds=10) == [False, False]
+
+    on_a_hand_clock(steps)
+
+
+def test_store_that_never_answered_is_not_ready_within_two_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def steps(store: HeldStore, readiness: Readiness) -> None:
+        store.seconds = 60
+        assert await probed(readiness, seconds=25) == [False] * 5
+
+    on_a_hand_clock(steps)
     (line,) = caplog.records
-    assert "within 5 seconds" in vars(line)["why"]
+    assert "within 20 seconds" in vars(line)["why"]
 
 
 async def test_a_process_that_ends_is_not_ready_and_still_alive():
