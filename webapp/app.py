@@ -5,7 +5,7 @@ import inspect
 import logging
 import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
@@ -56,7 +56,7 @@ from webapp.service import Service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.sandboxed import with_sandbox
 from webapp.settings.settings import Settings
-from webapp.stores import Store
+from webapp.stores import Replicated, Store
 from webapp.stores.observed import observed
 from webapp.sweeper import sweep
 from webapp.workers.processes import must_share
@@ -110,6 +110,7 @@ async def open_app(
             store, number = await _own_store(
                 stack, settings, clock=clock, has_sandbox=sandbox is not None
             )
+        await _warn_of_replication(store)
         telemetry = telemetry_of(settings)
         store = observed(store, telemetry.observer)
         await must_be_servable(store, settings.ring)
@@ -356,6 +357,15 @@ def create_app(
     users = Users(application=application, who=who, sign_in_url=sign_in_url)
     has_sandbox = sandbox or settings.has_sandbox
     return App(settings, server, plugins, users=users, has_sandbox=has_sandbox)
+
+
+async def _warn_of_replication(store: Store) -> None:
+    """Log what a lost server would take with it: `elicit doctor` has all of it."""
+    if isinstance(store, Replicated):
+        with suppress(StoreUnavailable):
+            for says, fix in await store.replication(asks_hosts=False):
+                if fix is not None:
+                    _log.warning("store.replication", extra={"why": says, "fix": fix})
 
 
 def _name_of(settings: Settings, server: Any) -> str:

@@ -4,10 +4,12 @@ import base64
 import logging
 import sqlite3
 from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import mcp_types as types
+import pytest
 from fastmcp import FastMCP
 from fastmcp.server import create_proxy
 from mcp.server.mcpserver import MCPServer
@@ -15,18 +17,25 @@ from mcp.server.mcpserver import MCPServer
 from flows import elicit
 from flows.elicitation import user_code as bindings
 from flows.elicitation.flow import Redirect, Talk
+from flows.elicitation.states import Status
 from flows.elicitation.user_code import UserCodeGenerator
 from flows.kinds.form import FormTerms
+from tests.support.chains import put
 from tests.support.client_by_hand import here as here_by_hand
 from tests.support.clock import NOON, Clock
 from tests.support.mcp_server import FORM, MODERN, caller_of, soon, text_of
 from tests.support.oauth_env import approve, ends, oauth_env
+from tests.support.postgres_server import fresh_database
 from tests.support.service_env import asked, process
 from tests.support.serving import serving
+from tests.support.sessions import sessions_of, signed_in
 from webapp.api import proxy
 from webapp.http.client import Outbound
 from webapp.http.connection import Receive, Scope, Send
+from webapp.identity.api_keys import ApiKeyRefused, KeyScope
 from webapp.logs.events import Events
+from webapp.records.values import KINDS, ApiKey
+from webapp.stores.postgres import open_store
 from webapp.stores.sqlite import SqliteStore
 from webapp.sweeper import fall_due
 
@@ -214,3 +223,37 @@ async def test_an_approval_that_was_revoked_is_given_again_by_a_row_that_is_put_
             theirs.execute(back, row)
         assert len(await approvals.all()) == 1
     await store.aclose()
+
+
+async def test_key_session_and_decision_come_back_by_rows_of_a_database_that_are_put_back():
+    # finding: XS9
+    clock = Clock()
+    async with fresh_database() as url:
+        store = await open_store(url)
+        async with process(store, clock) as here:
+            keys, sessions = here.api_keys, sessions_of(store, clock)
+            text, key = await keys.new(
+                program="shop", scopes=[KeyScope.ASK], expires_at=clock.now + timedelta(days=1)
+            )
+            cookies = await signed_in(sessions)
+            question = await asked(here)
+            before = [record async for page in store.scan() for record in page]
+
+            await keys.revoke(key.id)
+            with pytest.raises(ApiKeyRefused):
+                await keys.of(text)
+            await sessions.end(await sessions.of(cookies))
+            assert await sessions.of(cookies) is None
+            await here.elicitations.settle(question.id, Status.DECLINED)
+
+            kinds = {KINDS[ApiKey], KINDS[type(question)]}
+            await put(store, *(record for record in before if record.kind in kinds))
+            async with store._server.connection() as theirs:
+                await theirs.execute("DELETE FROM elicit_records WHERE kind = 'ended session'")
+
+            assert (await keys.of(text)).id == key.id
+            assert await sessions.of(cookies) is not None
+            found = await here.elicitations.get(question.id)
+            assert found is not None
+            assert found.status is Status.PENDING
+        await store.aclose()

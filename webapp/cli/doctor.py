@@ -46,7 +46,7 @@ from webapp.records.owners import last_backup, must_be_servable, open_owners
 from webapp.service import Service
 from webapp.settings.key_usage import seconds_ahead
 from webapp.settings.settings import URL, Settings
-from webapp.stores import Clocked, Replicated, Store
+from webapp.stores import Clocked, Networked, Replicated, Store
 from webapp.stores.opening import SQLITE
 
 _MARKS = {"ok": "ok", "note": "--", "wrong": "NO"}
@@ -117,6 +117,8 @@ async def examine_store(
             found += await _store_clock(store, clock)
             if isinstance(store, Replicated):
                 found += _said("servers", await store.replication())
+            if isinstance(store, Networked):
+                found += _said("access", await store.access())
             await must_be_servable(store, settings.ring)
             await open_owners(store=store, ring=settings.ring)
             found.append(ok("secrets", "open what is kept"))

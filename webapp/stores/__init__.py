@@ -26,13 +26,23 @@ from webapp.stores.opening import (
     why_not_opened,
     without_password,
 )
-from webapp.stores.store import Choosing, Clocked, Conflict, Look, Record, Replicated, Store
+from webapp.stores.store import (
+    Choosing,
+    Clocked,
+    Conflict,
+    Look,
+    Networked,
+    Record,
+    Replicated,
+    Store,
+)
 
 __all__ = [
     "Choosing",
     "Clocked",
     "Conflict",
     "Look",
+    "Networked",
     "Record",
     "Replicated",
     "Store",

@@ -217,10 +217,15 @@ class PostgresStore:
         moment: datetime = rows[0][0]
         return moment
 
-    async def replication(self) -> Sequence[tuple[str, str | None]]:
+    async def replication(self, *, asks_hosts: bool = True) -> Sequence[tuple[str, str | None]]:
         """See Replicated."""
         self._refuse_if_closed()
-        return await self._server.replication()
+        return await self._server.replication(asks_hosts=asks_hosts)
+
+    async def access(self) -> Sequence[tuple[str, str | None]]:
+        """See Networked."""
+        self._refuse_if_closed()
+        return await self._server.access()
 
     async def aclose(self) -> None:
         """See Store."""

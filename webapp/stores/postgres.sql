@@ -184,6 +184,20 @@ SELECT (SELECT count(*) FROM pg_stat_replication) AS standbys,
     current_setting('synchronous_standby_names') AS synchronous_standby_names,
     current_setting('archive_mode') AS archive_mode;
 
+-- name: access
+SELECT ARRAY(
+        SELECT rolname::text FROM pg_roles
+        WHERE rolcanlogin AND NOT rolsuper AND rolname <> current_user AND (
+            has_table_privilege(oid, 'elicit_records', 'INSERT, UPDATE, DELETE, TRUNCATE')
+            OR has_any_column_privilege(oid, 'elicit_records', 'INSERT, UPDATE')
+        )
+        ORDER BY rolname LIMIT 6
+    ) AS writers,
+    current_user::text AS role,
+    (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS is_superuser,
+    coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false) AS is_encrypted,
+    host(inet_client_addr()) AS client;
+
 -- name: seen_server
 SELECT system_identifier, timeline FROM elicit_store;
 

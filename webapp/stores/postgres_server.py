@@ -43,6 +43,7 @@ _STALLED = (
     "commits wait for a synchronous standby, and none answers: let one follow the server, or take "
     "those that are gone out of synchronous_standby_names and reload it. docs/failover.md has more"
 )
+_THREATS = "see in docs/threats.md what they can do"
 _LAYOUT = 2
 _OLDEST_SERVER = 14
 _NAME, _LISTEN_NAME = "ELICIT_STORE", "ELICIT_STORE_LISTEN"
@@ -168,10 +169,17 @@ class Server:
         """Return the store's own error for one on the connection that listens."""
         return self._own.unavailable(error)
 
-    async def replication(self) -> Sequence[tuple[str, str | None]]:
+    async def replication(self, *, asks_hosts: bool) -> Sequence[tuple[str, str | None]]:
         """Return what an operator should know of the servers, and what to do about it."""
         (row,) = await self.fetch_again("replication")
-        return [*await self._pooled.states(), *_of_replication(row)]
+        states = await self._pooled.states() if asks_hosts else []
+        return [*states, *_of_replication(row)]
+
+    async def access(self) -> Sequence[tuple[str, str | None]]:
+        """Return who else can write to the tables, and whether the connection is encrypted."""
+        (row,) = await self.fetch_again("access")
+        is_pooled = self._servers.is_pooled
+        return [of_writers(row), of_encryption(row, url=self.address, is_pooled=is_pooled)]
 
     async def look(self) -> None:
         """See which server the addresses lead to by now; leave the one in use for its successor."""
@@ -355,6 +363,33 @@ async def _note_server(connection: PostgresConnection, servers: Servers, *, acce
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(statements()["note_server"], used.system, used.timeline)
     servers.noted = used
+
+
+def of_writers(row: Any) -> tuple[str, str | None]:
+    """Say who can write to the tables, and what to do if others can."""
+    role, writers = row["role"], row["writers"]
+    if row["is_superuser"]:
+        fix = "make a role for this server alone, without SUPERUSER, that owns the database"
+        return f"its role {role} is a superuser of the database server", fix
+    if writers:
+        fix = f"revoke what they may do with the tables elicit_*, or {_THREATS}"
+        return f"other roles can write to the store too: {', '.join(writers)}", fix
+    return f"only its role {role} and superusers can write to the store", None
+
+
+def of_encryption(row: Any, *, url: str, is_pooled: bool) -> tuple[str, str | None]:
+    """Say whether the connection is encrypted, and what to do if others can read or change it."""
+    fix = "set sslmode=verify-full and sslrootcert in ELICIT_STORE"
+    if is_pooled:
+        if "sslmode=require" in url or "sslmode=verify" in url:
+            return "the connection to the pooler is encrypted", None
+        return "the pooler hides whether the connection to it is encrypted", fix
+    if row["is_encrypted"]:
+        return "the connection is encrypted", None
+    client = row["client"]
+    if client is None or client == "::1" or client.startswith("127."):
+        return "the connection does not leave this machine", None
+    return "the connection is not encrypted, and it leaves this machine", fix
 
 
 def _of_replication(row: Any) -> list[tuple[str, str | None]]:

@@ -198,8 +198,23 @@ class Clocked(Protocol):
 class Replicated(Protocol):
     """A store on a server that other servers can follow."""
 
-    async def replication(self) -> Sequence[tuple[str, str | None]]:
-        """Return sentences for an operator, each with what to do, or None if it is well."""
+    async def replication(self, *, asks_hosts: bool = True) -> Sequence[tuple[str, str | None]]:
+        """Return sentences for an operator, each with what to do, or None if nothing is wrong.
+
+        Without `asks_hosts` only the server in use is asked.
+        """
+        ...
+
+
+@runtime_checkable
+class Networked(Protocol):
+    """A store on a server, which other programs can reach, and which is reached by a network."""
+
+    async def access(self) -> Sequence[tuple[str, str | None]]:
+        """Return who else can write to the store, and whether the connection is encrypted.
+
+        Each sentence has what to do, or None if nothing is wrong.
+        """
         ...
 
 

@@ -6,11 +6,14 @@ from contextlib import suppress
 import pytest
 
 from flows.errors import StoreUnavailable
+from tests.support.mcp_server import new_server
 from tests.support.postgres_server import USER
 from tests.support.records import record
 from tests.support.standby import LOSSES, fetchval, replicating
+from webapp.app import open_app
 from webapp.deadline import HandClock
 from webapp.records.high_water import HighWater
+from webapp.settings.settings import read_settings
 from webapp.stores import Conflict
 from webapp.stores.postgres import open_store
 
@@ -30,6 +33,42 @@ async def written(store, id: str) -> None:
                 return  # it was written, and the answer was lost
             else:
                 return
+
+
+async def of_replication(url: str) -> list[str]:
+    store = await open_store(url)
+    told = await store.replication()
+    await store.aclose()
+    return [f"{says}: {fix}" if fix else says for says, fix in told]
+
+
+async def test_operator_reads_who_follows_and_whether_commits_wait_and_logs_are_archived(
+    tmp_path, caplog
+):
+    # finding: XB6
+    async with replicating() as pair:
+        await pair.has_everything()
+        hosts = [f"{cable.host}" for cable in pair.cables]
+        told = await of_replication(pair.url)
+        assert "takes writes, on timeline 1" in told[0]
+        assert hosts[0] in told[0]
+        assert told[1] == f"{hosts[1]}: it follows another server"
+        lost = "1 standby follows and no commit waits for it: a failover loses the last seconds"
+        logs = "its log is not archived (archive_mode is off)"
+        assert told[2].startswith(f"{lost}: set synchronous_standby_names to two standbys")
+        assert told[3].startswith(f"{logs}: set archive_mode and archive_command")
+        # The start says the same, in the log.
+        secret = {"ELICIT_SECRET": "a" * 32, "HOME": f"{tmp_path}"}
+        settings = read_settings({"ELICIT_STORE": pair.url, **secret})
+        async with open_app(settings, new_server("mcp")):
+            pass
+        warned = [vars(each) for each in caplog.records if each.message == "store.replication"]
+        assert [each["why"] for each in warned] == [lost, logs]
+        assert all(each["fix"] for each in warned)
+    async with replicating(is_synchronous=True) as pair:
+        told = await of_replication(pair.url)
+        assert told[2].startswith("1 standby follows and commits wait for ")
+        assert "they stand still while it is away: let two standbys follow it" in told[2]
 
 
 # finding: XB1

@@ -29,6 +29,12 @@ class ValkeyAddress:
     def is_encrypted(self) -> bool:
         return "ssl" in self.options
 
+    @property
+    def is_on_this_machine(self) -> bool:
+        """True for a Unix socket and for a loopback address."""
+        host = str(self.options.get("host", "localhost"))
+        return host in ("localhost", "::1") or host.startswith("127.")
+
 
 def parse_address(url: str) -> ValkeyAddress:
     """Read the address; ValueError says what is wrong, without its password."""

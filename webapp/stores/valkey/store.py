@@ -251,6 +251,23 @@ class ValkeyStore:
                     break
         return erased
 
+    async def access(self) -> Sequence[tuple[str, str | None]]:
+        """See Networked: only the server's operator can list who else can write to it."""
+        address = self._server.address
+        fix = "let a user of its own have elicit:* alone, and ELICIT_STORE name it: docs/stores.md"
+        user = str(address.options.get("username", "default"))
+        told: list[tuple[str, str | None]] = [
+            (f"it is used as the user {user}: the server's ACL LIST says who else can write", None)
+            if user != "default"
+            else ("it is used as the user default, as other programs may be too", fix)
+        ]
+        if address.is_encrypted:
+            return [*told, ("the connection is encrypted", None)]
+        if address.is_on_this_machine:
+            return [*told, ("the connection does not leave this machine", None)]
+        says = "the connection is not encrypted, and it leaves this machine"
+        return [*told, (says, "let the server speak TLS, and write valkeys:// in ELICIT_STORE")]
+
     async def check(self) -> None:
         """See Store."""
         self._refuse_if_closed()
