@@ -24,7 +24,7 @@ from webapp.settings.settings import (
     read_settings,
 )
 from webapp.stores import Store, is_gone, why_not_opened, without_password
-from webapp.stores.moving import moved_to
+from webapp.stores.moving import is_half, moved_to
 from webapp.stores.opening import SQLITE
 
 # At INFO they log every address they ask for, and there are tokens in those.
@@ -150,8 +150,13 @@ async def must_be_unfenced(store: Store) -> None:
 
 
 async def warn_if_fenced(store: Store) -> None:
-    """Say beside what is listed that it is not what servers have."""
+    """Say next to a list that servers use another store, and refuse to list half a copy.
+
+    Raises Refused.
+    """
     if (why := await _fence_of(store)) is not None:
+        if is_half(why):
+            raise CommandRefused(why)
         tell(f"elicit: {why}", out=sys.stderr)
 
 

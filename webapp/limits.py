@@ -27,5 +27,8 @@ class Arrivals:
     """
 
     reading: timedelta = timedelta(seconds=30)  # a request's head, and then its body
+    # How long a connection may stay idle between two requests. Behind a proxy it is longer than the
+    # proxy's own limit (60 s for nginx), or the proxy sends a request just as we close.
+    idle: timedelta = timedelta(seconds=5)
     connections: int = 900
     own_user: int = 50  # beyond that, for the user who runs the server, on the same machine

@@ -5,6 +5,7 @@ import re
 from datetime import timedelta
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from tests.deployment.files import (
     CADDY,
@@ -36,6 +37,7 @@ PORT = str(DEFAULT_PORT)
 # From the signal until the process is gone, whatever its tools and its clients do.
 ENDING = PolicySettings().grace + timedelta(seconds=GRACE_SECONDS)
 SPARE = timedelta(seconds=5)
+CHOSEN_HERE = {"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32}
 
 
 def test_every_name_of_ours_is_a_setting() -> None:
@@ -127,6 +129,46 @@ def test_no_proxy_cuts_off_a_call_that_is_held_or_a_stream() -> None:
         assert of_nginx("proxy_buffering", text) == ["off"]
     assert annotations[f"{prefix}buffering"] == "off"
     assert re.search(r"\bflush_interval -1\n", CADDY)
+
+
+def test_a_proxy_ends_an_idle_connection_before_the_server_does() -> None:
+    # finding: XV7
+    kept = read_settings({**CHOSEN_HERE, "ELICIT_PROXIES": "127.0.0.1"}).arrivals.idle
+    assert seconds(of_nginx("keepalive_timeout")[0].partition(";")[0]) + SPARE < kept
+    (caddy,) = re.findall(r"\bkeepalive (\w+)\n", CADDY)
+    assert seconds(caddy) + SPARE < kept
+
+
+# finding: XV7
+@pytest.mark.parametrize(
+    "page", ["docs/deployment.md", "docs/scale.md", "deploy/nginx/elicit.conf"]
+)
+def test_limits_of_nginx_stand_next_to_ours(page: str) -> None:
+    text = (HOUSE / page).read_text("utf-8")
+    assert "ELICIT_CONNECTIONS" in text
+    assert "worker_connections" in text
+    assert "worker_rlimit_nofile" in text
+
+
+def test_each_nights_backup_uses_a_command_and_settings_that_there_are() -> None:
+    # finding: XV8
+    unit = (DEPLOY / "systemd" / "elicit-backup.service").read_text("utf-8")
+    (command,) = re.findall(r"(?m)^ExecStart=/bin/sh -c 'exec \S*/elicit (.*)'$", unit)
+    words = re.sub(r"\$\$\(.*\)", "now", command).split()
+    assert str(parser_for(words).parse_args(words).file) == "/var/lib/elicit-backup/now"
+    assert of_unit("EnvironmentFile") in unit
+    timer = (DEPLOY / "systemd" / "elicit-backup.timer").read_text("utf-8")
+    assert "OnCalendar=*-*-* 03:17:00\n" in timer
+    claim, job = yaml.safe_load_all((DEPLOY / "kubernetes" / "backup.yaml").read_text("utf-8"))
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    served = manifest("StatefulSet")["spec"]["template"]["spec"]
+    assert container["image"] == served["containers"][0]["image"]
+    names = [{"configMapRef": {"name": "elicit"}}, {"secretRef": {"name": "elicit"}}]
+    assert container["envFrom"] == names
+    assert pod["securityContext"].items() >= served["securityContext"].items()
+    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert 'elicit backup "/backup/' in container["command"][-1]
 
 
 def test_a_proxy_takes_what_we_take() -> None:

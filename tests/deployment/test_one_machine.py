@@ -34,6 +34,15 @@ async def test_the_unit_is_one_that_systemd_starts(unit: str) -> None:
     assert (verified.status, verified.err) == (0, "")
 
 
+@pytest.mark.parametrize("name", ["elicit-backup.service", "elicit-backup.timer"])
+async def test_the_backup_is_one_that_systemd_starts(tmp_path: Path, name: str) -> None:
+    # finding: XV8
+    for each in ("elicit-backup.service", "elicit-backup.timer"):
+        (tmp_path / each).write_text((DEPLOY / "systemd" / each).read_text("utf-8"))
+    verified = await run(found("systemd-analyze"), "verify", str(tmp_path / name))
+    assert (verified.status, verified.err) == (0, "")
+
+
 async def test_the_unit_may_do_little_more_than_serve(unit: str) -> None:
     command = ("security", "--offline=true", "--threshold=15", "--no-pager", unit)
     judged = await run(found("systemd-analyze"), *command)

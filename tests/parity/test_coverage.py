@@ -42,12 +42,9 @@ NOT_YET = {
     "A8",
     "XC6",
     "XC8",
-    "XC9",
     "XQ5",
     "XQ10",
     "XQ11",
-    "XV7",
-    "XV8",
 }
 DUE = [f"{system}{number}" for system, last in ROWS.items() for number in range(1, last + 1)]
 DEFECTS = [

@@ -119,6 +119,8 @@ async def examine_store(
                 found += _said("servers", await store.replication())
             if isinstance(store, Networked):
                 found += _said("access", await store.access())
+            if (why := await store.fenced()) is not None:
+                found.append(_of_store(why))
             await must_be_servable(store, settings.ring)
             await open_owners(store=store, ring=settings.ring)
             found.append(ok("secrets", "open what is kept"))

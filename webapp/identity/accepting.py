@@ -38,6 +38,13 @@ else:
 _Reading: TypeAlias = tuple[str, object]
 _log = logging.getLogger(__name__)
 LINGER_SECONDS = 0.5
+_RETRY_SECONDS = 30
+_TURNED_AWAY = {
+    HTTPStatus.SERVICE_UNAVAILABLE: (
+        "This server has as many open connections as it allows. Try again in a minute.\n"
+    ),
+    HTTPStatus.REQUEST_TIMEOUT: "The request did not arrive in time. Send it again.\n",
+}
 _ESTABLISHED = 1  # linux/tcp_states.h; the first byte of struct tcp_info
 
 
@@ -51,6 +58,7 @@ class Arriving(_Base):
         self._timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
+        self._is_idle = False  # between two requests, and nothing of the next one arrived
         self._is_ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -78,6 +86,7 @@ class Arriving(_Base):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._is_idle = False
         super().data_received(data)
         cycle: Any = self.cycle  # None before the first request
         if self._is_ending and cycle is not None:
@@ -87,6 +96,7 @@ class Arriving(_Base):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._idle_since = self.loop.time()
+        self._is_idle = not self._has_begun()
         self._look()
 
     def shutdown(self) -> None:
@@ -118,8 +128,16 @@ class Arriving(_Base):
         if getattr(self, "pipeline", None):
             return None  # it is queued behind another, and until its turn we read nothing
         if cycle is None or cycle.response_complete:
-            return "head", cycle
+            # uvicorn ends a connection that stays idle.
+            return None if self._is_idle else ("head", cycle)
         return ("body", cycle) if cycle.more_body else None
+
+    def _has_begun(self) -> bool:
+        """Return True if a part of the next head arrived with the request before it."""
+        h11 = getattr(self, "conn", None)
+        if h11 is not None:
+            return bool(h11.trailing_data[0])
+        return getattr(self, "_head_bytes", None) is not None
 
     def _end_late(self, reading: "_Reading") -> None:
         is_ours = self.transport.get_protocol() is self  # and not a websocket's by now
@@ -135,8 +153,12 @@ class Arriving(_Base):
 
     def _turn_away(self, status: HTTPStatus | None) -> None:
         if status is not None:
+            text = _TURNED_AWAY[status]
             head = f"HTTP/1.1 {int(status)} {status.phrase}\r\n"
-            self.transport.write(f"{head}content-length: 0\r\nconnection: close\r\n\r\n".encode())
+            head += f"content-type: text/plain; charset=utf-8\r\ncontent-length: {len(text)}\r\n"
+            if status is HTTPStatus.SERVICE_UNAVAILABLE:
+                head += f"retry-after: {_RETRY_SECONDS}\r\n"
+            self.transport.write(f"{head}connection: close\r\n\r\n{text}".encode())
         self.transport.close()
 
 

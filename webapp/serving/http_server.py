@@ -69,18 +69,18 @@ async def serve_http(
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(settings))
         sandbox = annex.sandbox if annex is not None else sandbox
+        try:
+            # Before the application: in its task groups a refusal would become a traceback.
+            for each in (listener, *(() if annex is None else (annex.listener,))):
+                listen(each)
+        except PortUnusable as error:
+            raise CommandRefused(str(error)) from error
         app, service = await opened_app(
             stack, settings, server, place=place, store=store, sandbox=sandbox, options=options
         )
         running = {listener: Pages(app, arrivals=settings.arrivals)}
         if annex is not None:
             running[annex.listener] = await outside_pages(stack, annex.sandbox, settings)
-        try:
-            for its_listener in running:
-                listen(its_listener)
-        except PortUnusable as error:
-            raise CommandRefused(str(error)) from error
-
         told = asyncio.Event()
 
         def end() -> None:
@@ -198,6 +198,7 @@ class Pages(uvicorn.Server):
                 access_log=False,
                 log_config=None,
                 log_level="warning",
+                timeout_keep_alive=int(arrivals.idle.total_seconds()),
                 timeout_graceful_shutdown=grace_seconds,
             )
         )

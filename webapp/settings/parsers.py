@@ -14,8 +14,8 @@ from webapp.http.address import PLAIN_PATH
 from webapp.http.guard import Network
 from webapp.http.trusted_hosts import TrustedHost, read_trusted_host
 
-_DURATION = re.compile(r"([0-9]{1,4})([dhm])")
-_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
+_DURATION = re.compile(r"([0-9]{1,4})([dhms])")
+_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _SECONDS_DIGITS = 6
 # Names of tools, with * and ? and [abc] for what differs.
 _PATTERN = re.compile(r"(?:[\w.:/*?-]|\[!?[\w.:/-]+\])+")
@@ -130,7 +130,7 @@ def duration(
 
 
 def with_unit(text: str) -> timedelta | None:
-    """Of `7d`, `12h` or `30m`: more than nothing; None for what is no duration."""
+    """Return the duration of `7d`, `12h`, `30m` or `90s`, above 0; None for other text."""
     match = _DURATION.fullmatch(text)
     if match is None or not int(match[1]):
         return None
@@ -199,10 +199,10 @@ def seconds(text: str) -> timedelta | None:
 
 
 def kept_unused(text: str) -> timedelta | None:
-    """How long a payment that nobody used is kept; None: until somebody refunds it."""
-    found = with_unit(text)
+    """Return after how long an unused payment is refunded; None: it is not refunded by itself."""
+    found = with_unit(text)  # a number alone may be meant as days
     if found is None and text != "0":
-        raise ValueError("it is 7d, 12h or 30m and the like, or 0 for never.")
+        raise ValueError("it is 7d, 12h, 30m, 90s and the like, or 0 for never.")
     return found
 
 

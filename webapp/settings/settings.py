@@ -72,6 +72,8 @@ SECRETS = (
     ),
 )
 SECRET_NAMES = tuple(row.name for row in SECRETS)
+# nginx and load balancers keep a connection to us for 60 seconds at most.
+_IDLE_BEHIND_PROXY = timedelta(seconds=75)
 STORE = Setting(
     name="ELICIT_STORE",
     parse=str,
@@ -136,7 +138,7 @@ class Settings:
         parse=kept_unused,
         default="7d",
         says="after how long a payment that no call has used is refunded by itself: `7d`, `12h`, "
-        "`30m` and the like, or `0` for never",
+        "`30m`, `90s` and the like, or `0` for never",
     )
     # Whether providers are asked about open payments; None: as needed.
     asks: bool | None = setting(
@@ -281,6 +283,7 @@ def read_settings(
     credentials = _credentials(values)
     declared = declared_in(values)
     who = with_approvers(who, declared.approvers, problems)
+    fields = values.fields_of(Settings)
     settings = Settings(
         url=url,
         ring=ring or Ring([b"x" * 32]),
@@ -301,11 +304,12 @@ def read_settings(
         arrivals=Arrivals(
             reading=timedelta(seconds=values.read(READ_SECONDS)),
             connections=values.read(CONNECTIONS),
+            idle=_IDLE_BEHIND_PROXY if fields["proxies"] else Arrivals().idle,
         ),
         telemetry=read_telemetry(values),
         events=events.read_events(values),
         config=config_path(values),
-        **values.fields_of(Settings),
+        **fields,
     )
     if not problems and not is_below(settings.root_path, settings.taken_path):
         problems.append(f"ELICIT_ROOT_PATH: ELICIT_URL ({url}) must have a path that begins so.")

@@ -7,9 +7,11 @@ What could go wrong: half a file that looks whole, after a full disk or a kill. 
 only when all of it is on the disk, and is read to its end before anything of it is used.
 """
 
+import fcntl
 import os
 import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +23,7 @@ from msgspec import Struct
 from webapp.stores.store import RECORDS_AT_MOST, Record, Store
 
 _LAYOUT_VERSION = 1
+_DRAFT = ".elicit-backup-"
 _LINE_BYTES_AT_MOST = 256 * 1024
 T = TypeVar("T", bound=Struct)
 
@@ -88,14 +91,16 @@ class BackupFile:
 
 async def write_backup(store: Store, path: Path, *, now: datetime) -> int:
     """Write a file of this user's alone; how many rows it has. Raises FileExistsError, OSError."""
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    _remove_drafts(path.parent)
+    draft = path.with_name(f"{_DRAFT}{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until this process ends, however it ends
             rows = await _write(store, file, now=now)
             file.flush()
             os.fsync(file.fileno())
-        os.link(draft, path)  # never in place of another
+            os.link(draft, path)  # never in place of another
     finally:
         os.unlink(draft)  # noqa: PTH108 - one look at the disk, of a command
     folder = os.open(path.parent, os.O_RDONLY)
@@ -104,6 +109,14 @@ async def write_backup(store: Store, path: Path, *, now: datetime) -> int:
     finally:
         os.close(folder)
     return rows
+
+
+def _remove_drafts(folder: Path) -> None:
+    """Remove what a backup left that was killed: drafts that no process has locked."""
+    for draft in folder.glob(f"{_DRAFT}*"):
+        with suppress(OSError), draft.open("rb") as file:  # in use, or somebody else's
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            draft.unlink()
 
 
 async def _write(store: Store, file: IO[bytes], *, now: datetime) -> int:

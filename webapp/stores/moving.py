@@ -67,7 +67,7 @@ async def move(source: Store, target: Store) -> Moved:
 async def unfence(store: Store) -> str | None:
     """Let a place be served again; returns why it was not. Raises NotMoved for half a copy."""
     why = await store.fenced()
-    if why is not None and why.startswith(_HALF):
+    if why is not None and is_half(why):
         raise NotMoved(
             f"{_address(store)} is a copy that is not whole, which nobody may serve: run the "
             "command again that made it, or remove it."
@@ -81,6 +81,11 @@ def moved_to(why: str) -> str | None:
     if not why.startswith(_MOVED):
         return None
     return why.removeprefix(_MOVED).removesuffix(_TO_SET)
+
+
+def is_half(why: str) -> bool:
+    """Return True for the fence of a place into which copies are being put."""
+    return why.startswith(_HALF)
 
 
 def half(source: str, command: str) -> str:

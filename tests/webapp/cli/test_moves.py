@@ -101,6 +101,11 @@ async def test_what_is_half_there_is_no_wrong_setting_as_it_may_be_whole_soon(
     assert refused.status == 1
     assert refused.err.startswith("elicit: copies are being put here")
     assert "Traceback" not in refused.err
+    # finding: XV8
+    for command in (("payments", "list"), ("keys", "list"), ("doctor",)):
+        told = await called(*command, home=tmp_path)
+        assert told.status == 1, command
+        assert "copies are being put here" in told.err + told.out
 
 
 async def test_it_is_undone_and_says_what_that_means(tmp_path: Path) -> None:

@@ -1,14 +1,20 @@
 """Who owns the port of the pages: one of ours, another program, or nobody any more."""
 
 import asyncio
+import socket
 from urllib.parse import parse_qs
 
 import pytest
 
+from tests.support.mcp_server import new_server
 from tests.support.serving import bound, serving
+from webapp.command import CommandRefused
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.port import PagesTaken, PortUnusable, SharedPort, own_or_find, proof
+from webapp.http.port import PagesTaken, PortUnusable, SharedPort, bind, own_or_find, proof
 from webapp.records.ids import Pepper
+from webapp.sandbox.settings import new_sandbox
+from webapp.serving.http_server import Annex, serve_http
+from webapp.settings.settings import read_settings
 
 HOST = "127.0.0.1"
 PEPPER = Pepper(b"p" * 32)
@@ -151,3 +157,29 @@ async def test_that_another_program_has_the_port_is_said_once_and_it_is_ours_whe
 def test_a_proof_is_for_one_nonce_only():
     proofs = {proof(PEPPER, url=URL, nonce=nonce) for nonce in ("a", "b", "")}
     assert len(proofs) == 3
+
+
+# finding: XC9
+# finding: XV8
+@pytest.mark.parametrize("library", ["mcp", "fastmcp"])
+@pytest.mark.parametrize("lost", ["own", "sandbox"])
+async def test_port_that_is_lost_between_bind_and_listen_is_refused_in_a_sentence(library, lost):
+    with bind(HOST, 0) as own, bind(HOST, 0) as outside, socket.socket() as other:
+        settings = read_settings(
+            {"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32}, port=own.getsockname()[1]
+        )
+        url = f"http://{HOST}:{outside.getsockname()[1]}"
+        annex = Annex(sandbox=new_sandbox(url=url, serves=settings.url), listener=outside)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((own if lost == "own" else outside).getsockname())
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(CommandRefused, match=f"Port {port} of {HOST} is taken by another"):
+            await serve_http(
+                settings,
+                new_server(library),
+                own,
+                place="tests",
+                ready=lambda: pytest.fail("it does not listen"),
+                annex=annex,
+            )

@@ -27,6 +27,7 @@ from webapp.identity.accepting import LINGER_SECONDS, Accepted, Arriving, peer_o
 from webapp.identity.local_peer import Peer, PeerConnection, uid_of_peer
 from webapp.limits import Arrivals
 from webapp.serving.http_server import Pages, loop_factory
+from webapp.settings.settings import read_settings
 
 
 @pytest.fixture(params=[H11Protocol, FastProtocol])
@@ -175,6 +176,7 @@ class Sent:
     def __init__(self) -> None:
         self.answer, self.is_closed, self.is_paused = b"", False, False
         self.write = self._write
+        self.protocol: Any = None
 
     def get_extra_info(self, name: str) -> Any:
         return {"peername": ("192.0.2.7", 1), "sockname": ("192.0.2.1", 80)}.get(name)
@@ -187,6 +189,9 @@ class Sent:
 
     def is_closing(self) -> bool:
         return self.is_closed
+
+    def get_protocol(self) -> Any:
+        return self.protocol
 
     def pause_reading(self) -> None:
         self.is_paused = True
@@ -281,10 +286,54 @@ async def test_a_second_request_of_a_connection_has_its_time_too() -> None:
 @pytest.mark.usefixtures("protocol")
 async def test_there_are_so_many_connections_at_most() -> None:
     # finding: R10
+    # finding: XV8
     async with served(Arrivals(connections=1, own_user=0)) as port:
         _, first = await asyncio.open_connection("127.0.0.1", port)
-        assert (await heard(port, b"")).startswith(b"HTTP/1.1 503 ")
+        head, _, body = (await heard(port, b"")).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: 30" in head
+        assert f"\r\ncontent-length: {len(body)}\r\n".encode() in head
+        assert b"as many open connections as it allows. Try again" in body
         first.close()
+
+
+# finding: XV7
+@pytest.mark.parametrize(("begins", "is_late"), [(b"", False), (b"GET / HT", True), (b"\r", True)])
+def test_idle_connection_outlives_the_limit_of_a_head_and_a_begun_head_does_not(
+    protocol: Any, *, begins: bytes, is_late: bool
+) -> None:
+    loop = HandLoop(Clock())
+
+    async def wait() -> None:
+        config = Config(answering, timeout_keep_alive=75)
+        sent = Sent()
+        arriving = protocol(config=config, server_state=ServerState(), app_state={})
+        sent.protocol = arriving
+        arriving.connection_made(sent)
+        await answered(arriving, sent)
+        if begins:
+            arriving.data_received(begins)
+        await asyncio.sleep(74)  # of a hand clock
+        assert sent.is_closed == is_late
+        assert sent.answer.count(b"HTTP/1.1 4") == is_late
+        await asyncio.sleep(2)
+        assert sent.is_closed
+        arriving.connection_lost(None)
+
+    try:
+        loop.run_until_complete(wait())
+    finally:
+        loop.close()
+
+
+async def test_server_holds_idle_connections_for_longer_than_the_proxy_that_it_names() -> None:
+    # finding: XV7
+    alone = read_settings({"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32})
+    public = {"ELICIT_URL": "https://tools.example.com", "ELICIT_PROXIES": "10.0.0.5"}
+    behind = read_settings({"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32, **public})
+    assert Pages(answering, arrivals=alone.arrivals).config.timeout_keep_alive == 5
+    # 60 s are the default of nginx (keepalive_timeout) and of AWS ALB.
+    assert Pages(answering, arrivals=behind.arrivals).config.timeout_keep_alive > 60
 
 
 @pytest.mark.usefixtures("protocol")

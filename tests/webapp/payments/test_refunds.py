@@ -400,10 +400,11 @@ async def runs_are_delivered(shop: Shop) -> None:
         ("7d", timedelta(days=7)),
         (" 12h ", timedelta(hours=12)),
         ("30m", timedelta(minutes=30)),
+        ("60s", timedelta(seconds=60)),  # finding: XV8
         ("0", None),
     ],
 )
-def test_how_long_is_set_in_days_hours_or_minutes(
+def test_how_long_is_set_in_days_hours_minutes_or_seconds(
     tmp_path: Path, text: str, kept: timedelta | None
 ) -> None:
     environment = {"HOME": str(tmp_path), "ELICIT_REFUND_UNUSED": text}

@@ -1,5 +1,6 @@
 """A file with all rows: it is whole, nobody else's to read, and refused where it is not."""
 
+import fcntl
 import stat
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -86,3 +87,16 @@ async def test_a_backup_of_a_newer_version_says_so(tmp_path: Path) -> None:
     path.write_bytes(b'{"elicit_backup":2,"made_at":"2026-01-01T00:00:00Z"}\n{"rows":0}\n')
     with pytest.raises(BadBackup, match="of a newer version of elicit"):
         BackupFile(path)
+
+
+async def test_backup_removes_what_a_killed_one_left_and_nothing_that_is_written(
+    tmp_path: Path,
+) -> None:
+    # finding: XV8
+    store = MemoryStore()
+    killed, written = (tmp_path / f".elicit-backup-{name}" for name in ("killed", "written"))
+    killed.write_text("half")
+    with written.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        await write_backup(store, tmp_path / "copy", now=NOW)
+        assert names(tmp_path) == [written.name, "copy"]
