@@ -43,8 +43,12 @@ class Readiness:
                 return False
             # A deleted file and a fence are noticed by a read, at once.
             self._check = asyncio.create_task(self._look(writes=not is_fresh))
-        done, _ = await asyncio.wait([self._check], timeout=ANSWER_SECONDS)
-        return self._is_ready if done else self._wrote_lately()
+        check = self._check
+        done, _ = await asyncio.wait([check], timeout=ANSWER_SECONDS)
+        if not done:
+            return self._wrote_lately()
+        check.result()  # it raises what is no answer of the store
+        return self._is_ready
 
     async def aclose(self) -> None:
         """End the check that is under way."""

@@ -250,6 +250,22 @@ def test_store_that_stopped_answering_is_not_ready_thirty_seconds_after_its_last
     assert "store.unavailable" in [each.message for each in caplog.records]
 
 
+async def test_check_that_ends_in_a_fault_of_ours_is_not_answered_by_the_one_before() -> None:
+    class Broken(FrailStore):
+        async def check(self) -> None:
+            if self.troubles:
+                raise ZeroDivisionError
+
+    store, seconds = Broken(), [100.0]
+    readiness = Readiness(store, now=lambda: seconds[0])
+    assert await readiness.is_ready()
+    store.troubles.append(FULL)
+    for _ in range(2):
+        seconds[0] += 1.0
+        with pytest.raises(ZeroDivisionError):
+            await readiness.is_ready()
+
+
 def test_store_that_refuses_at_once_is_not_ready_at_once() -> None:
     # finding: XV6
     async def steps(store: HeldStore, readiness: Readiness) -> None:
