@@ -32,6 +32,8 @@ def origin_of(url: str) -> str:
         is_bracketed = "[" in parts.netloc
     except ValueError:
         raise InvalidQuestion("The address cannot be read as a URL.") from None
+    if not parts.scheme:
+        raise InvalidQuestion("The address has to begin with https://.")
     if not host or parts.username is not None or parts.password is not None:
         raise InvalidQuestion(
             "The address needs a host and must not carry a user name or password."

@@ -34,8 +34,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--no-browser",
         dest="walks",
         action="store_true",
-        help="walk the pages over HTTP instead of opening a browser; without --tool and --mode: "
-        "each tool on both protocol revisions",
+        help="walk the pages over HTTP instead of opening a browser; without --mode: on both "
+        "protocol revisions",
     )
     parser.add_argument(
         "--mode",

@@ -123,13 +123,13 @@ async def examine_store(
                 found.append(_of_store(why))
             await must_be_servable(store, settings.ring)
             await open_owners(store=store, ring=settings.ring)
-            found.append(ok("secrets", "open what is kept"))
+            found.append(ok("secrets", "they fit the store"))
             await store.check()
-            found.append(ok("writes", "and there is room"))
+            found.append(ok("writes", "the store takes them, and has room"))
             if settings.store.startswith(SQLITE):
                 file = Path(settings.store.removeprefix(SQLITE))
                 await asyncio.to_thread(_must_be_whole, file)
-                found.append(ok("whole", "each index agrees with what it is of"))
+                found.append(ok("indexes", "they agree with their records"))
             found += await _kept(settings, store, outbound=outbound, clock=clock)
     except Unreadable:
         found.append(wrong("secrets", str(under_another_secret(settings))))

@@ -5,7 +5,7 @@ may have failed since is asked about before the command says that it is there.
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ from webapp.cli.table import CANDIDATES_NAMED, Table, the_one
 from webapp.command import CommandRefused
 from webapp.payments.refunds import NoRefunds
 from webapp.payments.verification import ON_ITS_WAY
+from webapp.printing import printed
 from webapp.records.ids import tail_of
 from webapp.records.values import Reconciliation
 from webapp.service import Service
@@ -156,6 +157,7 @@ async def end_payment(service: Service, id: str) -> list[str]:
     paid = [one for one in await _payments(service) if one.may_be_delivered or one.owed]
     open_rows: list[UnresolvedPayment | Payment] = [*await loose_ends.open(), *paid]
     there = {tail_of(one): one for one in open_rows}
+    await _must_be_open(service, id, there)
     found = the_one(id, there, what="payment to look at", shown_by="payments list --open")
     if isinstance(found, UnresolvedPayment):
         await loose_ends.done(found)
@@ -193,7 +195,20 @@ async def reconcile_payments(service: Service, *, since: datetime | timedelta) -
                     "the command again."
                 )
         said.append(_compared(current))
+    if not said:
+        raise CommandRefused(
+            "No payment provider is set up here, so nothing was compared. Run the command with the "
+            "settings of the server, for example with its ELICIT_STRIPE_KEY."
+        )
     return said
+
+
+async def _must_be_open(service: Service, id: str, there: Collection[str]) -> None:
+    """Raise CommandRefused for the id of a payment that needs no look."""
+    ended = {tail_of(one): one.status.value for one in await _payments(service)}
+    meant = [each for each in ended if each.startswith(id)]
+    if id and len(meant) == 1 and not any(each.startswith(id) for each in there):
+        raise CommandRefused(f"{printed(id)} is {ended[meant[0]]}: there is nothing to look at.")
 
 
 def _compared(row: Reconciliation) -> str:

@@ -34,8 +34,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "server",
         nargs="?",
         metavar="MODULE:ATTRIBUTE",
-        help="where your server is, or the function that makes it, such as my_tools:mcp; left out: "
-        "the demo tools",
+        help="where your server is, or the function that makes it, such as my_tools:mcp; a module "
+        "that has one server needs no :ATTRIBUTE; left out: the demo tools",
     )
     parser.add_argument("--host", default=DEFAULT_HOST, help="default: %(default)s")
     parser.add_argument(

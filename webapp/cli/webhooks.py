@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from flows.errors import ElicitError, StoreUnavailable
+from flows.errors import ElicitError, NotConfigured, StoreUnavailable
 from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import does, lists, shows
 from webapp.cli.table import Table, the_one
@@ -86,6 +86,12 @@ async def replay_hook(service: Service, id: str) -> list[str]:
     hook = await _hook(service, id)
     try:
         replayed = await service.hooks.replay(hook)
+    except NotConfigured as error:
+        raise CommandRefused(
+            f"{hook.seller} is not set up here, so this webhook cannot be applied again. Run the "
+            "command with the settings of the server that got it; a webhook of a sandbox can only "
+            "be applied by that sandbox's server."
+        ) from error
     except StoreUnavailable:
         raise
     except ElicitError as error:
@@ -96,7 +102,7 @@ async def replay_hook(service: Service, id: str) -> list[str]:
 
 async def _hook(service: Service, id: str) -> StoredWebhook:
     there = {tail_of(hook): hook for hook in await service.webhook_log.hooks()}
-    found: StoredWebhook = the_one(id, there, what="delivery", shown_by="webhooks list")
+    found: StoredWebhook = the_one(id, there, what="webhook", shown_by="webhooks list")
     return found
 
 

@@ -130,8 +130,11 @@ class Demo:
 
     async def call(
         self, tool: str, *, mode: str, arguments: Mapping[str, Any], is_known: bool
-    ) -> bool:
-        """Call the tool, see the person through, print the result; True if that is right."""
+    ) -> bool | None:
+        """Call the tool, see the person through, and print the result.
+
+        Return True if the result is right, and None if the tool waits for a person still.
+        """
         tell(f"Calling {tool} ({'2025-11-25' if mode == 'legacy' else mode}).")
         messages = list[str]()
         tasks = list[asyncio.Task[None]]()
@@ -160,7 +163,7 @@ class Demo:
         text = text_of(result)
         if PENDING in (result.meta or {}):  # a client that was not sent the link reads it there
             tell(f"The tool waits: {text}\n")
-            return not is_known
+            return False if is_known else None
         if not messages and not result.is_error:
             tell("Nobody had to be asked: what it needs is known already.")
         tell(f"The tool {'failed' if result.is_error else 'says'}: {text}\n")
@@ -263,8 +266,9 @@ async def _demonstrate(url: str, asked: DemoCall) -> bool:
     if asked.walks:
         for each, name, is_right in results:
             revision = "2025-11-25" if each == "legacy" else each
-            tell(f"{'right' if is_right else 'WRONG'}  {revision}  {name}")
-    return all(is_right for _, _, is_right in results)
+            words = "waits" if is_right is None else "right" if is_right else "WRONG"
+            tell(f"{words}  {revision}  {name}")
+    return all(is_right is not False for _, _, is_right in results)
 
 
 def _revisions(asked: DemoCall) -> Sequence[str]:

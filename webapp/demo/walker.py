@@ -103,7 +103,11 @@ async def walk(
         if location:
             method, address = "GET", urljoin(address, location)
         elif response.is_error:
-            raise WalkFailed(f"The pages stopped at: {page.heading or response.status_code}.")
+            raise WalkFailed(
+                f"The pages stopped at: {page.heading or response.status_code}. A form that needs "
+                "an answer of your own cannot be walked: open its link in a browser, without "
+                "--no-browser."
+            )
         elif not page.forms:
             return
         else:

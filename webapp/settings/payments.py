@@ -153,8 +153,8 @@ def _stripe(values: Values) -> MerchantAccount | None:
         except ValueError as error:
             values.problems.append(f"{STRIPE_KEY.name}: {error}")
     elif key or secrets:
-        missing = STRIPE_SIGNS if key else STRIPE_KEY
-        values.problems.append(f"{missing.name}: not set, and the other one is.")
+        missing, present = (STRIPE_SIGNS, STRIPE_KEY) if key else (STRIPE_KEY, STRIPE_SIGNS)
+        values.lack(missing.name, beside=present.name)
     return None
 
 

@@ -393,8 +393,8 @@ def _credentials(values: Values) -> Mapping[str, tuple[str, str]]:
         if id and secret:
             found[name.lower()] = (id, secret)
         else:
-            missing = rows[1] if id else rows[0]
-            values.problems.append(f"{missing.name}: not set, and the other one is.")
+            missing, present = (rows[1], rows[0]) if id else rows
+            values.lack(missing.name, beside=present.name)
     return found
 
 

@@ -100,6 +100,10 @@ class Values:
         """All fields of the dataclass that have a row."""
         return {name: self.read(row) for name, row in rows_of(kind).items()}
 
+    def lack(self, missing: str, *, beside: str) -> None:
+        """Note that of two settings that belong together only `beside` is set."""
+        self.problems.append(f"{missing}: not set, and {beside} is: set both of them, or neither.")
+
     def refuse_unknown(self, known: Iterable[str]) -> None:
         """A problem for each name of ours that is set and is no setting."""
         known = sorted(known)

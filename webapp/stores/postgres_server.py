@@ -403,6 +403,10 @@ def _of_replication(row: Any) -> list[tuple[str, str | None]]:
     elif not waits:
         found = f"{follow} and no commit waits for it: a failover loses the last seconds"
         told = (found, f"set synchronous_standby_names to two standbys; {fix}")
+    elif not standbys:
+        found = f"no standby follows, and commits wait for {names}: every write stands still"
+        remedy = "let one follow, or take those that are gone out of synchronous_standby_names"
+        told = (found, f"{remedy} and reload the server; {fix}")
     elif standbys < 2:
         found = f"{follow} and commits wait for {names}: they stand still while it is away"
         told = (found, f"let two standbys follow it; {fix}")

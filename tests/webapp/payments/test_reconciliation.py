@@ -17,6 +17,7 @@ from tests.support.shop_env import CREATE, Buying, Shop, buying
 from webapp.cli.payments import end_payment, list_payments, reconcile_payments
 from webapp.command import CommandRefused
 from webapp.records.values import Reconciliation
+from webapp.service import Service
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
@@ -341,6 +342,11 @@ async def test_provider_that_does_not_answer_is_asked_again_from_where_it_stoppe
     shop.clock.tick(hours=1)
     await shop.sweep()
     assert len(await noted(shop)) == 1
+
+
+async def test_comparison_without_a_provider_says_that_nothing_was_compared(here: Service) -> None:
+    with pytest.raises(CommandRefused, match="nothing was compared"):
+        await reconcile_payments(here, since=here.clock())
 
 
 async def test_comparison_goes_through_every_page_of_the_list(shop: Shop) -> None:

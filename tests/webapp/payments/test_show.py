@@ -17,7 +17,7 @@ from webapp.cli.arguments import with_ids
 from webapp.cli.filters import Filters, filtered
 from webapp.cli.main import parser_for
 from webapp.cli.payment_rows import PaymentRow
-from webapp.cli.payments import list_payments
+from webapp.cli.payments import end_payment, list_payments
 from webapp.cli.questions import list_questions
 from webapp.cli.show import show, show_history
 from webapp.command import CommandRefused
@@ -161,6 +161,11 @@ async def test_rows_are_chosen_by_field_time_and_number(
     assert chosen(where=(("provider", "STRIPE"), ("price", "9.00*"))) == 3
     assert chosen(where=(("session", first.session or ""),)) == 1
     assert chosen(where=(("provider", "paypal"),)) == 0
+    by = Filters(where=(("provider", "paypal"),))
+    none = filtered(table, by, of=PaymentRow, as_json=True)
+    assert none.nothing == "No row matches these filters."
+    with pytest.raises(CommandRefused, match="is spent: there is nothing to look at"):
+        await end_payment(shop.service, first.id)
     assert chosen(since=first.paid_at) == 1
     assert chosen(until=first.paid_at - timedelta(minutes=90)) == 1
     assert capsys.readouterr().err == ""

@@ -217,7 +217,7 @@ async def test_an_operator_sees_what_came_and_what_became_of_it(shop: Shop) -> N
         assert (shown.id, shown.is_of_ours) == (row.id, True)
         assert json.loads(shown.body)["id"] == shown.event_id == hook.event
         for work in (show_hook, replay_hook):
-            with pytest.raises(CommandRefused, match="There is no delivery"):
+            with pytest.raises(CommandRefused, match="There is no webhook"):
                 await work(shop.service, "x" * 24)
 
 

@@ -283,7 +283,7 @@ def test_the_registration_at_a_provider_is_read_by_its_name(tmp_path: Path) -> N
 )
 def test_half_a_registration_is_named(home: dict[str, str], given: str, missing: str) -> None:
     assert problems_in({**home, given: "sk_test_1"}) == [
-        f"{missing}: not set, and the other one is."
+        f"{missing}: not set, and {given} is: set both of them, or neither."
     ]
 
 

@@ -16,6 +16,7 @@ from webapp.records.high_water import HighWater
 from webapp.settings.settings import read_settings
 from webapp.stores import Conflict
 from webapp.stores.postgres import open_store
+from webapp.stores.postgres_server import _of_replication
 
 DEADLINE_SECONDS = 300.0
 _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
@@ -69,6 +70,19 @@ async def test_operator_reads_who_follows_and_whether_commits_wait_and_logs_are_
         told = await of_replication(pair.url)
         assert told[2].startswith("1 standby follows and commits wait for ")
         assert "they stand still while it is away: let two standbys follow it" in told[2]
+
+
+# finding: XB6
+def test_operator_reads_that_writes_stand_still_without_a_standby() -> None:
+    row = {
+        "standbys": 0,
+        "synchronous_standby_names": "ANY 1 (one)",
+        "synchronous_commit": "on",
+        "archive_mode": "on",
+    }
+    found, fix = _of_replication(row)[0]
+    assert "commits wait for ANY 1 (one): every write stands still" in found
+    assert "take those that are gone out of synchronous_standby_names" in str(fix)
 
 
 # finding: XB1
