@@ -40,6 +40,7 @@ class Purpose(StrEnum):
     SIGNIN = "signin"
     PAIR = "pair"
     AUTHOR = "author"
+    PAGE = "page"
 
 
 _PURPOSES = tuple(Purpose)

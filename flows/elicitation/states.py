@@ -173,6 +173,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     binding: BrowserBinding | None = None  # which browser was shown letters, and whether they came
     is_for_page: bool = False  # the client's answer to this question was not valid before
     is_for_user: bool = False  # one of the application's own users, whom its `who` knows
+    user: str | None = None  # that user's id, for the program that asked
     is_of_task: bool = False  # whose client looks in: its answer stays while it might have taken
     is_shared: bool = False  # calls with other arguments, or of other clients, wait for it too
     answered_by: str | None = None  # the payment that answers it, made for another question

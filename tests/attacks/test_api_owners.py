@@ -367,6 +367,30 @@ async def test_a_list_has_what_is_theirs_and_no_more(everybody: Everybody) -> No
             assert listed == {one.id for one in things if who in one.seen_by}, (who, name)
 
 
+async def test_list_without_user_has_what_is_theirs_and_no_more(everybody: Everybody) -> None:
+    # finding: XQ5
+    questions = [one for one in everybody.things if one.parameter in ("question_id", ANSWERED)]
+    for who in everybody.requesters:
+        sees = SHOP if who == NAMES_BOB else who
+        if who == "its program's key for bob, naming ann":
+            sees = NAMES_NOBODY
+        texts, listed, after = list[str](), set[str](), None
+        while True:
+            query = {"limit": "1"} if after is None else {"limit": "1", "after": after}
+            route = Route(query=query, says_whose=False)
+            answer = await everybody.sent(who, "GET /api/questions", route)
+            texts.append(answer.text)
+            if answer.status_code != HTTPStatus.OK:
+                break
+            page = answer.json()
+            listed |= {one["id"] for one in page["questions"]}
+            if (after := page["after"]) is None:
+                break
+        assert listed == {one.id for one in questions if sees in one.seen_by}, who
+        hidden = [one for one in questions if sees not in one.seen_by]
+        assert not [one for one in hidden if one.id in "".join(texts)], who
+
+
 async def test_a_name_is_each_ones_own_and_reaches_nothing_of_anothers(
     everybody: Everybody,
 ) -> None:

@@ -249,6 +249,17 @@ def owner_for(service: Service, requester: Requester, user: str | None) -> str:
     return requester.person.owner
 
 
+def owners_listed(service: Service, requester: Requester, user: str | None) -> Sequence[str | None]:
+    """Return whose rows a list reads; None stands for those of every owner.
+
+    Without `user` these are the users that the key names. A key that names none lists what its
+    program asked, of whomever. Raises InvalidQuestion, NotAllowed.
+    """
+    if user is not None or requester.person is not None:
+        return [owner_for(service, requester, user)]
+    return sorted(owner_of_user(service, each) for each in requester.program.owners) or [None]
+
+
 def _user(requester: Requester, user: str | None) -> str | None:
     """The user that is meant; None for a person, who is known by their access token."""
     if requester.person is not None:

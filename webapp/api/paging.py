@@ -2,22 +2,90 @@
 
 What could go wrong: a list that costs more the more others have. So a page reads so many rows and
 no more; where few of them are the reader's it is short, and there is more behind it all the same.
+Or an end of a page that names somebody else's row, which was the last that was read: where a list
+is of several owners, only this server can read the end.
 """
 
-from collections.abc import Callable
-from typing import Annotated, Final, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
 
 from litestar.params import QueryParameter
 
-from flows.errors import Unreadable
+from flows.crypto.tokens import MAXIMUM_TEXT_BYTES, Purpose
+from flows.errors import InvalidQuestion, InvalidToken, Unreadable
 from webapp.records.values import KINDS, Value
 from webapp.service import Service
 
 LISTED_AT_MOST: Final = 100
 PAGES_READ_AT_MOST: Final = 5  # of rows, for one page of a list
+_SPANS_READ_AT_MOST: Final = 20  # for one page of a list
 T = TypeVar("T", bound=Value)
 After: TypeAlias = Annotated[str | None, QueryParameter(pattern="^[A-Za-z0-9_~-]{1,64}$")]
+PageEnd: TypeAlias = Annotated[
+    str | None, QueryParameter(min_length=1, max_length=MAXIMUM_TEXT_BYTES)
+]
 Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=LISTED_AT_MOST)]
+
+
+class Span(NamedTuple):
+    """The rows of one owner, or of all, that have one status, or any."""
+
+    owner: str | None
+    status: str | None
+
+    def __str__(self) -> str:
+        return f"{self.owner or ''} {self.status or ''}"
+
+
+async def page_of_spans(
+    service: Service,
+    kind: type[T],
+    spans: Sequence[Span],
+    *,
+    sees: Callable[[T], bool],
+    after: str | None,
+    limit: int,
+) -> tuple[list[T], str | None]:
+    """Return rows of one span after another, and the end of the page, None for the last one.
+
+    Raises:
+        InvalidQuestion: `after` is no end of a page of this list.
+    """
+    number, last = (0, "") if after is None else _read_end(service, spans, after)
+    found = list[T]()
+    for read, span in enumerate(spans[number:], start=1):
+        whose = span.owner or ""
+        rows, tail = await page_of(
+            service,
+            kind,
+            owner=span.owner,
+            sees=sees,
+            status=span.status,
+            after=last.removeprefix(whose) or None,
+            limit=limit - len(found),
+        )
+        found += rows
+        following = span if tail is not None else next(iter(spans[number + read :]), None)
+        last = "" if tail is None else whose + tail
+        if following is None:
+            return found, None
+        if tail is not None or len(found) == limit or read == _SPANS_READ_AT_MOST:
+            end = service.links.page(last=last, rest=str(following), now=service.clock())
+            return found, end
+    return found, None
+
+
+def _read_end(service: Service, spans: Sequence[Span], after: str) -> tuple[int, str]:
+    """Return the number of the span to go on with, and the last row that was read of it."""
+    try:
+        end = service.links.read(after, purpose=Purpose.PAGE, now=service.clock())
+        return [*map(str, spans)].index(end.rest), end.id
+    except (InvalidToken, ValueError):
+        raise InvalidQuestion(
+            "`after` is not the end of a page of this list: send the one of the page before, less "
+            "than a day old, with the same key and the same other parameters. Without `after` the "
+            "list begins again."
+        ) from None
 
 
 async def page_of(

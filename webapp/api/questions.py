@@ -6,7 +6,6 @@ the store is read, as everywhere; a wake is a hint, and what the store says is t
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -24,11 +23,11 @@ from webapp.api.asking import (
     RunPlace,
     ask,
     is_seen_by,
-    owner_for,
+    owners_listed,
     question_of,
     with_own_name,
 )
-from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
+from webapp.api.paging import LISTED_AT_MOST, Limit, PageEnd, Span, page_of_spans
 from webapp.api.representations import (
     NAME_CHARACTERS,
     NewQuestion,
@@ -41,7 +40,6 @@ from webapp.deadline import Deadline
 from webapp.elicitations.retry import Erased
 from webapp.http.parts import AnyRequest
 from webapp.identity.api_keys import KeyScope
-from webapp.records.ids import tail_of
 from webapp.service import Service
 
 WAIT_SECONDS_AT_MOST: Final = 50
@@ -85,31 +83,30 @@ async def list_questions(
     user: Whose = None,
     status: FromQuery[Status | None] = None,
     waiting: FromQuery[bool] = False,
-    after: After = None,
+    after: PageEnd = None,
     limit: Limit = LISTED_AT_MOST,
 ) -> QuestionPage:
-    """Questions of one user, without what was answered; `after` of a page goes on behind it.
+    """Questions without what was answered; `after` of a page goes on behind it.
 
     A page may be short and have more behind it all the same. With `waiting` they are those that
-    nobody has answered yet. A key for one user needs no `user`, and neither does a person's access
-    token: beside a key it gives what that program asked them, and in its place all that they are
-    asked.
+    nobody has answered yet; one that is opened while you read the pages may come twice. Without
+    `user` they are all that the program asked, or all that the users of the key are asked. A
+    person's access token beside a key gives what that program asked them, and in its place all that
+    they are asked.
     """
-    owner = owner_for(service, requester, user)
     if waiting and status is not None:
         raise InvalidQuestion("Say `status` or `waiting`, and leave the other out.")
-    if waiting:
-        found, last = await _waiting(service, requester, owner=owner, after=after, limit=limit)
-    else:
-        found, last = await page_of(
-            service,
-            Elicitation,
-            owner=owner,
-            sees=partial(is_seen_by, service, requester),
-            status=status,
-            after=after,
-            limit=limit,
-        )
+
+    def sees(one: Elicitation) -> bool:
+        is_wanted = not waiting or service.clock() < one.expires_at
+        return is_wanted and is_seen_by(service, requester, one)
+
+    statuses = (Status.PENDING, Status.OPENED) if waiting else (status,)
+    owners = owners_listed(service, requester, user)
+    spans = [Span(owner, each) for each in statuses for owner in owners]
+    found, last = await page_of_spans(
+        service, Elicitation, spans, sees=sees, after=after, limit=limit
+    )
     states = [await told(service, requester, each, with_answer=False) for each in found]
     return QuestionPage(questions=states, after=last)
 
@@ -200,14 +197,3 @@ async def _still_counts(request: AnyRequest) -> bool:
     except ElicitError:  # whoever reads asks again, and is told why not
         return False
     return True
-
-
-async def _waiting(
-    service: Service, requester: Requester, *, owner: str, after: str | None, limit: int
-) -> tuple[list[Elicitation], str | None]:
-    """The page of what nobody has answered: an owner has few of them."""
-    rows = await service.elicitations.open_of(owner)
-    behind = owner + (after or "")
-    seen = [row for row in rows if row.id > behind and is_seen_by(service, requester, row)]
-    found = sorted(seen, key=lambda row: row.id)[:limit]
-    return found, tail_of(found[-1]) if len(found) < len(seen) else None

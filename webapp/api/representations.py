@@ -232,6 +232,7 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     its page shows letters: ask your user for them, and send them on. `content` is what was
     answered, until it is taken or wiped; an account and a payment have fields of their own.
     `superseded_by` is the same question of before, which was paid late: ask again, and get that.
+    `user` is the id of the user who is asked; a person who signs in at an issuer has none.
     """
 
     id: str | None
@@ -239,6 +240,7 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     status: str
     message: str
     asked_by: str | None = None
+    user: str | None = None
     asked_at: datetime | None = None
     expires_at: datetime | None = None
     url: str | None = None
@@ -258,7 +260,11 @@ class QuestionState(Struct, frozen=True, kw_only=True):
 
 
 class QuestionPage(Struct, frozen=True, kw_only=True):
-    """Some of the questions, in the order in which they were asked; `after` goes on with more."""
+    """Some of the questions; `after` goes on with more.
+
+    They are listed user by user, and those of one user in the order in which they were asked. With
+    `waiting`, the questions that nobody has opened come first.
+    """
 
     questions: list[QuestionState]
     after: str | None = None

@@ -38,6 +38,7 @@ async def told(
         status=current.status.value,
         message=current.asked.message,
         asked_by=current.asked.tool,
+        user=current.user,
         asked_at=current.created_at,
         expires_at=current.expires_at,
         url=service.links.of(current, now=service.clock()) if has_link and is_open else None,

@@ -331,6 +331,7 @@ class Questions:
             is_by_code=self._is_by_code,
             is_for_page=any(one.why == DOES_NOT_FIT and now < one.expires_at for one in former),
             is_for_user=self._is_for_user,
+            user=self._asker if self._is_for_user else None,
             is_of_task=self._is_of_task,
             trace=traceparent(),
         )

@@ -21,6 +21,11 @@ it to that. Stands after `calls`, of which it takes the link and the count of wh
 """
 
 from webapp.client.elicit import Elicit
-from webapp.client.requests import ServerRefused, ServerUnreachable
+from webapp.client.requests import (
+    ListedQuestion,
+    ServerRefused,
+    ServerUnreachable,
+    list_questions,
+)
 
-__all__ = ["Elicit", "ServerRefused", "ServerUnreachable"]
+__all__ = ["Elicit", "ListedQuestion", "ServerRefused", "ServerUnreachable", "list_questions"]

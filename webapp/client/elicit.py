@@ -38,14 +38,13 @@ from flows.requests import PaymentRequest
 from webapp.calls.shown_link import Show, ShownLink
 from webapp.calls.unasked import all_were_asked, nothing_stands_before
 from webapp.client.answers import ServersReach, answer_of, processing
-from webapp.client.requests import WAIT_SECONDS, Requests, ServerRefused, body_of
+from webapp.client.requests import PATIENCE, WAIT_SECONDS, Requests, ServerRefused, body_of
 from webapp.deadline import Deadline
 from webapp.printing import tell
 
 T = TypeVar("T")
 NAME_CHARACTERS: Final = 255
 RESULT_LETTERS_AT_MOST: Final = 60 * 1024  # of what `once` keeps, as JSON
-_PATIENCE: Final = timedelta(minutes=10)
 _ON_ITS_WAY_SECONDS: Final = 5  # between two looks for a payment that is not waited for
 _CLAIMED_AGAIN_SECONDS: Final = 10.0
 _BUSY_SECONDS: Final = 1.0
@@ -84,7 +83,7 @@ class Elicit:
         show: Show | None = None,
         on_notice: Callable[[str], Awaitable[object] | object] | None = None,
         access_tokens: bool = False,
-        patience: timedelta = _PATIENCE,
+        patience: timedelta = PATIENCE,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         if not 0 < len(run) <= NAME_CHARACTERS:

@@ -9,9 +9,10 @@ a code of ours is one.
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cache
 from http import HTTPStatus
 from ssl import SSLContext
@@ -66,6 +67,7 @@ _SAID: Final = {
     )
 }
 Pause = Callable[[float], Awaitable[object]]
+PATIENCE: Final = timedelta(minutes=10)
 
 
 class ServerUnreachable(ElicitError):
@@ -195,6 +197,75 @@ class Requests:
                 raise ServerUnreachable(self._url, why=why) from None
             await self._pause(seconds)
             longest = min(2 * longest, _LONGEST_PAUSE_SECONDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedQuestion:
+    """A question as a list shows it: without its answer.
+
+    `user` is who is asked, None for a person who signs in at an issuer. `url` is the link for that
+    person while the question is open, for the program that asked.
+    """
+
+    id: str
+    kind: str
+    status: str
+    message: str
+    user: str | None
+    asked_at: datetime
+    expires_at: datetime
+    url: str | None
+    needs_code: bool
+
+
+async def list_questions(
+    url: str,
+    *,
+    api_key: str,
+    user: str | None = None,
+    access_token: str | Callable[[], str] | None = None,
+    waiting: bool = False,
+    patience: timedelta = PATIENCE,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> AsyncIterator[ListedQuestion]:
+    """Yield all that the key's program asked, or all that a key which approves may answer.
+
+    With `user` or `access_token`, only what this person is asked; with `waiting`, only what is not
+    answered yet. A question that is opened in the meantime may come twice.
+
+    Raises:
+        InvalidQuestion: The address is one that a key must not be sent to.
+        ServerUnreachable: The server did not answer within `patience`.
+        ServerRefused: The server refused the request.
+    """
+    requests = Requests(
+        url,
+        api_key=api_key,
+        user=user,
+        access_token=access_token,
+        patience=patience,
+        transport=transport,
+    )
+    query = {**requests.whose, "waiting": "true" if waiting else "false"}
+    async with AsyncExitStack() as stack:
+        await requests.open(stack)
+        while True:
+            page = await requests.read("/api/questions", query)
+            for each in page["questions"]:
+                yield ListedQuestion(
+                    id=each["id"],
+                    kind=each["kind"],
+                    status=each["status"],
+                    message=each["message"],
+                    user=each["user"],
+                    asked_at=datetime.fromisoformat(each["asked_at"]),
+                    expires_at=datetime.fromisoformat(each["expires_at"]),
+                    url=each["url"],
+                    needs_code=each["needs_code"],
+                )
+            if page["after"] is None:
+                return
+            query["after"] = page["after"]
 
 
 def body_of(question: Question[Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # The pages of a link outlive the elicitation, to say what became of it.
 LINK_OUTLIVES = timedelta(days=1)
+_PAGE_LASTS = timedelta(days=1)
 
 
 async def _is_always_ours() -> None:
@@ -68,6 +69,14 @@ class Links:
 
     def state(self, claims: Claims, *, now: datetime) -> str:
         """What a provider sends back with the browser."""
+        return self._tokens.mint(claims, now=now)
+
+    def page(self, *, last: str, rest: str, now: datetime) -> str:
+        """Return where a page of a list ended; only this server can read it.
+
+        The last row that was read may be another program's, and its id names its owner.
+        """
+        claims = Claims(purpose=Purpose.PAGE, id=last, expires_at=now + _PAGE_LASTS, rest=rest)
         return self._tokens.mint(claims, now=now)
 
     def _mint(self, purpose: Purpose, elicitation: Elicitation, *, now: datetime) -> str:

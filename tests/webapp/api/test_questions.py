@@ -3,9 +3,11 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from flows import elicit
 from tests.support.api_program import (
@@ -23,6 +25,10 @@ from tests.support.by_code import letters_on
 from tests.support.living import living
 from tests.support.mcp_sandbox import KEY, Guest
 from tests.support.mcp_server import Person, eventually
+from tests.support.service_env import question_in_store
+from webapp.api.asking import owner_of_user
+from webapp.api.paging import LISTED_AT_MOST, PAGES_READ_AT_MOST
+from webapp.identity.api_keys import KeyScope
 from webapp.settings.identity import IdentitySettings
 from webapp.stores.memory import MemoryStore
 
@@ -313,13 +319,107 @@ async def test_what_waits_is_listed_page_by_page_and_nothing_else(
     assert late.json()["questions"] == []
 
 
-async def test_a_list_says_whose(here: AskingEnv, shop: Program) -> None:
-    refused = await shop.call("GET")
-    assert (refused.status_code, "User-Access-Token" in refused.json()["detail"]) == (400, True)
+async def listed(program: Program, **query: Any) -> list[dict[str, Any]]:
+    """All pages of the list."""
+    found, about = list[dict[str, Any]](), dict[str, Any](query)
+    while True:
+        answer = await program.call("GET", params=about)
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        found += page["questions"]
+        if page["after"] is None:
+            return found
+        about["after"] = page["after"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+@pytest.mark.parametrize(
+    "query", [{}, {"waiting": True}, {"status": "pending"}], ids=["all", "waiting", "pending"]
+)
+async def test_program_lists_all_that_it_asked_without_user(
+    here: AskingEnv, shop: Program, query: dict[str, Any], limit: int
+) -> None:
+    # finding: XQ5
+    asked = {(await shop.asked(FORM, user=user))["id"]: user for user in ("ann", "bob", "cleo")}
+    ended = (await shop.asked(CONFIRM, user="bob"))["id"]
+    await shop.post(ended, "cancel")
+    async with program_at(here, program="other") as other:
+        hidden = [(await other.asked(FORM, user=user))["id"] for user in ("ann", "dan")]
+    found = await listed(shop, limit=limit, **query)
+    expected = {**asked, ended: "bob"} if not query else asked
+    assert {one["id"]: one["user"] for one in found} == expected
+    assert len(found) == len(expected)
+    assert all((one["url"] is not None) == (one["id"] != ended) for one in found)
+    assert not {one["id"] for one in found} & set(hidden)
+
+
+async def test_list_without_user_has_opened_questions_that_wait(
+    here: AskingEnv, shop: Program
+) -> None:
+    # finding: XQ5
+    opened = await shop.asked(URL, user="bob")
+    await (await here.browser("bob")).go_on(opened["url"])
+    asked = await shop.asked(CONFIRM)
+    found = await listed(shop, waiting=True, limit=1)
+    assert [one["id"] for one in found] == [asked["id"], opened["id"]]
+    here.clock.tick(hours=1)
+    assert await listed(shop, waiting=True) == []
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+async def test_key_for_several_users_lists_all_of_them_and_nobody_else(
+    here: AskingEnv, shop: Program, waiting: bool
+) -> None:
+    # finding: XQ5
+    asked = {user: (await shop.asked(CONFIRM, user=user))["id"] for user in ("ann", "bob", "cleo")}
+    await shop.asked(PAYMENT, user="ann")
+    approves = program_at(here, program="desk", scope=KeyScope.APPROVE, owners=("bob", "ann"))
+    async with approves as desk, program_at(here, owners=("ann", "cleo")) as some:
+        found = await listed(desk, waiting=waiting, limit=1)
+        assert {one["id"]: one["user"] for one in found} == {
+            asked["ann"]: "ann",
+            asked["bob"]: "bob",
+        }
+        assert all(one["url"] is None for one in found)
+        only = await listed(some, waiting=waiting, limit=1)
+        assert sorted(one["user"] for one in only) == ["ann", "ann", "cleo"]
+        assert (await desk.call("GET", params={"user": "cleo"})).status_code == 403
     async with program_at(here, owners=("ann",)) as anns:
-        await anns.asked(CONFIRM)
-        assert len((await anns.call("GET")).json()["questions"]) == 1
+        assert {one["user"] for one in await listed(anns)} == {"ann"}
         assert (await anns.ask(CONFIRM, user="bob")).status_code == 403
+
+
+async def test_pages_do_not_name_what_another_program_asked(here: AskingEnv, shop: Program) -> None:
+    # finding: XQ5
+    service = here.service
+    owner = owner_of_user(service, "bob")
+    hidden = [
+        replace(
+            question_in_store(service, join=f"question {number}", timeout=timedelta(days=1)),
+            id=service.elicitations.new_id(owner),
+            owner=owner,
+            is_for_user=True,
+        )
+        for number in range(LISTED_AT_MOST * PAGES_READ_AT_MOST + 1)
+    ]
+    await service.elicitations.write(*hidden[:-1])
+    await service.elicitations.write(hidden[-1])
+    mine = {(await shop.asked(FORM, user=user))["id"] for user in ("ann", "bob", "cleo", "dan")}
+    pages, about = list[str](), dict[str, Any]()
+    while True:
+        page = await shop.call("GET", params=about)
+        pages.append(page.text)
+        if page.json()["after"] is None:
+            break
+        about["after"] = page.json()["after"]
+    assert len(pages) > 1
+    assert {id for id in mine if id in "".join(pages)} == mine
+    assert owner not in about["after"]
+    assert not [one for one in hidden if one.id.removeprefix(owner) in "".join(pages)]
+    for after in ("x", about["after"][:-1], hidden[0].id, hidden[0].id.removeprefix(owner)):
+        assert (await shop.call("GET", params={"after": after})).status_code == 400
+    elsewhere = await shop.call("GET", params={**about, "status": "cancelled"})
+    assert (elsewhere.status_code, elsewhere.json()["code"]) == (400, "INVALID_INPUT")
 
 
 async def test_events_are_told_once_each_and_from_where_the_reader_was(

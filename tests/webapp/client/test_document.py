@@ -19,7 +19,7 @@ from tests.support.samples import samples
 from webapp.calls.shown_link import ShownLink
 from webapp.client import Elicit
 
-FIRST, SENDS, AGENT, GRAPH, TASK, NOTEBOOK = samples("docs/client.md", "python")
+FIRST, SENDS, LISTS, AGENT, GRAPH, TASK, NOTEBOOK = samples("docs/client.md", "python")
 NAMES: dict[str, Any] = {"Elicit": Elicit, "Money": Money, "elicit": elicit, "github": github}
 
 
@@ -98,6 +98,21 @@ async def test_a_link_with_letters_is_asked_for_until_they_are_right(reader: Rea
         "Type the eight letters that the page shows",
         "That is not it",
     ]
+
+
+async def test_program_that_lost_its_memory_shows_the_links_again(
+    reader: Reader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # finding: XQ5
+    async def work(_: Elicit) -> bool:
+        return await elicit.confirm("Delete it?")
+
+    blocks = [reader.shop.begin(work, user=user, run=user) for user in ("ann", "bob")]
+    for block in blocks:
+        await block.link()
+    await reader.copied(LISTS)["show_again"]()
+    lines = sorted(line.rpartition(" ")[0] for line in capsys.readouterr().out.splitlines())
+    assert lines == ["ann Delete it?", "bob Delete it?"]
 
 
 async def test_an_agent_that_starts_again_repeats_no_step(reader: Reader) -> None:

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from datetime import date, timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -28,7 +29,7 @@ from tests.support.asking_env import AskingEnv, asking_env
 from tests.support.by_code import letters_on
 from tests.support.living import living
 from tests.support.mcp_sandbox import KEY, Guest
-from tests.support.mcp_server import eventually
+from tests.support.mcp_server import TLS, eventually
 from tests.support.processes import ended, start
 from tests.support.runs_env import (
     NINE,
@@ -43,7 +44,7 @@ from tests.support.runs_env import (
     type_in,
 )
 from webapp.calls.shown_link import ShownLink
-from webapp.client import Elicit, ServerRefused
+from webapp.client import Elicit, ListedQuestion, ServerRefused, list_questions
 from webapp.identity.api_keys import KeyScope
 from webapp.settings.identity import IdentitySettings
 
@@ -464,3 +465,36 @@ async def test_question_that_the_api_cannot_ask_raises_and_is_no_decline(shop: P
         question = elicit.confirm("Refund it?", approver="finance")
         with pytest.raises(InvalidQuestion, match="approver= works where tools are served"):
             await (question if way == "await" else getattr(question, way)())
+
+
+async def listed(shop: Programs, *, key: str | None = None, **more: Any) -> list[ListedQuestion]:
+    way = httpx.AsyncHTTPTransport(verify=TLS)
+    found = list_questions(shop.here.url, api_key=key or shop.key, transport=way, **more)
+    return [one async for one in found]
+
+
+async def test_program_lists_what_it_asked_all_its_users(shop: Programs, here: AskingEnv) -> None:
+    # finding: XQ5
+    async def work(_: Elicit) -> bool:
+        return await elicit.confirm("Delete it?")
+
+    blocks = [shop.begin(work, user=user, run=user) for user in ("ann", "bob")]
+    links = {user: await block.link() for user, block in zip(("ann", "bob"), blocks, strict=True)}
+    found = await listed(shop, waiting=True)
+    ids = {user: link.elicitation_id for user, link in links.items()}
+    assert {one.user: one.id for one in found} == ids
+    assert all(one.url and one.url.startswith(f"{here.url}/e/") for one in found)
+    assert {one.id for one in await listed(shop, user="bob")} == {ids["bob"]}
+    key, _ = await here.service.api_keys.new(
+        program="desk",
+        scopes=[KeyScope.APPROVE],
+        owners=["ann", "bob"],
+        expires_at=here.clock() + timedelta(days=1),
+    )
+    decided = await listed(shop, key=key, waiting=True)
+    assert {one.user: one.url for one in decided} == {"ann": None, "bob": None}
+    for block, (user, link) in zip(blocks, links.items(), strict=True):
+        await approve(await here.guest(user), link.url)
+        assert await block
+    assert await listed(shop, waiting=True) == []
+    assert {one.status for one in await listed(shop)} == {"accepted"}
