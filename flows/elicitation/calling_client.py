@@ -14,16 +14,21 @@ _WRITTEN_OUT = "\N{REPLACEMENT CHARACTER}"
 
 
 class CallingClient(Struct, frozen=True, kw_only=True):
-    """`id` is the verified client id; None where there is only the name that it gives itself."""
+    """`id` is the verified client id; None where there is only the name that it gives itself.
+
+    `apart` tells clients apart whose name is their library's: their version, and what they declare.
+    """
 
     name: str | None
     id: str | None = None
+    apart: str | None = None
 
     @property
     def key(self) -> str:
         """The same for the same client of one person; without what it says in it."""
         told_by, text = ("name", self.name or "") if self.id is None else ("id", self.id)
-        whole = f"{told_by}:{text}".encode("utf-8", "surrogatepass")
+        apart = "" if self.apart is None or self.id is not None else f"\n{self.apart}"
+        whole = f"{told_by}:{text}{apart}".encode("utf-8", "surrogatepass")
         return hashlib.sha256(whole).hexdigest()[:32]
 
 

@@ -106,11 +106,14 @@ class Asked(Struct, frozen=True, kw_only=True):
     waits: bool = True
     terms: Json = None  # what is asked for, in the words of its kind
     client_id: str | None = None  # verified; None: `client` is only what it calls itself
+    client_apart: str | None = None  # see `CallingClient.apart`
 
     @property
     def calling_client(self) -> CallingClient | None:
         """Through which it was asked; None where the person asked on a page."""
-        return CallingClient(name=self.client, id=self.client_id) if self.tool else None
+        if not self.tool:
+            return None
+        return CallingClient(name=self.client, id=self.client_id, apart=self.client_apart)
 
 
 # What became of a press that led nowhere: no answer, a no, or settings that are missing here.

@@ -12,6 +12,7 @@ class ToolCall:
     """Which tool of which served server, with which arguments, for which client.
 
     `client` is what it calls itself, `client_id` what its access token proves, if it brought one.
+    `client_apart` tells it from other clients with the same library's name (`CallingClient.apart`).
     `version` is that of the tool which runs, where a name stands for several (FastMCP).
     """
 
@@ -21,11 +22,12 @@ class ToolCall:
     arguments: str  # canonical JSON
     version: str | None = None
     client_id: str | None = None
+    client_apart: str | None = None
 
     @property
     def calling_client(self) -> CallingClient:
         """What tells this client from others of the same person's."""
-        return CallingClient(name=self.client, id=self.client_id)
+        return CallingClient(name=self.client, id=self.client_id, apart=self.client_apart)
 
     @property
     def version_parts(self) -> tuple[str, ...]:

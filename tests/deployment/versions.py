@@ -116,7 +116,7 @@ class Serving:
     @asynccontextmanager
     async def caller(self, revision: str) -> AsyncIterator[CutOffCaller]:
         async with self.http() as http:
-            caller = CutOffCaller(http, f"{self.site.url}/mcp", revision)
+            caller = CutOffCaller(http, f"{self.site.url}/mcp", revision, name="my-agent")
             await caller.connect()
             yield caller
 

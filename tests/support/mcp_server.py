@@ -245,12 +245,19 @@ class CutOffCaller:
     """A client by hand: it shows links to nobody, answers nothing, and its line can be cut."""
 
     def __init__(
-        self, http: httpx.AsyncClient, url: str, revision: str, *, elicits: bool = True
+        self,
+        http: httpx.AsyncClient,
+        url: str,
+        revision: str,
+        *,
+        elicits: bool = True,
+        name: str = "mcp",
     ) -> None:
         self.http = http
         self.url = url
         modes: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
         self._capabilities = modes if elicits else {}
+        self._info = {"name": name, "version": "1"}
         self._is_modern = revision == MODERN
         self.headers = {"accept": "application/json, text/event-stream"}
 
@@ -261,7 +268,7 @@ class CutOffCaller:
         opening = {
             "protocolVersion": "2025-11-25",
             "capabilities": self._capabilities,
-            "clientInfo": {"name": "mcp", "version": "1"},
+            "clientInfo": self._info,
         }
         answer = await self._post({"id": 0, "method": "initialize", "params": opening})
         assert answer.status_code == 200
@@ -281,7 +288,7 @@ class CutOffCaller:
             headers = {"mcp-method": "tools/call", "mcp-name": tool}
             params["_meta"] = {
                 types.PROTOCOL_VERSION_META_KEY: MODERN,
-                types.CLIENT_INFO_META_KEY: {"name": "mcp", "version": "1"},
+                types.CLIENT_INFO_META_KEY: self._info,
                 types.CLIENT_CAPABILITIES_META_KEY: self._capabilities,
             }
         request = {"id": 1, "method": "tools/call", "params": params}
@@ -342,6 +349,7 @@ class ServerEnv:
         fills: Sequence[Mapping[str, Json] | str] = (),
         slow: Callable[[], Awaitable[tuple[str, Any]]] | None = None,
         name: str = "mcp",
+        version: str = "1",
     ) -> AsyncIterator[Caller]:
         """A connected client. It answers with `answers` one by one, then with accept.
 
@@ -384,7 +392,7 @@ class ServerEnv:
                 mode=revision,
                 elicitation_callback=None if declares is None else cast("Any", answer),
                 message_handler=note,
-                client_info=types.Implementation(name=name, version="1"),
+                client_info=types.Implementation(name=name, version=version),
             )
             if isinstance(declares, types.ElicitationCapability):
                 client.declares = declares

@@ -225,7 +225,8 @@ class AskedClient:
 
     `has_page` says of a kind whether a person can answer it on our page; where nobody can, the
     client is all there is. `is_proxy`: the client behind it perhaps cannot be asked, and then its
-    call fails without a reply to us; so its next same call gets the link.
+    call fails without a reply to us; so its next same call gets the link. `apart` tells it from
+    others with the same library's name.
     """
 
     def __init__(
@@ -237,10 +238,12 @@ class AskedClient:
         release: str,
         has_page: Callable[[str], bool],
         is_proxy: bool = False,
+        apart: str | None = None,
     ) -> None:
         self._clients = clients
-        # A proxy does not act as another program with its library's name does.
-        known_as = f"{name or ''}{_PROXY if is_proxy else ''}"
+        # A program does not act as another one with its library's name does.
+        mark = _PROXY if is_proxy else "" if apart is None else f" ({apart})"
+        known_as = f"{name or ''}{mark}"
         # Nothing is kept of a caller without a name.
         self._client = None if caller.owner is None else ClientName(caller.owner, known_as, release)
         self._is_proxy = is_proxy

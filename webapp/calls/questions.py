@@ -307,6 +307,7 @@ class Questions:
             digest=step.digest,
             version=self._tool.version,
             client_id=self._tool.client_id,
+            client_apart=self._tool.client_apart,
         )
         link = self._links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
         by = AskedBy(

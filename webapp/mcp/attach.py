@@ -249,7 +249,7 @@ class Middleware:
             version=version_of(tool, params),
             run_id=run_id,
             run_key=chain.run_key,
-            client=declared.name,
+            declared=declared,
             accounts=_own(chain.accounts, caller),
             is_of_task=task is not None,
         )
@@ -282,7 +282,7 @@ class Middleware:
         version: str | None,
         run_id: str | None,
         run_key: str | None,
-        client: str | None,
+        declared: Declared,
         accounts: Mapping[str, str],
         is_of_task: bool,
     ) -> Call:
@@ -291,10 +291,11 @@ class Middleware:
             ToolCall(
                 server=self._server.name,
                 tool=tool,
-                client=client,
+                client=declared.name,
                 arguments=arguments,
                 version=version,
                 client_id=caller.client if caller.is_client_verified else None,
+                client_apart=declared.apart,
             ),
             presenter=presenter,
             run_id=run_id,
@@ -310,7 +311,7 @@ class Middleware:
         if token is not None:
             subject = subject_of(token, identity, issuer=self._issuer)
         scope = context.request.scope if context.request is not None else None
-        caller = identity.caller(scope, subject=subject, client=declared.name or "")
+        caller = identity.caller(scope, subject=subject, client=declared.told_by)
         if caller.is_anonymous and caller.by_code and not declared.shows(by_code=True):
             return replace(caller, refusal=_NOBODY_WITHOUT_FORMS)
         if caller.is_anonymous and caller.by_code and scope is not None:

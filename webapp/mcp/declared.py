@@ -13,7 +13,7 @@ from mcp.server.context import ServerRequestContext
 from mcp_types import ClientCapabilities
 
 from flows.elicitation.calling_client import kept_name
-from flows.elicitation.capabilities import modes_of
+from flows.elicitation.capabilities import MODES, modes_of
 from webapp.mcp.results import MODERN
 from webapp.settings.quotas import ListedClient
 
@@ -23,6 +23,12 @@ WITH_TASKS: Final = "2025-11-25"  # where they are a part of the protocol, not a
 # FastMCP's proxy declares all of these for itself; a program that uses its client, what it handles.
 _PROXY_NAME: Final = "fastmcp"
 _PROXY_DECLARES: Final = frozenset({"roots", "sampling", "elicitation"})
+# What libraries call each program that gives itself no name: no identity of any of them.
+LIBRARY_NAMES: Final = frozenset({"", "fastmcp", "mcp", "rmcp"})
+_CAPABILITIES: Final = frozenset(
+    {*("roots", "sampling", "elicitation", "tasks", "experimental", "extensions"), *MODES}
+)
+_VERSION_CHARACTERS: Final = 64  # that tell programs with one library's name apart
 _BRIDGED: Final = re.compile(r" \(via mcp-remote [^()]*\)\Z")
 
 
@@ -42,6 +48,22 @@ class Declared:
     is_reached: bool
     is_proxy: bool = False  # it declares for itself what the client behind it perhaps cannot do
     has_tasks: bool = False  # of the protocol: it can look in for what takes long
+    capabilities: frozenset[str] = frozenset()  # by their names on the wire
+
+    @property
+    def apart(self) -> str | None:
+        """Return what tells it from other programs whose library gives them the same name.
+
+        None where its name is its own.
+        """
+        if (self.name or "") not in LIBRARY_NAMES:
+            return None
+        return ", ".join((self.release[:_VERSION_CHARACTERS], *sorted(self.capabilities)))
+
+    @property
+    def told_by(self) -> str:
+        """Return by what its calls are told from those of other clients without a verified id."""
+        return self.name or "" if self.apart is None else f"{self.name or ''}\n{self.apart}"
 
     @property
     def asks(self) -> bool:
@@ -81,6 +103,8 @@ def declared_by(
         is_reached=is_modern or context.session.can_send_request,
         is_proxy=given == _PROXY_NAME and capabilities.keys() >= _PROXY_DECLARES,
         has_tasks=has_tasks(context.session.client_capabilities, context.protocol_version),
+        capabilities=_CAPABILITIES
+        & {*capabilities, *modes_of(context.session.client_capabilities)},
     )
 
 

@@ -1,11 +1,15 @@
 """What clients do with what they are sent: a person is reached, and nobody answers for them."""
 
-from typing import Any
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 import pytest
 
 from flows import elicit
+from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Status
 from tests.support.client_by_hand import NOBODY, Here, Shows, code_of, here, is_link
@@ -17,6 +21,7 @@ from tests.support.mcp_server import (
     MODERN,
     URL,
     answered_in,
+    attached,
     eventually,
     link_in,
     new_server,
@@ -26,8 +31,12 @@ from tests.support.mcp_server import (
 from tests.support.service_env import process
 from webapp.calls.clients import FORM as FORM_MODE
 from webapp.calls.clients import ClientName, Deed
+from webapp.mcp.declared import LIBRARY_NAMES
 from webapp.settings.quotas import ListedClient, PolicySettings
 from webapp.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    import asyncio
 
 TOOLS = ("name", "sure", "wipe", "visit")
 DONE = {"name": "hello Ann", "sure": "sure: True", "wipe": "wiped", "visit": "went"}
@@ -512,3 +521,117 @@ async def test_client_that_leaves_two_questions_in_a_row_unanswered_is_not_waite
         assert await clients.did(client, FORM_MODE) == Deed.ANSWERED
         await clients.note(client, FORM_MODE, Deed.NEVER, about="third")
         assert await clients.did(client, FORM_MODE) == Deed.NEVER
+
+
+@asynccontextmanager
+async def two_programs(
+    server: Any, revision: str, name: str, *, differ: str
+) -> AsyncGenerator[tuple[Here, Here]]:
+    """Two programs of one person that give themselves this name."""
+    clock = Clock()
+    other: dict[str, Any] = {"declares": BOTH if differ == "capabilities" else FORM}
+    if differ == "version":
+        other["version"] = "2"
+    first, second = Shows(), Shows()
+    async with (
+        attached(server, clock=clock, min_answer=timedelta(seconds=1)) as env,
+        env.caller(revision, declares=FORM, slow=first.answer, name=name) as one,
+        env.caller(revision, slow=second.answer, name=name, **other) as two,
+    ):
+        yield Here(env, clock, one, first), Here(env, clock, two, second)
+
+
+async def asked_or_done(it: Here, tool: str) -> "asyncio.Task[types.CallToolResult]":
+    """A call whose question is before the client, or that has its result."""
+    call = it.caller.call(tool)
+    await eventually(lambda: it.shows.asked or call.done())
+    return call
+
+
+DEFAULTS = pytest.mark.parametrize("name", sorted(LIBRARY_NAMES - {""}))
+DIFFER = pytest.mark.parametrize("differ", ["version", "capabilities"])
+
+
+@pytest.mark.every_way
+@DEFAULTS
+@DIFFER
+async def test_approval_is_not_used_for_another_program_with_the_same_librarys_name(
+    server, revision, name, differ
+):
+    # finding: XC6
+    async with two_programs(server, revision, name, differ=differ) as (one, two):
+        for each in (one, two):
+            call = await asked_or_done(each, "wipe")
+            assert not call.done()
+            each.clock.tick(seconds=1)
+            await each.shows.says("accept", {})
+            assert text_of(await soon(call)) == DONE["wipe"]
+        assert len({row.id for row in await one.env.elicitations()}) == 2
+
+
+@DIFFER
+async def test_work_is_done_for_each_program_with_the_same_librarys_name(server, revision, differ):
+    # finding: XC6
+    done = list[str]()
+
+    @server.tool()
+    async def book() -> str:
+        who = await elicit.form("Who?")
+
+        async def work(key: str) -> str:
+            done.append(key)
+            return f"booked for {who}"
+
+        return await elicit.once("book", work)
+
+    async with two_programs(server, revision, "fastmcp", differ=differ) as (one, two):
+        for each, who in ((one, "Ann"), (two, "Bob")):
+            call = await asked_or_done(each, "book")
+            assert not call.done()
+            each.clock.tick(seconds=1)
+            await each.shows.says("accept", {"response": who})
+            assert text_of(await soon(call)) == f"booked for {who}"
+        again = await soon(one.caller.call("book"))
+        assert "booked for Ann" in str(again.content)
+        assert len(set(done)) == len(done) == 2
+
+
+@DIFFER
+async def test_approval_is_for_each_client_with_a_name_of_its_own_whatever_it_declares(
+    server, revision, differ
+):
+    # finding: XC6
+    async with two_programs(server, revision, "my-agent", differ=differ) as (one, two):
+        call = await one.asks("wipe")
+        one.clock.tick(seconds=1)
+        await one.shows.says("accept", {})
+        assert text_of(await soon(call)) == DONE["wipe"]
+        assert await two.caller.text("wipe") == DONE["wipe"]
+        assert two.shows.asked == 0
+
+
+@DEFAULTS
+@DIFFER
+async def test_what_one_program_did_is_not_believed_of_another_with_the_same_librarys_name(
+    server, revision, name, differ
+):
+    # finding: XC6
+    async with two_programs(server, revision, name, differ=differ) as (one, two):
+        call = await one.asks("name")
+        await one.shows.says("decline")
+        assert code_of(await soon(call)) == NOBODY
+        call = await asked_or_done(two, "surname")
+        assert not call.done()
+        two.clock.tick(seconds=1)
+        await two.shows.says("accept", {"response": "Ann"})
+        assert text_of(await soon(call)) == "hello Ann"
+        known = await one.env.service.clients.all()
+        assert len(known) == len({each.name + each.release for each in known}) == 2
+        assert is_link(await one.caller.result("surname"))
+
+
+@pytest.mark.parametrize("verified", ["agent-1", None])
+def test_capabilities_tell_clients_apart_only_without_verified_id(verified: str | None):
+    # finding: XC6
+    one, two = (CallingClient(name="mcp", id=verified, apart=apart) for apart in ("1", "2"))
+    assert (one.key == two.key) is (verified is not None)

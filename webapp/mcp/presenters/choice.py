@@ -183,6 +183,7 @@ def _client(declared: Declared, *, caller: Caller, service: Service) -> AskedCli
         caller=caller,
         name=declared.name,
         release=declared.release,
+        apart=declared.apart,
         has_page=partial(_has_page, service=service, caller=caller),
         is_proxy=declared.is_proxy and declared.is_modern,
     )
