@@ -179,7 +179,7 @@ def _tree(kind: type[ElicitError], depth: int = 0) -> Iterator[tuple[type[Elicit
 def _row(kind: type[ElicitError], depth: int) -> str:
     what = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
     indent = "&nbsp;" * 4 * depth
-    codes = f"`{kind.name}`, {kind.code}, {kind.http_status}"
+    codes = f"`{kind.name}`, {kind.jsonrpc_code}, {kind.http_status}"
     return f"| {indent}**`{kind.__name__}`**<br>{indent}{codes} | {what} |"
 
 

@@ -34,29 +34,35 @@ ElicitError
 ├── WeakSecret           a key is too short to be one
 └── Unreadable           sealed bytes do not open under any key of the ring
 
-Each class carries `name` (stable, for programs and the model), `code` (JSON-RPC) and
-`http_status`; the message is a sentence fit for whoever it reaches.
+Each class carries `name` (stable, for programs and the model), `code` (the same text, as results
+and problems of the HTTP API have it), `jsonrpc_code` and `http_status`; the message is a sentence
+fit for whoever it reaches.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class ElicitError(Exception):
     """Anything that elicit-url raises on purpose."""
 
     name: ClassVar[str] = "ELICITATION_ERROR"
-    code: ClassVar[int] = -32603
+    code: ClassVar[str] = name
+    jsonrpc_code: ClassVar[int] = -32603
     http_status: ClassVar[int] = 500
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.code = cls.name
 
 
 class InvalidQuestion(ElicitError, ValueError):
     """A verb's arguments are wrong. The verb raises it, so a bad constant fails at import."""
 
     name = "INVALID_INPUT"
-    code = -32602
+    jsonrpc_code = -32602
     http_status = 400
 
 
@@ -64,7 +70,7 @@ class InvalidSchema(InvalidQuestion):
     """The schema asks for what a form cannot show: a fault in the tool's code."""
 
     name = "ELICITATION_INVALID_SCHEMA"
-    code = -32603
+    jsonrpc_code = -32603
     http_status = 500
 
 
@@ -176,7 +182,7 @@ class NotSupported(ElicitError):
     """
 
     name = "ELICITATION_NOT_SUPPORTED"
-    code = -32007
+    jsonrpc_code = -32007
     http_status = 400
 
     def __init__(self, mode: str, *, why: str | None = None) -> None:
@@ -202,7 +208,7 @@ class NotAllowed(ElicitError):
     """Nobody could safely open this caller's link; the message says what would change that."""
 
     name = "ELICITATION_NOT_ALLOWED"
-    code = -32600
+    jsonrpc_code = -32600
     http_status = 403
 
 
@@ -210,7 +216,7 @@ class InvalidArguments(ElicitError):
     """A tool was called with arguments that do not fit, or that nobody could be shown whole."""
 
     name = "ELICITATION_INVALID_ARGUMENTS"
-    code = -32602
+    jsonrpc_code = -32602
     http_status = 422
 
 
@@ -311,7 +317,7 @@ class InvalidAnswer(NotAccepted):
     """What the client answered does not fit the schema; `details` say where and why."""
 
     name = "INVALID_INPUT"
-    code = -32602
+    jsonrpc_code = -32602
     http_status = 400
 
     def __init__(
@@ -346,6 +352,30 @@ class OwnerNeeded(ElicitError):
         )
 
 
+# What happened to a question, or to a payment, by its status.
+_HAPPENED: Final[Mapping[str, str]] = {
+    "pending": "The question is not answered yet",
+    "opened": "The question is not answered yet",
+    "exchanging": "The question is being finished at its provider",
+    "accepted": "The question was accepted already",
+    "declined": "The question was declined",
+    "denied": "The question was refused at its provider",
+    "cancelled": "The question was cancelled",
+    "expired": "The question has expired",
+    "failed": "The question has failed",
+    "superseded": "The question was replaced by a newer one",
+    "open": "The payment is not used yet",
+    "taken": "A run uses the payment",
+    "spent": "The payment was used already",
+    "perhaps delivered": "The payment may be used already",
+    "refunding": "The payment is being refunded",
+    "refunded": "The payment was refunded already",
+    "disputed": "The payment is disputed at the payer's bank",
+}
+# Changes whose status is no word for them.
+_CHANGES: Final[Mapping[str, str]] = {"exchanging": "finished", "let go": "released"}
+
+
 class NotPossible(ElicitError):
     """The status of the elicitation does not allow this change; `status` says what it is."""
 
@@ -355,7 +385,9 @@ class NotPossible(ElicitError):
     def __init__(self, *, status: str, wanted: str, message: str | None = None) -> None:
         self.status = status
         self.wanted = wanted
-        super().__init__(message or f"It is {status} and cannot become {wanted}.")
+        happened = _HAPPENED.get(status, f"It is {status}")
+        change = _CHANGES.get(wanted, wanted)
+        super().__init__(message or f"{happened}, so it cannot be {change} now.")
 
 
 class TooManyAttempts(ElicitError):
@@ -375,7 +407,7 @@ class TooManyPending(ElicitError):
     """As many questions are open as the server allows: `limit`, for this person or in all."""
 
     name = "ELICITATION_TOO_MANY_PENDING"
-    code = -32000
+    jsonrpc_code = -32000
     http_status = 429
 
     def __init__(self, *, limit: int, is_in_all: bool = False) -> None:
@@ -396,7 +428,7 @@ class StoreUnavailable(ElicitError):
     """
 
     name = "STORE_UNAVAILABLE"
-    code = -32000
+    jsonrpc_code = -32000
     http_status = 503
 
     def __init__(self, why: str) -> None:

@@ -35,7 +35,7 @@ class HookRefused(ElicitError):
     """
 
     name = "ELICITATION_REFUSED"
-    code = -32600
+    jsonrpc_code = -32600
     http_status = 403
 
     def __init__(self, message: str, *, field: str | None = None) -> None:

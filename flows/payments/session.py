@@ -23,7 +23,7 @@ class Malformed(ElicitError, ValueError):
     """What should be a session or an event has not its shape."""
 
     name = "PAYMENT_MALFORMED"
-    code = -32602
+    jsonrpc_code = -32602
     http_status = 400
 
     def __init__(self, what: str) -> None:

@@ -105,8 +105,8 @@ def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaRead
 
 def refuse(path: str, why: str) -> NoReturn:
     raise InvalidSchema(
-        f"The schema cannot be asked as a form: {path}: {why}. That is a fault of the tool's code, "
-        "and of nothing that it was called with."
+        f"The schema cannot be asked as a form: {path}: {why}. Change the schema in the code that "
+        "asks: the same question fails every time."
     )
 
 

@@ -307,8 +307,8 @@ def _schema_of_type(asked: type[T]) -> Schema[T]:
     except (PydanticUserError, NameError, TypeError) as err:
         words = str(err).partition("\n")[0].rstrip(".")
         raise InvalidSchema(
-            f"{asked.__name__} cannot be asked as a form: {words}. That is a fault of the tool's "
-            "code, and of nothing that it was called with."
+            f"{asked.__name__} cannot be asked as a form: {words}. Change the schema in the code "
+            "that asks: the same question fails every time."
         ) from err
     found = read(described, is_a_models=True)
     return Schema(

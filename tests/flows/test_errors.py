@@ -5,7 +5,9 @@ import re
 import pytest
 
 from flows import errors
+from flows.elicitation.states import Status
 from flows.errors import ElicitError, Expired, InvalidQuestion, NotPossible, WeakSecret
+from flows.payments.receipt import ReceiptStatus
 
 DRAWN = re.compile(r"^([│ ├└─]*)(\w+)(?:  +\S.*)?$")
 
@@ -45,8 +47,9 @@ def test_the_tree_in_the_docstring_is_the_real_one() -> None:
 def test_every_error_says_what_it_is_to_programs(name: str) -> None:
     error = getattr(errors, name)
     assert re.fullmatch(r"[A-Z_]+", error.name)
-    assert isinstance(error.code, int)
-    assert error.code < 0
+    assert error.jsonrpc_code < 0
+    # finding: XQ10
+    assert error.code == error.name  # as problem details and results say it
     assert 400 <= error.http_status <= 599
     assert error.__doc__
 
@@ -68,3 +71,29 @@ def test_an_error_carries_its_facts() -> None:
     assert (refused.status, refused.wanted) == ("accepted", "declined")
     assert "accepted" in str(refused)
     assert Expired("Nobody answered.", elicitation_id="e-1").elicitation_id == "e-1"
+
+
+HAPPENED = {
+    **dict.fromkeys(("pending", "opened"), "The question is not answered yet"),
+    "accepted": "The question was accepted already",
+    "expired": "The question has expired",
+    "superseded": "The question was replaced by a newer one",
+    "taken": "A run uses the payment",
+    "spent": "The payment was used already",
+    "refunded": "The payment was refunded already",
+}
+
+
+@pytest.mark.parametrize(("status", "happened"), HAPPENED.items())
+def test_refused_change_says_what_happened(status: str, happened: str) -> None:
+    # finding: XQ10
+    error = errors.NotPossible(status=status, wanted="accepted")
+    assert str(error) == f"{happened}, so it cannot be accepted now."
+
+
+def test_every_status_has_words_for_what_happened() -> None:
+    # finding: XQ10
+    for status in (*Status, *ReceiptStatus):
+        words = str(errors.NotPossible(status=status, wanted=Status.EXCHANGING))
+        assert words.startswith(("The question ", "The payment ", "A run "))
+        assert words.endswith("so it cannot be finished now.")

@@ -29,7 +29,7 @@ class Erased(ElicitError, KeyError):
     """
 
     name = "ELICITATION_ERASED"
-    code = -32000
+    jsonrpc_code = -32000
     http_status = 410
 
     def __init__(self, what: str) -> None:

@@ -139,7 +139,7 @@ class Middleware:
             why = error.why if isinstance(error, StoreUnavailable) else "erased"
             _log.warning("store.unavailable", extra={"why": why})
             if not is_call:
-                raise MCPError(error.code, str(error)) from error
+                raise MCPError(error.jsonrpc_code, str(error)) from error
             return error_result(error, protocol_version=context.protocol_version)
 
     async def _called(

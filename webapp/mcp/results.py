@@ -313,7 +313,7 @@ def _meta_of(error: ElicitError | None) -> dict[str, Any]:
     if error is None:
         return {}
     meta: dict[str, Any] = {"errorId": error.name, "code": error.name, "status": error.http_status}
-    meta["jsonrpcCode"] = error.code
+    meta["jsonrpcCode"] = error.jsonrpc_code
     if isinstance(error, NotAccepted):
         meta["elicitId"] = error.elicitation_id
     if isinstance(error, InvalidAnswer):

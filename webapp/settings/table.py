@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 PREFIX = "ELICIT_"
 _NAME = "{NAME}"  # a provider's, in capitals
@@ -114,6 +114,12 @@ class Values:
         ]
 
 
+# What is an option of `elicit serve`, by the name that a setting would have.
+_OPTIONS: Final = {
+    f"{PREFIX}{name.upper()}": f"--{name}" for name in ("port", "host", "workers", "reload")
+}
+
+
 def not_utf_8(environment: Mapping[str, str], table: Iterable[Setting[Any]]) -> list[str]:
     """A sentence for each of ours that holds other bytes; the names of files may hold any."""
     files = {row.name for row in table if row.names_file}
@@ -125,7 +131,9 @@ def not_utf_8(environment: Mapping[str, str], table: Iterable[Setting[Any]]) -> 
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, [*known, *_OPTIONS], n=1)
+    if near and near[0] in _OPTIONS:
+        return f"; elicit serve has the option {_OPTIONS[near[0]]} for it"
     return f"; perhaps {near[0]} is meant" if near else "; elicit settings lists them"
 
 

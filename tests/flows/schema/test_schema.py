@@ -665,4 +665,7 @@ def test_a_schema_that_no_form_shows_is_the_tools_own_fault() -> None:
     for wrong in wrongs:
         with pytest.raises(InvalidSchema) as refused:
             schema_of(wrong)
-        assert (refused.value.name, refused.value.code) == ("ELICITATION_INVALID_SCHEMA", -32603)
+        assert (refused.value.name, refused.value.jsonrpc_code) == (
+            "ELICITATION_INVALID_SCHEMA",
+            -32603,
+        )

@@ -484,3 +484,25 @@ async def test_an_unanswered_form_is_kept_for_ten_minutes(here: AskingEnv, shop:
     assert (await shop.read(asked["id"], wait=50))["content"]
     await here.pass_time(minutes=11)
     assert (await shop.read(asked["id"]))["content"] is None
+
+
+async def test_bad_schema_is_explained_to_a_program_that_has_no_tool(shop: Program) -> None:
+    # finding: XQ10
+    refused = await shop.ask({**FORM, "schema": {"type": "object", "properties": {"a": {}}}})
+    problem = refused.json()
+    assert (refused.status_code, problem["code"]) == (400, "ELICITATION_INVALID_SCHEMA")
+    assert "tool" not in problem["detail"]
+    assert "Change the schema in the code that asks" in problem["detail"]
+
+
+async def test_second_answer_is_refused_by_what_happened(here: AskingEnv, shop: Program) -> None:
+    # finding: XQ10
+    asked = await shop.asked(URL)
+    early = (await shop.post(asked["id"], "taken")).json()
+    assert early["detail"] == "The question is not answered yet, so it cannot be taken now."
+    await shop.post(asked["id"], "complete", {})
+    again = await shop.post(asked["id"], "complete", {})
+    assert again.status_code == 409
+    assert again.json()["detail"] == (
+        "The question was accepted already, so it cannot be accepted now."
+    )

@@ -116,8 +116,6 @@ async def test_what_has_run_out_of_time_is_expired_though_nobody_has_noted_it(
         asked = await shop.asked({**CONFIRM, "message": f"Is it {accepts}?"})
         here.clock.tick(minutes=6)
         late = await desk.post(asked["id"], "answer", {"accepts": accepts})
-        assert (late.status_code, late.json()["detail"].split(" and")[0]) == (
-            409,
-            "It is expired",
-        )
+        assert late.status_code == 409
+        assert late.json()["detail"].startswith("The question has expired")
         assert (await shop.read(asked["id"]))["status"] == "expired"

@@ -22,6 +22,7 @@ from flows import (
     Refund,
     elicit,
 )
+from flows.elicitation.states import Status
 from flows.payments.receipt import ReceiptStatus
 from flows.providers import github
 from tests.support.api_people import people_env
@@ -39,6 +40,7 @@ from tests.support.runs_env import (
     connect,
     decline,
     deny,
+    fill,
     pay,
     programs_at,
     type_in,
@@ -498,3 +500,28 @@ async def test_program_lists_what_it_asked_all_its_users(shop: Programs, here: A
         assert await block
     assert await listed(shop, waiting=True) == []
     assert {one.status for one in await listed(shop)} == {"accepted"}
+
+
+async def test_form_without_schema_returns_the_text(shop: Programs, here: AskingEnv) -> None:
+    # finding: XQ10
+    block = shop.begin(ask_for_city)
+    link = await block.link()
+    await fill(await here.guest(), link.url)
+    assert await block == "Lund"
+
+
+async def test_expired_question_has_the_same_code_here_and_over_http(
+    shop: Programs, here: AskingEnv
+) -> None:
+    # finding: XQ10
+    block = shop.begin(ask_for_city)
+    link = await block.link()
+    here.clock.tick(minutes=6)
+    await here.service.elicitations.settle(link.elicitation_id, Status.EXPIRED)
+    with pytest.raises(Expired) as ended:
+        await block
+    assert ended.value.code == Expired.code == Expired.name == "ELICITATION_TIMEOUT"
+
+
+async def ask_for_city(_: Elicit) -> str:
+    return await elicit.form("City?")

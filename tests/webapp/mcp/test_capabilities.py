@@ -125,7 +125,7 @@ async def test_where_forms_are_for_clients_only_a_client_without_is_told_the_cod
         try:
             return await elicit.form("Who are you?")
         except NotSupported as error:
-            seen.append(error.code)
+            seen.append(error.jsonrpc_code)
             raise
 
     @server.tool()
@@ -213,7 +213,7 @@ async def test_a_schema_that_no_form_can_show_is_refused_by_the_call_that_names_
     # parity: E6
     with pytest.raises(InvalidQuestion, match=named) as refused:
         _ = elicit.form("Where do you live?", schema)
-    assert refused.value.code == -32603
+    assert refused.value.jsonrpc_code == -32603
 
     @server.tool()
     async def ask() -> str:

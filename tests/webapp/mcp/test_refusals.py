@@ -77,7 +77,7 @@ async def test_what_a_receipt_refuses_reaches_the_model(
     async with buying(shop, revision=revision) as buy:
         await buy.person.come_back(await buy.person.pay(buy.link))
         result = await soon(buy.call)
-        assert_is_told(result, code="ELICITATION_ALREADY_SETTLED", words="and cannot become")
+        assert_is_told(result, code="ELICITATION_ALREADY_SETTLED", words="so it cannot be")
 
 
 @pytest.mark.every_way

@@ -325,5 +325,5 @@ async def test_there_is_one_look_a_second_however_many_ask(caplog):
 
 async def test_a_call_that_met_no_store_says_so_by_an_error_of_the_tree():
     error = StoreUnavailable(FULL)
-    assert (error.name, error.code, error.http_status) == ("STORE_UNAVAILABLE", -32000, 503)
+    assert (error.name, error.jsonrpc_code, error.http_status) == ("STORE_UNAVAILABLE", -32000, 503)
     assert (FULL in str(error), error.why) == (False, FULL)

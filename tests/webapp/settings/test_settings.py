@@ -419,6 +419,10 @@ def test_a_default_port_may_be_written_out(home: dict[str, str], given: str, url
     ("wrong", "right"),
     [
         ("ELICIT_GTE", "perhaps ELICIT_GATE is meant"),
+        ("ELICIT_PORT", "elicit serve has the option --port for it"),
+        ("ELICIT_PROT", "elicit serve has the option --port for it"),
+        ("ELICIT_HOST", "elicit serve has the option --host for it"),
+        ("ELICIT_WORKER", "elicit serve has the option --workers for it"),
         ("ELICIT_STRIPE_KYE", "perhaps ELICIT_STRIPE_KEY is meant"),
         ("ELICIT_GITHUB_CLIENT_IDD", "perhaps ELICIT_GITHUB_CLIENT_ID is meant"),
         ("ELICIT_POLAR_KEYS", "perhaps ELICIT_POLAR_KEY is meant"),
@@ -430,6 +434,7 @@ def test_a_setting_that_there_is_not_is_refused_with_the_nearest(
     home: dict[str, str], wrong: str, right: str
 ) -> None:
     # finding: A3
+    # finding: XQ10
     assert problems_in({**home, wrong: "off"}) == [f"{wrong}: there is no such setting; {right}."]
 
 
