@@ -44,8 +44,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sandbox",
         action="store_true",
-        help="with a sandbox beside it, on a port of its own, that plays the providers for your "
-        "tools; the demo tools always have it",
+        help="with a sandbox that plays the providers for your tools, on the port after --port, or "
+        "on a free one if that is taken; the demo tools always have it",
     )
     add_plugins(parser)
     parser.add_argument(

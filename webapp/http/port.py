@@ -39,6 +39,7 @@ _PROOF_BYTES = 30
 class _Health(Struct):
     proof: str
     server: str = ""
+    sandbox_of: str = ""  # the address that a sandbox plays the providers for
 
 
 class PortUnusable(Exception):
@@ -211,14 +212,21 @@ async def with_owner(
     error: PortUnusable, host: str, port: int, *, url: str, option: str = PORT_OPTION
 ) -> PortUnusable:
     """Return the error that names the server that has the port, where that is one of elicit's."""
-    health = None
-    if _is_taken(error):
-        nonce = secrets.token_urlsafe(_NONCE_BYTES)
-        health = await _health_of(host, port, url=url, nonce=nonce)
-    if not isinstance(health, _Health) or not health.server:
+    if not _is_taken(error):
         return error
-    owner = f"elicit, which serves {printed(health.server[:_NAME_LETTERS_AT_MOST])!r}"
-    return PortUnusable(_taken(host, port, owner, option=option))
+    for address in dict.fromkeys((url, f"http://127.0.0.1:{port}")):  # a sandbox has no other
+        nonce = secrets.token_urlsafe(_NONCE_BYTES)
+        health = await _health_of(host, port, url=address, nonce=nonce)
+        if isinstance(health, _Health) and (health.server or health.sandbox_of):
+            return PortUnusable(_taken(host, port, _named(health), option=option))
+    return error
+
+
+def _named(health: _Health) -> str:
+    if health.server:
+        return f"elicit, which serves {printed(health.server[:_NAME_LETTERS_AT_MOST])!r}"
+    served = printed(health.sandbox_of[:_NAME_LETTERS_AT_MOST])
+    return f"the sandbox of elicit's server at {served}, which has the port after its server's"
 
 
 async def _health_of(

@@ -103,7 +103,7 @@ def _routes() -> Litestar:
             checkout_routes(),
             Router(
                 "/",
-                route_handlers=[asset, control],
+                route_handlers=[asset, control, health],
                 dependencies=provided(sandbox="sandbox", faults="faults"),
             ),
         ],
@@ -124,6 +124,12 @@ def asset(request: AnyRequest) -> Response[Any]:
         "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
     }
     return Response(content, media_type=media_type, headers=headers)
+
+
+@get("/health", sync_to_thread=False)
+def health(sandbox: NamedDependency[Sandbox]) -> dict[str, str]:
+    """Say whose sandbox it is, to an `elicit` that finds its port taken."""
+    return {"proof": "", "sandbox_of": sandbox.serves}
 
 
 class FaultWish(msgspec.Struct):

@@ -162,8 +162,9 @@ class Settings:
         "ELICIT_SANDBOX",
         parse=switch,
         default="0",
-        says="`1`: a sandbox beside the server plays the providers of accounts and payments that "
-        "are not set up, as with `--sandbox`; on this machine only",
+        says="`1`: a sandbox on the port after the server's, or on a free one if that is taken, "
+        "plays the providers of accounts and payments that are not set up, as with `--sandbox`; on "
+        "this machine only",
     )
     sandbox_url: str | None = None
     identity: IdentitySettings = field(default_factory=IdentitySettings)

@@ -4,14 +4,17 @@ import asyncio
 import socket
 from urllib.parse import parse_qs
 
+import httpx
 import pytest
 
+from tests.support.clock import Clock
 from tests.support.mcp_server import new_server
-from tests.support.serving import bound, serving
+from tests.support.serving import bound, serving, serving_at
 from webapp.command import CommandRefused
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.port import PagesTaken, PortUnusable, SharedPort, bind, own_or_find, proof
 from webapp.records.ids import Pepper
+from webapp.sandbox.app import SandboxApp
 from webapp.sandbox.settings import new_sandbox
 from webapp.serving.http_server import Annex, serve_http
 from webapp.settings.settings import read_settings
@@ -183,3 +186,24 @@ async def test_port_that_is_lost_between_bind_and_listen_is_refused_in_a_sentenc
                 ready=lambda: pytest.fail("it does not listen"),
                 annex=annex,
             )
+
+
+@pytest.mark.parametrize("url", [URL, "http://127.0.0.1:{port}", "https://tools.example"])
+async def test_port_of_a_sandbox_names_its_server_and_the_option(url: str):
+    # finding: XQ11
+    def sandbox_at(address: str) -> ASGIApp:
+        sandbox = new_sandbox(url=address, serves=URL)
+        return SandboxApp(sandbox, clock=Clock(), deliver=nobody)
+
+    async with serving_at(sandbox_at) as place:
+        port = int(place.rpartition(":")[2])
+        with pytest.raises(PortUnusable) as refused:
+            await own_or_find(HOST, port, url=url.format(port=port), pepper=PEPPER)
+    assert str(refused.value) == (
+        f"Port {port} of {HOST} is taken by the sandbox of elicit's server at {URL}, which has the "
+        "port after its server's; stop that one, or choose another with --port."
+    )
+
+
+async def nobody(request: httpx.Request) -> httpx.Response:
+    raise AssertionError(request)
