@@ -131,8 +131,14 @@ class OnStream:
     async def _by_link(
         self, call: Leg, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
-        """Give the link at once, or wait for who has it."""
-        shown = replace(shown, is_again=self._client.has_link(shown.elicitation.id))
+        """Give the link at once, or wait for who has it.
+
+        A call that comes sooner than anybody can have read the question is one of several that a
+        model makes at the same time: it waits for what the client was asked, and shows no link.
+        """
+        asked = shown.elicitation
+        is_asked_now = self._asks.is_open(asked.id) and self._client.is_asked_now(asked, call.now)
+        shown = replace(shown, is_again=is_asked_now or self._client.has_link(asked.id))
         return await self._in_result.wait(call, shown, waiter)
 
     async def _silence(self, call: Leg, asked: Elicitation) -> Deadline | None:
