@@ -89,6 +89,7 @@ async def test_parallel_calls_show_one_link_in_the_client(server: Any, booked: l
 async def test_later_call_gets_the_link_of_a_form_that_nobody_answers(server: Any) -> None:
     # finding: XC8
     async with here(server, LEGACY, declares=FORM) as it:
-        await it.asks("book")
+        first = await it.asks("book")
         it.clock.tick(seconds=2)
         assert is_link(await it.caller.result("book"))
+        assert text_of(await soon(first)).startswith(BUSY)
