@@ -1,7 +1,7 @@
-"""`elicit demo`: tools that lead to a small service of their own, and a client that calls them.
+"""The package behind `elicit demo`: tools with a small service of their own, and a client.
 
-`server` and `tools` are what is served, `client` calls each tool as a host would, `walker` is the
-person when no browser is wanted, `paired` makes them known where the machine cannot tell its users.
+`server` and `tools` are served. `client` calls each tool as a host would. `walker` acts as the
+person without a browser. `paired` identifies the person if the machine cannot tell its users apart.
 
-It reaches the server over HTTP only, so that what it shows is what anybody gets.
+The client reaches the server over HTTP only, so the demo shows what any client gets.
 """

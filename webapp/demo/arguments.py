@@ -1,4 +1,4 @@
-"""The arguments of a call by `elicit demo`, as the schema of the tool has them."""
+"""The arguments of a call by `elicit demo`, converted by the tool's schema."""
 
 import json
 import shlex
@@ -23,15 +23,18 @@ _IN_JSON = {
 
 
 class WrongArguments(Exception):
-    """The arguments do not fit the tool; the message is for the terminal."""
+    """The arguments are invalid for the tool. The message is shown on the terminal."""
 
 
 def arguments_of(
     tool: Tool, words: Sequence[str], given: Mapping[str, Any], *, command: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the arguments that `given` and the NAME=VALUE of `words` make together.
+    """Return the arguments in `given` together with the NAME=VALUE pairs of `words`.
 
-    Raise WrongArguments. `command` is what was typed before the name of the tool.
+    `command` is what was typed before the name of the tool.
+
+    Raises:
+        WrongArguments: An argument is unknown, missing or of the wrong type.
     """
     known = _properties(tool)
     arguments = dict(given)
@@ -58,14 +61,14 @@ def arguments_of(
 
 
 def required_by(tool: Tool) -> list[str]:
-    """Return the names of the arguments without which the tool cannot be called."""
+    """Return the names of the tool's required arguments."""
     return [str(name) for name in _list(tool.input_schema.get("required"))]
 
 
 def command_for(
     tool: Tool, *, command: Sequence[str], given: Mapping[str, Any] | None = None
 ) -> str:
-    """Return what to type to call the tool, with a place for each argument that is missing."""
+    """Return the command that calls the tool, with a placeholder for each missing argument."""
     known, given = _properties(tool), given or {}
     words = [f"{name}={_written(value)}" for name, value in given.items()]
     places = [
@@ -82,7 +85,11 @@ def _properties(tool: Tool) -> Mapping[str, Any]:
 
 
 def _value(tool: Tool, name: str, text: str, schema: object) -> Any:
-    """Return the value that the text stands for. Raise WrongArguments."""
+    """Return the value of the text for this schema.
+
+    Raises:
+        WrongArguments: The text has the wrong type.
+    """
     types = _types(schema)
     try:
         value = json.loads(text)
@@ -99,13 +106,13 @@ def _value(tool: Tool, name: str, text: str, schema: object) -> Any:
 
 
 def _is_of(value: object, type_name: str) -> bool:
-    if isinstance(value, bool):  # which Python counts among the numbers
+    if isinstance(value, bool):  # which Python counts as numbers
         return type_name == "boolean"
     return isinstance(value, _IN_JSON[type_name])
 
 
 def _types(schema: object) -> list[str]:
-    """Return the names of the types that the schema permits; none where one of it is left open."""
+    """Return the names of the types that the schema permits, or none if any alternative is open."""
     parts = _mapping(schema)
     choices = [_types(each) for name in ("anyOf", "oneOf") for each in _list(parts.get(name))]
     if choices:
@@ -117,7 +124,7 @@ def _types(schema: object) -> list[str]:
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    """Return what a schema should have there; a server may send anything."""
+    """Return the value if it is an object, else an empty one: a server may send anything."""
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 

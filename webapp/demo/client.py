@@ -1,4 +1,4 @@
-"""The demo's client: calls a tool over MCP, shows the link, and prints what the tool says."""
+"""The demo's client: calls a tool over MCP, shows the link, and prints the result."""
 
 import asyncio
 import logging
@@ -48,10 +48,10 @@ from webapp.settings.settings import DEFAULT_PORT, DEFAULT_URL
 NAMED = Implementation(name="elicit demo", version="1")
 MAIN_TOOLS = ("list_my_repositories", "buy_report", "use_key")
 WALK_SECONDS_AT_MOST = 60
-SEEN_AFTER_SECONDS = 1.5  # what comes sooner proves to nobody that a person is there
+SEEN_AFTER_SECONDS = 1.5  # a faster response does not prove that a person is there
 CALL_SECONDS_AT_MOST = 300.0
 REVISIONS = ("legacy", "2026-07-28")
-# What the walker writes into forms, and what each demo tool must then say.
+# The walker's form values, and the result that each demo tool must then return.
 ANSWERS = {"name": "Ada", "line": "I was here.", "answer.value": "k9-0b3f-71dc-48a5-e2"}
 EXPECTED = {
     "list_my_repositories": r"octocat has \d+ repositories: .+\.",
@@ -64,7 +64,7 @@ EXPECTED = {
 
 
 class Unusable(Exception):
-    """The server, or a tool of it, is not there; the message is for the terminal."""
+    """The server or its tool does not exist. The message is shown on the terminal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +79,9 @@ class DemoCall:
 
 
 class DeclaringClient(Client):
-    """A client that declares no more than it is told to.
+    """A client that declares only the given elicitation modes.
 
-    The library's declares both modes or none, and has no other way to say less.
+    The library's client declares both modes or none, with no other option.
     """
 
     declares: frozenset[str] = frozenset()
@@ -103,17 +103,17 @@ class DeclaringClient(Client):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """One server, seen from one terminal."""
+    """A demo of one server in one terminal."""
 
     url: str
     browser: httpx.AsyncClient
     walks: bool
     sandbox_url: str | None = None
-    key: str | None = None  # by which the server knows the client, where nothing else says it
+    key: str | None = None  # the key that identifies the client to the server, if nothing else does
 
     @property
     def command(self) -> list[str]:
-        """Return the words before `--tool` in a command of the same kind."""
+        """The words before `--tool` in a command for the same server."""
         walks = ["--no-browser"] if self.walks else []
         return ["demo", *walks, *([] if self.url == DEFAULT_URL else ["--url", self.url])]
 
@@ -131,9 +131,9 @@ class Demo:
     async def call(
         self, tool: str, *, mode: str, arguments: Mapping[str, Any], is_known: bool
     ) -> bool | None:
-        """Call the tool, see the person through, and print the result.
+        """Call the tool, help the person through the pages, and print the result.
 
-        Return True if the result is right, and None if the tool waits for a person still.
+        Return True if the result is as expected, and None if the tool still waits for a person.
         """
         tell(f"Calling {tool} ({'2025-11-25' if mode == 'legacy' else mode}).")
         messages = list[str]()
@@ -151,17 +151,17 @@ class Demo:
                 tasks.append(group.create_task(self._see_through(params.url)))
                 if not self.walks or tool not in EXPECTED:
                     await asyncio.sleep(SEEN_AFTER_SECONDS)
-                # It means "I will open it", never "it is done": the server waits for the end.
+                # "accept" means "I will open it", not "it is done": the server waits for the end.
                 return ElicitResult(action="accept")
 
             async with self._client(show, mode=mode) as client:
                 result = await client.call_tool(tool, dict(arguments))
             for task in tasks:
-                # The pages' last step may still be on its way; a status line has nothing to add.
+                # The last page may still be loading, and there is no more status to print.
                 await asyncio.wait({task}, timeout=5)
                 task.cancel()
         text = text_of(result)
-        if PENDING in (result.meta or {}):  # a client that was not sent the link reads it there
+        if PENDING in (result.meta or {}):  # the client was not sent the link, so the result has it
             tell(f"The tool waits: {text}\n")
             return False if is_known else None
         if not messages and not result.is_error:
@@ -175,7 +175,7 @@ class Demo:
         client = DeclaringClient(
             self._transport(), mode=mode, elicitation_callback=show, client_info=NAMED
         )
-        client.declares = frozenset({"url"})  # it draws no forms: those are on our pages
+        client.declares = frozenset({"url"})  # the demo shows no forms: those are on our pages
         return client
 
     def _transport(self) -> Any:
@@ -203,14 +203,14 @@ class Demo:
 
 
 def demonstrate(url: str, asked: DemoCall) -> int:
-    """Run the demo against the server at `url`; the exit status."""
+    """Run the demo against the server at `url` and return the exit status."""
     url = url.rstrip("/")
     host = urlsplit(url).hostname
     if not _is_http(url) or host is None:
         tell(f"elicit: --url {url!r} is no address like {DEFAULT_URL}", out=sys.stderr)
         return 2
     if is_loopback(host):
-        # A proxy set for the whole machine would look for 127.0.0.1 on another one.
+        # A system-wide proxy would look for 127.0.0.1 on another machine.
         given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
         os.environ["no_proxy"] = f"{given},{host}" if given else host
     quieten(logging.CRITICAL)
@@ -226,12 +226,12 @@ def demonstrate(url: str, asked: DemoCall) -> int:
 
 
 def text_of(result: CallToolResult) -> str:
-    """What a result says in words."""
+    """Return the texts of a result."""
     return "\n".join(part.text for part in result.content if isinstance(part, TextContent))
 
 
 async def _demonstrate(url: str, asked: DemoCall) -> bool:
-    # The person's browser, so to say: it keeps cookies from one page to the next.
+    # The person's browser, so to speak: it stores cookies between pages.
     async with httpx.AsyncClient(
         timeout=10, headers=UNPACKED, event_hooks={"response": [refuse_packed]}
     ) as browser:
@@ -278,7 +278,12 @@ def _revisions(asked: DemoCall) -> Sequence[str]:
 
 
 def _arguments(demo: Demo, asked: DemoCall, tools: Mapping[str, Tool]) -> dict[str, Any]:
-    """Return the arguments of the tool that was named. Raise Unusable or WrongArguments."""
+    """Return the arguments of the named tool.
+
+    Raises:
+        Unusable: The server has no such tool.
+        WrongArguments: The arguments are invalid.
+    """
     tool = tools.get(asked.tool or "")
     if tool is None:
         raise Unusable(
@@ -289,9 +294,10 @@ def _arguments(demo: Demo, asked: DemoCall, tools: Mapping[str, Tool]) -> dict[s
 
 
 def _calls_without_arguments(demo: Demo, tools: Iterable[Tool]) -> dict[str, dict[str, Any]]:
-    """Return the calls that need nothing more, and print how the other tools are called.
+    """Return the calls that need no arguments, and print how to call the other tools.
 
-    Raise Unusable where none is left.
+    Raises:
+        Unusable: Every tool needs arguments or destroys something.
     """
     calls, others = dict[str, dict[str, Any]](), list[str]()
     for tool in tools:
@@ -312,7 +318,7 @@ def _calls_without_arguments(demo: Demo, tools: Iterable[Tool]) -> dict[str, dic
 
 
 async def _pair(browser: httpx.AsyncClient, address: str, *, walks: bool) -> None:
-    """Make the browser this user's, as the machine does not say whose it is."""
+    """Pair the browser with the server, on a machine that cannot tell its users apart."""
     tell("This machine does not tell whose browser it is: it is paired with the server first.\n")
     if walks:
         await walk(browser, address, answers={}, say=lambda step: tell(f"  {step}"))
@@ -322,13 +328,17 @@ async def _pair(browser: httpx.AsyncClient, address: str, *, walks: bool) -> Non
 
 
 def _start_of(url: str) -> str:
-    """What starts the demo server at that address."""
+    """Return the command that starts the demo server at this address."""
     port = urlsplit(url).port
     return f"{own_command()} serve{'' if port in (None, DEFAULT_PORT) else f' --port {port}'}"
 
 
 async def _find_server(browser: httpx.AsyncClient, url: str) -> str | None:
-    """Where its sandbox is, if it has one. Raises Unusable."""
+    """Check that our server responds at `url`, and return its sandbox's address if it has one.
+
+    Raises:
+        Unusable: No server responds, or another program does.
+    """
     told: dict[str, str] = {}
     try:
         response = await browser.get(f"{url}/health")
@@ -349,7 +359,7 @@ async def _find_server(browser: httpx.AsyncClient, url: str) -> str | None:
 
 
 def _sentence(error: BaseException, url: str) -> str | None:
-    """What to tell of an error that a run of the demo can meet; None for a fault of ours."""
+    """Return the message for an error that the demo expects, or None for a defect of ours."""
     match error:
         case Unusable() | WalkFailed() | WrongArguments():
             return str(error)
@@ -378,7 +388,7 @@ def _is_right(tool: str, text: str, messages: list[str]) -> bool:
         return True
     ticket = re.findall(r"\d+", text) if tool == "draw_ticket" else []
     is_same = all(re.findall(r"\d+", message) == ticket for message in messages if ticket)
-    # An account that is connected already is used without asking.
+    # An account that is already connected is used without asking.
     is_asked = bool(messages) or tool == "list_my_repositories"
     return is_asked and is_same and re.fullmatch(expected, text) is not None
 

@@ -1,7 +1,7 @@
-"""The demo's client and browser, known as this user's where the machine cannot tell whose they are.
+"""The demo's client and browser on a machine that cannot tell its users apart.
 
-What could go wrong: the key goes to a program that has the server's port. So whoever has it proves
-first that it serves this user's own store.
+Risks: the key goes to another program on the server's port. So that program first has to prove that
+it uses this user's own store.
 """
 
 import os
@@ -19,7 +19,7 @@ from webapp.records.owners import open_owners
 
 
 async def pairing_of(url: str) -> tuple[str, str] | None:
-    """The key that the client sends, and where a browser is paired; None where it needs neither."""
+    """Return the client's key and the address that pairs a browser, or None if not needed."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80
     if can_tell_users() or not is_loopback(host):
@@ -29,7 +29,7 @@ async def pairing_of(url: str) -> tuple[str, str] | None:
         async with opened_store(settings) as store:
             owners = await open_owners(store=store, ring=settings.ring)
     except (CommandRefused, Unreadable, StoreUnavailable):
-        return None  # the server is not this user's: it says who may ask
+        return None  # another user's server, which identifies callers by itself
     if settings.identity.issuer is not None:
         return None
     if not await is_ours(host, port, url=settings.url, pepper=owners.pepper):

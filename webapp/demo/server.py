@@ -1,8 +1,10 @@
 """The demo's tools, and the small service that they send a person to.
 
-The service stands in for one of the author's own. What could go wrong: a stranger's browser
-finishes somebody's visit. So its forms end in `complete_elicitation(request)` or in the return
-address, and both ask for the link's token and for the browser that pressed Continue.
+The service stands for one of the author's own.
+
+Risks: a stranger's browser completes somebody's visit. So its forms end in
+`complete_elicitation(request)` or in the return address. Both require the link's token and the
+browser that pressed Continue.
 """
 
 import secrets
@@ -35,7 +37,7 @@ _FOLDER = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestBook(View):
-    """An open page of the guest book; `problem` says what to correct."""
+    """An open page of the guest book. `problem` says what to correct."""
 
     template: ClassVar[str] = "guest_book.html"
     action: str
@@ -48,7 +50,7 @@ class GuestBook(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoTerms(View):
-    """The house rules, to be accepted."""
+    """The page with the house rules to accept."""
 
     template: ClassVar[str] = "terms.html"
     action: str
@@ -56,7 +58,7 @@ class DemoTerms(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoCounter(View):
-    """Where a ticket is handed in."""
+    """The page where the person hands in a ticket."""
 
     template: ClassVar[str] = "counter.html"
     action: str
@@ -64,7 +66,7 @@ class DemoCounter(View):
 
 
 def demo_server(public_url: str) -> MCPServer:
-    """The demo's MCP server, whose pages are reached under `public_url`."""
+    """Return the demo's MCP server, whose pages are under `public_url`."""
     server = MCPServer(NAME, log_level="WARNING")
     add_tools(server)
     _add_tools(server, public_url)
@@ -118,7 +120,7 @@ class DemoService:
         self._style = (_FOLDER / "demo.css").read_bytes()
 
     def add_to(self, server: MCPServer) -> None:
-        """Reached beside the library's own /mcp, as any custom route of an author."""
+        """Add the pages to the server as custom routes, next to the library's own /mcp."""
         server.custom_route("/demo/sign", methods=["GET"])(self.open_book)
         server.custom_route("/demo/sign", methods=["POST"])(self.sign)
         server.custom_route("/demo/terms", methods=["GET"])(self.show_terms)
@@ -188,7 +190,10 @@ class DemoService:
 
 
 async def _draw(_: str) -> int:
-    """Draw a number. A real lottery would be given the key: it tells that we asked before."""
+    """Draw a number.
+
+    A real lottery would use the key of `once` to see that we have already asked.
+    """
     return 100 + secrets.randbelow(900)
 
 
@@ -197,7 +202,7 @@ def _here(request: Request) -> str:
 
 
 async def _fields(request: Request) -> dict[str, str]:
-    """The form's fields; nothing of a body that is longer than the form can be."""
+    """Return the form's fields, or none if the body is longer than the form can be."""
     body = b""
     async for chunk in request.stream():
         body += chunk

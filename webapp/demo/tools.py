@@ -1,4 +1,4 @@
-"""The demo's main tools: connect an account, pay, type a secret; at the sandbox unless set."""
+"""The demo's main tools: connect an account, pay, type a secret; at the sandbox by default."""
 
 from mcp.server.mcpserver import MCPServer
 
@@ -19,7 +19,7 @@ def add_tools(server: MCPServer) -> None:
     @server.tool()
     async def buy_report() -> str:
         """Sell the person a report, and write it once it is paid."""
-        # Whoever tries this twice wants to see it twice: a shop leaves `again` out.
+        # `again`: people try the demo twice and expect to be asked twice. A shop leaves it out.
         receipt = await elicit.payment(Money("9.00", "EUR"), "Premium report", again=True)
         return f"The {receipt.what.lower()} is yours; {receipt.price} was paid."
 

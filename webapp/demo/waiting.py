@@ -1,6 +1,6 @@
-"""What the demo shows while a person is away: the link's live status and the time left.
+"""The demo's status display: the link's live status and the time left.
 
-On a terminal it is one line that changes in place, elsewhere a line for each change.
+On a terminal it is one line that changes in place, otherwise a line for each change.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class DemoWaiting:
         self._status = Status.PENDING
 
     async def show(self) -> None:
-        """Whatever goes wrong here is no reason to stop: the call itself goes on."""
+        """Show the status. Ignore HTTP errors, since the call itself continues without it."""
         page = Page((await self._client.get(self._link)).text)
         left = page.seconds_left
         self._ends_at = asyncio.get_running_loop().time() + (

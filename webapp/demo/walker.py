@@ -1,7 +1,7 @@
-"""A person's way through the pages, walked over HTTP: read a page, press its first button, follow.
+"""The walker: an HTTP client that acts as a person and presses the first button of each page.
 
-What could go wrong: a link that leads away, where the walker would fill in strangers' forms. It
-stays at one origin and stops anywhere else.
+Risks: a link that leads away, where the walker would fill in strangers' forms. The walker stops at
+any other origin.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -15,21 +15,21 @@ STEPS_AT_MOST = 12
 
 
 class WalkFailed(Exception):
-    """The pages did not lead to an end; the message says where they stopped."""
+    """The pages did not lead to an end. The message says where they stopped."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WalkedForm:
-    """A form: where it goes, what it carries, and what it asks."""
+    """A form: its action, its preset fields, and the names of fields to fill in."""
 
     action: str
     fields: dict[str, str] = field(default_factory=dict[str, str])
     asks: list[str] = field(default_factory=list[str])
-    is_pressed: bool = False  # by its first button that says something
+    is_pressed: bool = False  # its first button with a name is among the fields
 
 
 class Page(HTMLParser):
-    """What the walker needs to know of a page."""
+    """The parts of a page that the walker needs."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -84,9 +84,12 @@ async def walk(
     also: Collection[str] = (),
     say: Callable[[str], None],
 ) -> None:
-    """Go from the link to a page without a form. Raises WalkFailed.
+    """Walk from the link to a page without a form.
 
-    It enters no origin but the link's own and `also`.
+    The walk enters no origin except the link's own and those in `also`.
+
+    Raises:
+        WalkFailed: The pages lead to another origin, show an error, or do not end.
     """
     origins = {_origin(link), *also}
     method, address, fields = "GET", link, dict[str, str]()
@@ -123,7 +126,7 @@ def _origin(url: str) -> str:
 
 
 def _shown(url: str) -> str:
-    """A path without the tokens in it."""
+    """Return a path without its tokens."""
     parts = urlsplit(url)
     path = "/e/…" if parts.path.startswith("/e/") else parts.path
     return path + "?…" * bool(parts.query)

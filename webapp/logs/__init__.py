@@ -1,5 +1,5 @@
-"""The log: a line for an event, with ids and never a token, code, state, cookie, query or body.
+"""The log: one line per event, with ids, never with a token, code, state, cookie, query or body.
 
-`events` writes a record, `lines` takes it off the loop, `masking` takes out what was typed in
-confidence.
+`events` formats a record, `lines` writes it in a thread, and `masking` removes secrets that people
+typed.
 """

@@ -1,9 +1,9 @@
-"""Logs: our events on standard error, one line each, with the ids that belong to them.
+"""Log records: our events on standard error, one line each, with the ids that belong to them.
 
-What could go wrong: a number that a page asks people to report, and that no log holds; a secret
-that an author's exception carries. What a record was given besides its event is written as
-key=value; the events themselves never carry a token, a code, a cookie or a body. What a tool was
-given in confidence in this very call is taken out of what is logged of its exceptions.
+A record's extra fields are written as key=value. The events never contain a token, a code, a cookie
+or a body. Secrets that people gave to the tool in this call are masked in its exceptions.
+
+Risks: a page shows an error number that no log has, or an author's exception contains a secret.
 """
 
 import json
@@ -22,16 +22,16 @@ from webapp.telemetry.work import current_work
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-# Of the libraries, which log what a tool raised.
+# Loggers of the libraries that log the exceptions of tools.
 TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
-# gunicorn's worker writes uvicorn's.
+# gunicorn's worker uses uvicorn's logger.
 ACCESS_LOGGERS = ("uvicorn.access", "hypercorn.access", "granian.access")
 LETTERS_AT_MOST = 2000  # of one text in the log
 TRACE_LETTERS_AT_MOST = 8000
-MASKED_LETTERS_AT_MOST = 64 * 1024  # of a record that others write, where something is hidden
+MASKED_LETTERS_AT_MOST = 64 * 1024  # of a third-party record that contains a secret
 PLACES_AT_MOST = 6
 CAUSES_AT_MOST = 10
-# Tokens of ours, and all that comes back with a browser.
+# Our tokens, and the query string of addresses that a browser returns to.
 _IN_ADDRESS = re.compile(
     r"(/(?:e|pair|callback/url)/)[^/?#\s\"]+"
     r"|(/(?:return|callback|signin/callback)(?:/[\w.-]+)?/?)\?[^\s\"]+"
@@ -42,9 +42,9 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class Events(logging.Formatter):
-    """`2026-03-01T12:00:00.000Z WARNING webapp.routes.links provider.failed error_id=ab12`.
+    """A formatter that writes one line per event, with the exception and its innermost places.
 
-    One line for an event: what was raised stands in it, with the innermost places first.
+    Example: `2026-03-01T12:00:00.000Z WARNING webapp.routes.links provider.failed error_id=ab12`.
     """
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - the library's names
@@ -81,7 +81,7 @@ class Events(logging.Formatter):
 
 
 class JsonEvents(Events):
-    """The same as an object of JSON, with the traceback as one of its texts."""
+    """A formatter that writes the same facts as a JSON object, with the traceback as one text."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts = self._facts(record)
@@ -96,12 +96,12 @@ class JsonEvents(Events):
 
 
 def extras_of(record: logging.LogRecord) -> dict[str, object]:
-    """What it was given besides its event."""
+    """Return the fields of a record that are not standard attributes."""
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
 def mark_work(record: logging.LogRecord) -> None:
-    """Note which call and question it is about, and what was given to that in confidence."""
+    """Add the ids of the current call and question to a record, and the secrets to mask in it."""
     work = current_work()
     if work is not None:
         facts = vars(record)
@@ -119,7 +119,7 @@ def mark_work(record: logging.LogRecord) -> None:
 
 
 def root_cause(record: logging.LogRecord) -> BaseException | None:
-    """Where what was raised began: behind its causes, and of several at once the first."""
+    """Return the original exception of a record: follow causes, and the first of each group."""
     error = record.exc_info[1] if record.exc_info else None
     for _ in range(CAUSES_AT_MOST):
         if isinstance(error, BaseExceptionGroup):
@@ -145,7 +145,7 @@ def _places(error: BaseException) -> str:
 
 
 def _shown(value: object) -> str:
-    """On one line, without signs that a terminal obeys."""
+    """Return the text on one line, with control characters escaped."""
     text = str(value)
     if text.isprintable():
         return text
@@ -153,7 +153,7 @@ def _shown(value: object) -> str:
 
 
 def mask_secrets(record: logging.LogRecord) -> bool:
-    """A filter that drops nothing but what the running call was given in confidence."""
+    """Mask the secrets of the running call in a record. A logging filter that drops no record."""
     try:
         hidden = {str(word) for word in getattr(current_asker(), "hidden", ())}
     except NoAsker:
@@ -163,7 +163,7 @@ def mask_secrets(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     said = record.getMessage()
     if error is not None:
-        # As text of the message: some handlers make a traceback of their own from the exception.
+        # Put the traceback in the message: some handlers format their own from the exception.
         said += "\n" + "".join(traceback.format_exception(error)).rstrip()
     masked = masked_in_short(said, hidden, letters=MASKED_LETTERS_AT_MOST)
     if masked != said:
@@ -172,25 +172,28 @@ def mask_secrets(record: logging.LogRecord) -> bool:
 
 
 def mask_tool_logs() -> None:
-    """Have the served libraries' own records of what tools raised pass through `mask_secrets`."""
+    """Mask secrets in what the served libraries log about exceptions of tools."""
     for name in TOOL_LOGGERS:
         logging.getLogger(name).addFilter(mask_secrets)
 
 
 def mask_access_logs() -> None:
-    """Have the access logs of other people's servers say no token of our addresses."""
+    """Mask our tokens in the access logs of third-party servers."""
     for name in ACCESS_LOGGERS:
         logging.getLogger(name).addFilter(mask_addresses)
 
 
 def mask_addresses(record: logging.LogRecord) -> bool:
-    """A filter that drops nothing but tokens, codes and states from the addresses of a record."""
+    """Mask tokens, codes and states in a record's addresses.
+
+    A logging filter that drops no record.
+    """
     if isinstance(record.args, tuple):
         record.args = tuple(
             _IN_ADDRESS.sub(_without_token, each) if isinstance(each, str) else each
             for each in record.args
         )
-    else:  # by name, and some are only made when they are written
+    else:  # args by name; some values are computed only while formatting
         record.msg, record.args = _IN_ADDRESS.sub(_without_token, record.getMessage()), ()
     return True
 
@@ -200,7 +203,7 @@ def _without_token(found: re.Match[str]) -> str:
 
 
 def show_events(level: int = logging.WARNING) -> None:
-    """Write our own events to standard error; what an author configured stays as it is."""
+    """Write our events to standard error, unless the author has configured handlers for them."""
     handler = logging.StreamHandler()
     handler.setFormatter(Events())
     handler.addFilter(mask_secrets)

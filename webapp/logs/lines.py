@@ -1,10 +1,10 @@
-"""The log of a served process: a line for an event, written by a thread of its own.
+"""The log of a served process: one line per event, written by a thread of its own.
 
-What could go wrong: a text of a caller's that takes the loop minutes to print, as tracebacks in
-colour do; a disk that is full for ten seconds and writes three thousand lines. So the loop only
-hands a record over, every text is cut, and a trouble that repeats within a minute is counted: the
-first is written at once, the rest as one line with `repeated=`. What somebody looks for is not only
-counted: each number that a page showed, and the id of each question, is in the log within ten
+Risks: formatting a caller's text blocks the event loop for minutes, as coloured tracebacks do. A
+disk that is full for ten seconds causes three thousand lines. So the event loop only queues a
+record, and every text is cut. A problem that repeats within a minute is counted: the first line is
+written at once, the rest as one line with `repeated=`. Ids that people search for are always
+logged: each error number that a page showed and the id of each question are in the log within ten
 seconds, many in one line.
 """
 
@@ -20,17 +20,17 @@ from queue import Empty, SimpleQueue
 from webapp.logs.events import Events, JsonEvents, extras_of, mark_work, root_cause
 
 WINDOW_SECONDS = 60.0
-SOUGHT_SECONDS = 10.0  # for which what is looked for waits for others to share a line with
-SOUGHT_LETTERS = 1500  # of one line: what is longer than LETTERS_AT_MOST is cut
+SOUGHT_SECONDS = 10.0  # how long an id waits for others to share a line with
+SOUGHT_LETTERS = 1500  # in one line: text longer than LETTERS_AT_MOST is cut
 TROUBLES_AT_MOST = 1000
 WAITING_AT_MOST = 10_000
 LEVELS = ("debug", "info", "warning", "error")
 _CLOSING_SECONDS = 5.0
-# Fields by which lines are found, and their names in a line with several values.
+# Fields that people search for, and their names in a line with several values.
 _SOUGHT = {"error_id": "error_ids", "id": "ids"}
-# What tells one occurrence from the next, and not one trouble from another.
+# Fields that differ between two occurrences of the same problem.
 _OCCURRENCES = frozenset({"id", "error_id", "leg", "event", "call", "hidden", "trace_id"})
-# Of the web frameworks: a client that goes away while it sends is no trouble of ours.
+# Exceptions of the web frameworks if a client disconnects while it sends, which is not our error.
 _LEFT = frozenset({"ClientDisconnect", "ClientDisconnectException"})
 
 
@@ -41,14 +41,15 @@ class LogSettings:
 
     @property
     def counts(self) -> bool:
-        """Whoever looks for something sees each occurrence."""
+        """True unless the level is DEBUG, where every occurrence is written."""
         return self.level > logging.DEBUG
 
 
 def take_over(settings: LogSettings) -> None:
-    """Write our events and the libraries' to standard error; an author's own handlers stay.
+    """Write our events and the libraries' to standard error. An author's own handlers stay.
 
-    What the libraries set up by themselves goes: their tracebacks in colour work on the loop.
+    Handlers that the libraries set up by themselves are removed: their coloured tracebacks block
+    the event loop.
     """
     lines = Lines(settings)
     for name in ("webapp", "flows"):
@@ -68,7 +69,7 @@ def take_over(settings: LogSettings) -> None:
 
 
 class Lines(logging.Handler):
-    """Hands records to a thread, which counts, formats and writes them."""
+    """A handler that queues records for a thread, which counts, formats and writes them."""
 
     def __init__(
         self, settings: LogSettings, *, write: Callable[[logging.LogRecord], None] | None = None
@@ -84,7 +85,7 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._records.qsize() >= WAITING_AT_MOST:
-            return  # a disk or a terminal that takes nothing must not take our memory
+            return  # a blocked disk or terminal must not fill the memory
         handed = copy.copy(record)
         mark_work(handed)
         error = root_cause(handed)
@@ -93,7 +94,7 @@ class Lines(logging.Handler):
         self._records.put(handed)
 
     def close(self) -> None:
-        """At the end of the process: whatever was handed over is written."""
+        """Write all queued records and stop the thread, at the end of the process."""
         if self._thread.is_alive():
             self._records.put(None)
             self._thread.join(_CLOSING_SECONDS)
@@ -117,18 +118,18 @@ class Lines(logging.Handler):
 
     def _say(self, *records: logging.LogRecord) -> None:
         for record in records:
-            with suppress(Exception):  # a value that cannot be shown ends no log
+            with suppress(Exception):  # a value that cannot be formatted must not end the log
                 self._write(record)
 
 
 class Counted:
-    """What was written within the last minute, and how often it came again since."""
+    """The warnings of the last minute, and how often each has repeated."""
 
     def __init__(self) -> None:
         self._kept: dict[object, _Trouble] = {}
 
     def is_first(self, record: logging.LogRecord, now: float) -> bool:
-        """Return True if the record is to be written now; else it is counted."""
+        """Return True if the record must be written now. Otherwise count it and return False."""
         if record.levelno < logging.WARNING:
             return True
         known = self._kept.get(key := _key(record))
@@ -140,14 +141,14 @@ class Counted:
         return False
 
     def due(self, now: float) -> list[logging.LogRecord]:
-        """Return the last record, with counts, of each trouble that came again and is due."""
+        """Return the last record, with counts, of each problem that repeated and is due."""
         if not self._kept:
             return []
         over = [(key, each) for key, each in self._kept.items() if each.is_due(now)]
         for key, each in over:
             del self._kept[key]
             if each.last is not None and now != float("inf"):
-                self._kept[key] = _Trouble(now)  # it goes on: the next line later
+                self._kept[key] = _Trouble(now)  # it continues: write the next line later
         return [told for _, each in over if (told := each.told()) is not None]
 
 
@@ -157,7 +158,7 @@ class _Trouble:
         self.last: logging.LogRecord | None = None
         self._times = 0
         self._sought: dict[str, dict[str, None]] = {name: {} for name in _SOUGHT}
-        self._letters = 0  # of all of them
+        self._letters = 0  # the total length of the ids
 
     def count(self, record: logging.LogRecord) -> None:
         self._times += 1
@@ -169,7 +170,7 @@ class _Trouble:
                 self._letters += len(value) + 1
 
     def is_due(self, now: float) -> bool:
-        """Return True if its minute is over, or somebody may look for what no line has yet."""
+        """Return True if its minute has passed, or if it holds ids that are due to be written."""
         waits = SOUGHT_SECONDS if self._letters else WINDOW_SECONDS
         return now - self._since >= waits or self._letters >= SOUGHT_LETTERS
 

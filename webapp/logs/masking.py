@@ -1,9 +1,8 @@
-"""Masking: what was typed in confidence is taken out of what others read.
+"""Masking: replace secrets that people typed in text that others read.
 
-What could go wrong: a text that carries a part of it, since many libraries shorten what they quote
-(pydantic's `input_value='the first...the last'`), or that spells it with escapes. A secret that
-was turned into something else (hashed, encoded, in capitals, cut into pieces of the tool's own) is
-nobody's to find.
+Risks: a text contains only a part of a secret, since many libraries shorten what they quote
+(pydantic's `input_value='the first...the last'`), or contains the secret with escapes. A secret
+that a tool transformed (hashed, encoded, in capitals, cut into pieces) cannot be found.
 """
 
 import json
@@ -15,12 +14,12 @@ from typing import Any, cast
 from urllib.parse import quote, quote_plus
 
 MASK = "***"
-HIDDEN_AT_LEAST = 4  # letters; fewer are in any text
-PART_AT_LEAST = 8  # letters at a secret's beginning or end that say something of it
+HIDDEN_AT_LEAST = 4  # in characters; shorter texts occur everywhere
+PART_AT_LEAST = 8  # a secret's beginning or end that is this long reveals something
 _CUT_OFF = "…"
 _ELLIPSES = ("...", _CUT_OFF, "[...]")
 _ELLIPSES_BACKWARDS = tuple(mark[::-1] for mark in _ELLIPSES)
-# What a client reads a result by: the keys, and the words that stand under some of them.
+# The keys and the fixed values by which a client interprets a result.
 _WORDS = frozenset(
     {
         *("text", "image", "audio", "resource", "resource_link", "user", "assistant"),
@@ -37,15 +36,15 @@ _KEYS = _OF_WORDS | {
 
 
 def mask(text: str, hidden: Collection[str]) -> str:
-    """Without what is hidden, as it is or as a program quotes it, nor a beginning or end of it."""
+    """Replace each secret in a text, also in quoted form, and each beginning or end of one."""
     return _masker(hidden, is_quoting=True)(text)
 
 
 def masked_in_short(text: str, hidden: Collection[str], *, letters: int) -> str:
-    """Masked, and if it has more letters, no more of it than so many, from both its ends.
+    """Mask a text, and shorten it to `letters` characters from its beginning and its end.
 
-    Cut first, so that a long text costs no more than a short one; but behind the end of what might
-    be hidden there, or the beginning of a secret would be left for what it is not.
+    The text is cut before it is masked, so that a long text costs no more than a short one. The cut
+    pieces include the length of the longest secret, or a part of a secret could remain at the cut.
     """
     half = letters // 2
     near = half + max(map(len, _words(hidden)), default=0)
@@ -54,17 +53,17 @@ def masked_in_short(text: str, hidden: Collection[str], *, letters: int) -> str:
         if len(whole) <= letters:
             return whole
         return f"{whole[:half]}{_more(len(whole) - 2 * half)}{whole[-half:]}"
-    # Masked words leave room: marked as cut off, what they uncover is masked as well.
+    # Masking shortens a piece. The cut mark makes a partial secret at the cut masked as well.
     first = mask(text[:near] + _CUT_OFF, hidden).removesuffix(_CUT_OFF)
     last = mask(_CUT_OFF + text[-near:], hidden).removeprefix(_CUT_OFF)
     return f"{first[:half]}{_more(len(text) - 2 * half)}{last[-half:]}"
 
 
 def masked(value: Any, hidden: Collection[str], *, is_quoting: bool = True) -> Any:
-    """JSON without it, keys included; the protocol's own words stay.
+    """Mask all strings and keys of a JSON value, except the protocol's own keys and fixed values.
 
-    `is_quoting`: the texts are such that libraries cut what they quote, as errors are. In another
-    text a beginning or an end of a secret that has less than 8 letters stays.
+    `is_quoting`: the texts can contain shortened quotes, as errors do. In other texts, a beginning
+    or end of a secret stays if it is shorter than 8 characters.
     """
     return _masked(value, _masker(hidden, is_quoting=is_quoting)) if hidden else value
 
@@ -91,12 +90,12 @@ def _masked(value: Any, mask: Callable[[str], str]) -> Any:
 
 
 def _masker(hidden: Collection[str], *, is_quoting: bool) -> Callable[[str], str]:
-    """Return the function that masks a text; make it once for many texts."""
+    """Return a function that masks a text. Create it once for many texts."""
     words = _words(hidden)
     backwards = [word[::-1] for word in words]
     forth = _beginnings(words, before=_ELLIPSES if is_quoting else ())
     back = _beginnings(backwards, before=_ELLIPSES_BACKWARDS if is_quoting else ())
-    # No part that is looked for lacks these, and hardly any text has them.
+    # Every part to find contains one of these, and few texts do.
     ends = {end for word in words for end in (word[:HIDDEN_AT_LEAST], word[-HIDDEN_AT_LEAST:])}
 
     def mask(text: str) -> str:
@@ -126,9 +125,9 @@ def _is_word(value: Any) -> bool:
 
 
 def _forms(word: str) -> list[str]:
-    """As it is, and as it is quoted in Python, in JSON and in addresses."""
+    """Return a secret as it is, and as Python, JSON and URLs quote it."""
     quoted = [repr(word)[1:-1], json.dumps(word)[1:-1], json.dumps(word, ensure_ascii=False)[1:-1]]
-    with suppress(UnicodeEncodeError):  # half a letter
+    with suppress(UnicodeEncodeError):  # a lone surrogate
         quoted += [quote(word), quote(word, safe=""), quote_plus(word)]
     forms = [word, word.strip(), *quoted]
     return [form for form in dict.fromkeys(forms) if len(form) >= HIDDEN_AT_LEAST]
@@ -137,7 +136,7 @@ def _forms(word: str) -> list[str]:
 def _beginnings(words: Sequence[str], *, before: tuple[str, ...]) -> re.Pattern[str] | None:
     """Return a pattern of beginnings of the words: long ones, and shorter ones before an ellipsis.
 
-    It is one pattern, which stops at nothing that stays: a text may be full of first letters.
+    One pattern finds them all, so a text with many first letters costs a single pass.
     """
     longer = {re.escape(word[:PART_AT_LEAST]) for word in words if len(word) >= PART_AT_LEAST}
     patterns = sorted(longer)
@@ -158,7 +157,7 @@ def _without_beginnings(text: str, words: Sequence[str], found: re.Pattern[str])
 
 
 def _begun(word: str) -> str:
-    """A pattern of its first letters, as many as stand there, and fewer than a part has."""
+    """Return a pattern of a word's first HIDDEN_AT_LEAST to PART_AT_LEAST - 1 letters."""
     pattern = ""
     for letter in reversed(word[HIDDEN_AT_LEAST : PART_AT_LEAST - 1]):
         pattern = f"(?:{re.escape(letter)}{pattern})?"
@@ -166,6 +165,6 @@ def _begun(word: str) -> str:
 
 
 def _in_common(text: str, word: str, start: int) -> int:
-    """How many letters of the word stand there."""
+    """Return how many characters of the word are in the text at `start`."""
     most = min(len(word), len(text) - start)
     return next((at for at in range(most) if text[start + at] != word[at]), most)

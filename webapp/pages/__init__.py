@@ -1,10 +1,9 @@
-"""What a person sees: views, and the words in them.
+"""The pages that people see: their views and their texts.
 
-`builder` makes a view from an elicitation and who looks at it, `views` are the values that
-templates get, `renderer` is the one Jinja environment, `form` the fields of a form, `locale` the
-languages.
+`builder` makes a view from an elicitation and its viewer. `views` has the values that templates
+receive, `renderer` the Jinja environment, `form` the fields of a form, and `locale` the languages.
 
-Promised: no inline script or style; words of a tool or a model stand in a marked quotation, plain
-and short; a page says who asks, for what, and what happens next; nothing of a secret is ever a
-value.
+Guarantees: pages have no inline script or style. Texts of a tool or a model are shown as a marked
+quotation, in plain text and short. A page says who asks, for what, and what happens next. A secret
+is never sent back as a value.
 """

@@ -1,4 +1,4 @@
-"""What a person is shown of an elicitation: before they go on, on the way, and at its end."""
+"""The views of an elicitation: before the person continues, in progress, and at its end."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -59,7 +59,7 @@ ENDINGS: dict[Status, Ending] = {
 
 
 class PageBuilder:
-    """One elicitation, as the page at `here` shows it to a person with this locale."""
+    """The view of one elicitation for the page at `here`, for a person with this locale."""
 
     def __init__(
         self,
@@ -80,7 +80,10 @@ class PageBuilder:
         self._now = service.clock()
 
     async def view(self, *, is_bound: bool, offers: bool = True) -> View:
-        """`is_bound`: to the browser that went on; `offers`: what is connected already."""
+        """Return the view of the elicitation's current state.
+
+        `is_bound`: this browser pressed Continue. `offers`: also offer accounts that are connected.
+        """
         ended = await self.ended()
         if ended is not None:
             return ended
@@ -93,7 +96,7 @@ class PageBuilder:
         return await self.start(offers=offers)
 
     async def ended(self) -> View | None:
-        """What became of it; None while it is going on."""
+        """Return the view of the elicitation's end, or None while it is open."""
         status = self._elicitation.status
         if self._page == "decision":
             return decided_view(self._elicitation, now=self._now)
@@ -132,7 +135,7 @@ class PageBuilder:
                 return self.start_typed()
 
     def start_typed(self, form: PageForm | None = None) -> View:
-        """The page that takes the answer itself; `form` has what was typed before."""
+        """Return the page with our own form. `form` has what was typed before."""
         common = {**self._common(), "continue_action": self._here}
         return start_view(self._elicitation, self._service.kinds, common, form=form)
 
@@ -209,7 +212,7 @@ class PageBuilder:
         }
 
     def _led_nowhere(self) -> ProviderTrouble | None:
-        """Where the last press opened nothing; reloaded, the page still says so."""
+        """Return a view if the last press of Continue failed. The view stays after a reload."""
         attempt = self._elicitation.attempt
         if attempt is None or attempt.trouble is None:
             return None
@@ -223,7 +226,7 @@ class PageBuilder:
         )
 
     def _not_paid(self) -> NotPaid | None:
-        """Where the person is back from a payment page, or it has closed before."""
+        """Return a view if the person came back without paying, or the payment page has closed."""
         attempt = self._elicitation.attempt
         kept = kept_of(attempt)
         if attempt is None or kept is None or kept.session is None:
@@ -292,7 +295,7 @@ class PageBuilder:
         )
 
     async def _switch_back(self, connected: Connection) -> SwitchBack | None:
-        """Said where another person came back than the time before, so that nobody is swapped."""
+        """Return a notice if the person connected another account than before, or None."""
         former = await self._service.kinds.accounts.former(self._elicitation, connected)
         if former is None:
             return None
@@ -305,7 +308,7 @@ class PageBuilder:
         )
 
     def _allow_action(self, connection: Connection) -> str:
-        # Named, so that what is allowed is what was shown.
+        # The account is in the address, so that the person allows the account that the page showed.
         return f"{self._here}/allow?account={connection.id[OWNER_TAG_CHARACTERS:]}"
 
     def _common(self) -> "_Common":
@@ -333,7 +336,7 @@ class PageBuilder:
         return tuple(Scope(words=words.get(scope, scope), raw=scope) for scope in scopes)
 
     def _problem(self) -> str | None:
-        """What broke an account's exchange, or why a payment was refused, where it is known."""
+        """Return why an account's exchange failed or a payment was refused, if that is known."""
         why = self._elicitation.why
         is_said = self._page in ("account", "payment") and self._elicitation.status is Status.FAILED
         return why if is_said and why not in (INTERRUPTED, NOT_ARRIVED) else None
@@ -342,7 +345,7 @@ class PageBuilder:
         return self._service.kinds.label(self._elicitation)
 
     def _manage(self) -> str | None:
-        """Where a person finds what we may be connected to without knowing it."""
+        """Return the provider's page of connected apps: we may be on it after an interruption."""
         if self._page != "account":
             return None
         client = self._service.kinds.accounts.client_for(self._elicitation)

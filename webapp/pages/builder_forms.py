@@ -1,4 +1,4 @@
-"""What a person is shown of a question that our own page answers: its form, and its end."""
+"""The views of a question that our own page answers: its form and its end."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -27,9 +27,9 @@ from webapp.pages.views_forms import (
 def start_view(
     elicitation: Elicitation, kinds: Kinds, common: Mapping[str, Any], *, form: PageForm | None
 ) -> View:
-    """The page that takes the answer; `form` has what was typed before and what is wrong with it.
+    """Return the page with the form. `form` has what was typed before and what is wrong with it.
 
-    `common` is what every page that asks says, and where it sends the answer.
+    `common` has the fields of every page that asks.
     """
     message, traits = elicitation.asked.message, traits_of(elicitation.kind)
     if traits.page == "confirm":
@@ -58,7 +58,7 @@ def done_view(elicitation: Elicitation, kinds: Kinds) -> View:
 
 
 def waiting_view(elicitation: Elicitation, common: Mapping[str, Any]) -> View:
-    """What whoever asked sees while somebody else decides."""
+    """Return the view for the asker while another person decides."""
     return StartDecision(
         **common,
         status=elicitation.status,
@@ -69,7 +69,7 @@ def waiting_view(elicitation: Elicitation, common: Mapping[str, Any]) -> View:
 
 
 def decided_view(elicitation: Elicitation, *, now: datetime) -> View | None:
-    """How somebody else's decision came out, for whoever asked; None while it is open."""
+    """Return the view of another person's decision for the asker, or None while it is open."""
     decision = decision_of(elicitation, now=now)
     if decision == "waiting":
         return None
@@ -82,7 +82,7 @@ def decided_view(elicitation: Elicitation, *, now: datetime) -> View | None:
 
 
 def decision_of(elicitation: Elicitation, *, now: datetime) -> Decision:
-    """How it stands with what somebody else decides."""
+    """Return the state of a question that another person decides."""
     match elicitation.status:
         case Status.ACCEPTED:
             return "approved"

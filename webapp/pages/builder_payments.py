@@ -1,4 +1,4 @@
-"""What a person is shown of a payment that has arrived, whatever became of it."""
+"""The views of a payment that has arrived."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,10 @@ OVER: Mapping[str, Over] = {
 
 
 def view_of(payment: Payment, *, server: str, is_late: bool, locale: Locale | None) -> View:
-    """At the link that it was paid by; `is_late`: nobody waited any more when it arrived."""
+    """Return the view of a payment at its link.
+
+    `is_late`: the question had ended before it arrived.
+    """
     price, is_test = price_in(locale, payment.price), not payment.is_live
     receipt = payment.id[OWNER_TAG_CHARACTERS:]
     if payment.is_over:

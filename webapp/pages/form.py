@@ -1,7 +1,7 @@
-"""A form on a page: the controls of a schema, with what was typed before and what is wrong.
+"""A form on a page: the controls of a schema, the typed values and the faults.
 
-What could go wrong: a secret that a page sends back after a fault lies in the browser's history and
-caches. So a secret's value has no place in here, whatever it is called with.
+Risks: a secret that the page sends back after a fault stays in the browser's history and caches. So
+a secret field never has a value here, even if the caller passes one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ from flows.schema.schema import Fault, Field, Schema, strings_of
 
 Control: TypeAlias = Literal["input", "textarea", "checkbox", "select", "checkboxes"]
 _TYPES: Mapping[str | None, str] = {"email": "email", "uri": "url", "date": "date"}
-# A form without script knows no time zone but the one it names.
+# A form without script knows no time zone, so the help text names one.
 _MOMENT_HELP = "In UTC, like 2031-05-28 14:30."
 _LINES_HELP = "This field does not hide what you type: check that nobody else sees your screen."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormChoice:
-    """One of a list: its number is what the form sends."""
+    """A choice of a list. The form sends its number."""
 
     value: str
     label: str
@@ -28,10 +28,10 @@ class FormChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormField:
-    """One control with its label; `value` is empty for a secret.
+    """A control with its label. `value` is empty for a secret.
 
-    `is_lines`: it is for several lines; another text area has one, and grows. `may_have_lines`:
-    a secret which is typed as one line, and may be pasted with more.
+    `is_lines`: the field is for several lines. Any other text area starts with one line and grows.
+    `may_have_lines`: a secret that is typed on one line, but can be pasted with more.
     """
 
     id: str
@@ -52,19 +52,19 @@ class FormField:
 
     @property
     def described_by(self) -> str:
-        """The ids of the texts that belong to it."""
+        """The ids of the texts that describe the field, for `aria-describedby`."""
         parts = (f"{self.id}-fault" if self.fault else "", f"{self.id}-help" if self.help else "")
         return " ".join(part for part in parts if part)
 
     @property
     def focus_id(self) -> str:
-        """The id of what can be focused first."""
+        """The id of the element to focus first."""
         return f"{self.id}-0" if self.control == "checkboxes" else self.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageForm:
-    """All controls; `faults` are those that belong to no single one."""
+    """The controls of a form. `faults` are those that belong to no single control."""
 
     fields: tuple[FormField, ...]
     faults: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ def form_of(
     values: Mapping[str, Sequence[str]] | None = None,
     faults: Sequence[Fault] = (),
 ) -> PageForm:
-    """The form of a schema. `values` are the strings that were sent; without them, the defaults."""
+    """Return the form of a schema. `values` are the submitted strings, by default the defaults."""
     if values is None:
         defaults = {f.name: f.default for f in schema.fields if f.default is not None}
         values = strings_of(schema, defaults)
@@ -109,7 +109,7 @@ def _field(field: Field, number: int, given: Sequence[str], fault: str | None) -
         name=field.input_name,
         label=field.title,
         control=control,
-        # A box that must be answered may stay empty: that is the answer no.
+        # A required checkbox can stay unticked, which means no.
         is_required=field.is_required and field.kind != "boolean",
         is_secret=field.is_secret,
         type="password" if field.is_secret else _TYPES.get(field.limits.format, "text"),
@@ -136,6 +136,6 @@ def _control(field: Field) -> Control:
         case "choices":
             return "checkboxes"
         case _:
-            # No browser hides the text of a text area from everybody: screen readers speak it.
+            # No browser hides the text of a text area, and screen readers read it aloud.
             is_area = field.limits.format == "multiline" if field.is_secret else field.is_multiline
             return "textarea" if is_area else "input"

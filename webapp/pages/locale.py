@@ -1,10 +1,9 @@
-"""A price as the person who looks writes one: in the locale that their browser asks for.
+"""Prices in the format of the locale that the person's browser asks for.
 
-What could go wrong: a library of locales knows an Iraqi dinar without its three digits and rounds;
-"$" and "kr" are several currencies; marks of direction turn figures around in an English sentence;
-and a header that names one locale after the other fills the memory. So all digits of the amount are
-shown, in figures of one direction and with a sign or code that only one currency has, and no more
-of the header is read, and no more locales are loaded, than people need.
+Risks: the locale library rounds an Iraqi dinar, which has three decimals. "$" and "kr" are several
+currencies. Direction marks reorder digits in an English sentence. Headers with many locales fill
+the memory. So all digits of the amount are shown, left to right, with a sign or code that only one
+currency has. The length of the header and the number of loaded locales are limited.
 """
 
 import re
@@ -19,9 +18,9 @@ from flows.payments.money import Money, digits_of
 
 MOST_CHARACTERS: Final = 1024  # of Accept-Language; browsers send less than 200
 MOST_RANGES: Final = 16
-MOST_LOCALES: Final = 64  # each keeps up to 1 MB, and there are a thousand
+MOST_LOCALES: Final = 64  # each takes up to 1 MB, and there are a thousand
 
-# No other currency has them, in whatever locale.
+# Signs that mean one currency only, in every locale.
 _SIGNS = frozenset("€₹₪₫₴₸₺₼₽₾₡₦₮₲₭฿៛৳֏")
 _DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _FRACTION = re.compile(r"0(\.0+)?")
@@ -35,32 +34,38 @@ _RANGE = re.compile(
 
 
 def price_in(locale: Locale | None, price: Money) -> str:
-    """`price` as the locale writes it, or in the plain form; only sign or code, never both."""
+    """Return the price as the locale writes it, with a sign or a code, never both.
+
+    Without a locale, return the plain form.
+    """
     if locale is None:
         return price.shown
     digits = digits_of(price.currency)
-    # Nothing here is negative, and what is left has letters and figures of one direction only.
+    # No price is negative. Without direction marks, only left-to-right characters are left.
     positive = locale.currency_formats["standard"].pattern.partition(";")[0]
     pattern = _DIRECTION_MARKS.sub("", positive)
     pattern = _FRACTION.sub("0." + "0" * digits if digits else "0", pattern)
     if get_currency_symbol(price.currency, locale) not in _SIGNS:
         pattern = _TOUCHING.sub(_NO_BREAK, pattern.replace("¤", "¤¤"))
-    with localcontext(Context()):  # whoever calls may have set one that rounds
+    with localcontext(Context()):  # the caller may have set a context that rounds
         return format_currency(
             price.amount, price.currency, format=pattern, locale=locale, currency_digits=False
         )
 
 
 class Locales:
-    """Finds locales, and keeps count of those that were loaded: nothing unloads them."""
+    """A finder of locales.
+
+    It limits how many are loaded, because a loaded locale stays in memory.
+    """
 
     def __init__(self) -> None:
         self._loaded: set[str] = set()
 
     def best(self, accepted: str) -> Locale | None:
-        """The locale that `accepted`, an Accept-Language, wants most; None: the plain form will do.
+        """Return the preferred locale of an Accept-Language header, or None for the plain form.
 
-        A range that is not known is shortened from its end (RFC 4647, 3.4).
+        An unknown range is shortened from its end (RFC 4647, 3.4).
         """
         wanted, refused = _ranges(accepted)
         for tag in wanted:
@@ -81,9 +86,9 @@ class Locales:
 
 
 def _ranges(accepted: str) -> tuple[list[str], set[str]]:
-    """The ranges in lower case, the dearest first, and those that are refused."""
+    """Return the ranges in lower case, the most preferred first, and the refused ranges."""
     if len(accepted) > MOST_CHARACTERS:
-        accepted = accepted[:MOST_CHARACTERS].rpartition(",")[0]  # half a range has lost its weight
+        accepted = accepted[:MOST_CHARACTERS].rpartition(",")[0]  # a cut range has lost its weight
     weighed: list[tuple[float, str]] = []
     refused: set[str] = set()
     for part in accepted.split(","):
@@ -100,7 +105,7 @@ def _ranges(accepted: str) -> tuple[list[str], set[str]]:
 
 
 def _shortened(tag: str) -> Iterator[str]:
-    """The range, and what is left of it as its last subtags go: zh-hant-tw, zh-hant, zh."""
+    """Yield the range, then the range without its last subtags: zh-hant-tw, zh-hant, zh."""
     while tag:
         yield tag
         tag = tag.rpartition("-")[0]

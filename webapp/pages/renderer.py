@@ -1,10 +1,10 @@
-"""The pages that people see: a view turned into HTML.
+"""The HTML renderer of the pages.
 
-Names and messages are chosen by tools, clients and strangers. They could carry markup, reverse the
-direction of the words around them, or be so long that the buttons leave the screen; so everything
-is escaped and cleaned on its way out, also in a template that an operator replaced. What somebody
-decides about is shown whole (`message`, `label`, `whole`): it is refused where it is asked if it is
-longer than what these show. Other texts are cut (`quoted`, `named`).
+Tools, clients and strangers choose names and messages. These could contain markup, reverse the
+direction of the text around them, or be so long that the buttons leave the screen. So the renderer
+escapes and cleans every value, also in a template that an operator replaced. Texts that a person
+decides about are shown in full (`message`, `label`, `whole`): a longer text is refused when the
+question is asked. Other texts are cut (`quoted`, `named`).
 """
 
 import math
@@ -27,21 +27,24 @@ from webapp.pages.views import View
 
 
 class Renderer:
-    """Renders views by the templates of some folders; the first folder that has one wins."""
+    """Renders views with the templates of some folders.
+
+    The first folder that has a template wins.
+    """
 
     def __init__(self, *, folders: Sequence[Path], root_path: str = "") -> None:
-        """`root_path` is where the paths of our routes begin: the filter `at` adds it."""
+        """Create a renderer. `root_path` is the prefix that the filter `at` adds to our paths."""
         self._environment = _environment(tuple(folders), root_path)
 
     def render(self, view: View) -> str:
-        """The page as HTML that can always be encoded as UTF-8."""
+        """Return the page as HTML that can always be encoded as UTF-8."""
         asked_by = "the application" if view.for_user else "your assistant"
         template = self._environment.get_template(view.template)
         return template.render(view=view, asked_by=asked_by, Asked_by=asked_by.capitalize())
 
 
 def template_folder() -> Path:
-    """The templates that come with us: inside an installed package, else beside it."""
+    """Return the folder of our templates, inside an installed package or next to it."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "templates"
     return installed if installed.is_dir() else package.parent / "templates"
@@ -49,7 +52,7 @@ def template_folder() -> Path:
 
 @cache
 def _environment(folders: tuple[Path, ...], root_path: str) -> Environment:
-    """One for the same folders, with each template compiled once."""
+    """Return the shared environment of these folders, which compiles each template once."""
     environment = Environment(
         loader=FileSystemLoader(folders),
         autoescape=True,
@@ -73,15 +76,15 @@ class _Address:
 _LONGEST_QUOTATION = 500
 _MOST_LINES = 12
 _LONGEST_NAME = 80
-_LONGEST_LABEL = 16 * 1024  # what is asked has no longer one: flows.schema, flows.requests
+_LONGEST_LABEL = 16 * 1024  # the limit of what is asked: flows.schema, flows.requests
 _LONGEST_HOST = 253
 _LONGEST_PLACE = 60
-# Needed inside emoji and in Persian; they change how letters join, not their order.
+# Emoji and Persian need these; they change how letters join, not their order.
 _JOINERS = "\u200c\u200d"
 
 
 def _printable(value: object) -> object:
-    """What any expression of a template becomes before it is escaped."""
+    """Clean any value of a template expression before it is escaped."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     text = PILED_MARKS.sub(r"\1", value)
@@ -91,17 +94,17 @@ def _printable(value: object) -> object:
 def _harmless(character: str) -> str:
     if _is_seen(character):
         return character
-    # A control or direction character leaves a trace, so that a trick can be seen.
+    # A control or direction character is replaced visibly, so that a trick can be seen.
     return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
 
 
 def _quoted(text: str, limit: int = _LONGEST_QUOTATION) -> str:
-    """A text that somebody else chose and nobody decides about, cut where it is too long."""
+    """Cut a text that others chose and that the person does not decide about."""
     return _cut(_message(text), limit)
 
 
 def _message(text: str) -> str:
-    """A message, all of it, with its line breaks, but not so many that it pushes the page away."""
+    """Return a message in full, with its line breaks, but at most 12 lines."""
     lines = [" ".join(line.split()) for line in str(_printable(text)).split("\n")]
     whole = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
     *first, last = whole.split("\n", _MOST_LINES - 1)
@@ -109,7 +112,10 @@ def _message(text: str) -> str:
 
 
 def _whole(text: str) -> Markup:
-    """What somebody decides about: nothing left out, and what cannot be seen spelled as in JSON."""
+    """Return all of a text that the person decides about.
+
+    Escape invisible characters as in JSON.
+    """
     piled = PILED_MARKS.sub(lambda found: found[1] + spelled(found[0][len(found[1]) :]), text)
     seen = "\n".join(
         line
@@ -117,7 +123,7 @@ def _whole(text: str) -> Markup:
         else "".join(sign if _is_seen(sign) else spelled(sign) for sign in line)
         for line in piled.split("\n")
     )
-    return Markup(escape(seen))  # noqa: S704 - escaped, and kept from `_printable`
+    return Markup(escape(seen))  # noqa: S704 - escaped; Markup stays as it is in `_printable`
 
 
 def _is_seen(sign: str) -> bool:
@@ -129,12 +135,12 @@ def _named(text: str | None, otherwise: str = "") -> str:
 
 
 def _label(text: str | None, otherwise: str = "", limit: int = _LONGEST_LABEL) -> str:
-    """A name or label that is a part of what somebody decides: all of it, in one line."""
+    """Return a name or label that the person decides about: in full, on one line."""
     return _cut(" ".join(str(_printable(text or "")).split()), limit) or otherwise
 
 
 def _initial(text: str) -> str:
-    """The letter that stands for a person; nothing for a name without one."""
+    """Return the first letter of a person's name, or nothing if it has no letter."""
     letter = next((character for character in text if character.isalnum()), "")
     return letter.upper()[:1]
 
@@ -144,7 +150,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _address(origin: str) -> _Address:
-    """An origin as a browser understands it: punycode, no user information, all of it."""
+    """Return an origin as a browser understands it, in punycode and without user information."""
     try:
         parts = urlsplit(origin)
         scheme, host, port = parts.scheme, parts.hostname, parts.port
@@ -157,7 +163,7 @@ def _address(origin: str) -> _Address:
 
 
 def _place(origins: Sequence[str], otherwise: str) -> str:
-    """The one host to name in a heading or on a button, when there is one and it fits."""
+    """Return the host for a heading or a button if there is exactly one and it is short."""
     address = _address(origins[0]) if len(origins) == 1 else None
     fits = address and address.scheme and len(address.host) <= _LONGEST_PLACE
     return address.host if address and fits else otherwise
@@ -165,7 +171,7 @@ def _place(origins: Sequence[str], otherwise: str) -> str:
 
 def _punycode(host: str) -> str:
     try:
-        # No name is longer, so nothing that could be reached is ever shown in part.
+        # No valid name is longer, so a host that can be reached is always shown in full.
         whole = host if len(host) > _LONGEST_HOST or host.isascii() else _idna(host)
     except UnicodeError:
         whole = host
@@ -181,7 +187,7 @@ def _escaped(text: str) -> str:
 
 
 def _whole_seconds(duration: timedelta) -> int:
-    """Rounded up, so that a countdown never ends before the time itself."""
+    """Round up, so that a countdown never ends too early."""
     return max(0, math.ceil(duration.total_seconds()))
 
 
@@ -208,7 +214,7 @@ def _moment(when: datetime, now: datetime) -> str:
 
 
 def _at(address: str, *, root_path: str) -> str:
-    """A path of ours as a browser must ask for it; a whole address stays."""
+    """Add the root path to one of our paths. An absolute URL stays as it is."""
     return root_path + address if address.startswith("/") else address
 
 

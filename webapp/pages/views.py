@@ -1,6 +1,6 @@
-"""What each page is told: one value for each, and its template.
+"""The views: one class for each page, with its template and the values that the template shows.
 
-A field that a template does not show is a field too many: what is not here cannot leak into a page.
+Leave out every field that the template does not show: a value that is not here cannot leak.
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ Ending = Literal["declined", "cancelled", "expired", "superseded", "failed", "de
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What every page is told: the name of the server that asks.
+    """The fields of every page. `server` is the name of the server that asks.
 
-    `for_user`: it is an application that asks one of its own users, and no tool of an assistant's.
-    `came_late`: the person pressed a button after something else had ended the question.
+    `for_user`: an application asks one of its own users, without a tool or an assistant.
+    `came_late`: the person pressed a button after the question had ended.
     """
 
     template: ClassVar[str]
@@ -28,9 +28,9 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking(View):
-    """What every page that asks says: who, where, since when, how long, and how to say no.
+    """The fields of every page that asks: who, where, since when, how long, and how to decline.
 
-    `client` is what the client that asks calls itself, `client_id` what its access token proves.
+    `client` is the name that the client gives itself, `client_id` the one in its access token.
     """
 
     host: str
@@ -46,7 +46,7 @@ class Asking(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartUrl(Asking):
-    """Where a tool sends the person, and why; `message` is the tool's."""
+    """The page before a tool's own address. `message` is the tool's."""
 
     template: ClassVar[str] = "start_url.html"
     message: str
@@ -56,7 +56,7 @@ class StartUrl(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Something that an account lets a tool do: in words, and as its provider calls it."""
+    """A permission of an account: in words, and as its provider calls it."""
 
     words: str
     raw: str
@@ -64,10 +64,11 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountName:
-    """Whose account it is: what the provider calls them, and their own name.
+    """The person of an account: the provider's label and their own name.
 
-    There is no address of a picture: a browser would ask a third party for it, which then knew who
-    looks at which page. The first letter stands in its place; /connections shows our own copy.
+    There is no URL of a picture: the browser would request it from a third party, which then learns
+    who looks at which page. The page shows the first letter instead; /connections shows our own
+    copy.
     """
 
     label: str
@@ -76,10 +77,10 @@ class AccountName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAccount(Asking):
-    """An account is to be connected; `place` is the origin that comes next, `reason` the tool's.
+    """The page that asks for an account. `place` is the next origin, `reason` the tool's.
 
-    `provider` is a label such as GitHub. No scopes: the tool learns only who the person is there.
-    `account` is the name of the one that it wants, if it wants no other.
+    `provider` is a label such as GitHub. Without scopes, the tool learns only who the person is.
+    `account` is the name of the account if the tool wants one in particular.
     """
 
     template: ClassVar[str] = "start_account.html"
@@ -94,9 +95,10 @@ class StartAccount(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """An account that is connected already: whose, for which tools, and the form that allows it.
+    """A connected account to choose: its person, its tools, and the form that allows it.
 
-    `scopes` are all that whoever is given it may do; `is_kept_to_some` of the person's assistants.
+    `scopes` are all permissions of the account. `is_kept_to_some`: only some of the person's
+    assistants may use it.
     """
 
     person: AccountName
@@ -108,9 +110,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseAccount(Asking):
-    """A tool wants an account, and one or more that would do are connected already.
+    """The page that offers connected accounts that the tool could use.
 
-    `other_action` leads to another one; None where the tool has asked for this very account.
+    `other_action` leads to another account; None if the tool asked for this particular account.
     """
 
     template: ClassVar[str] = "use_account.html"
@@ -123,9 +125,9 @@ class UseAccount(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPayment(Asking):
-    """Something is to be paid at `place`, an origin; `price` is formatted, `what` the tool's.
+    """The page before a payment at the origin `place`. `price` is formatted, `what` the tool's.
 
-    `seller` is a label of the service that takes the money, such as Stripe.
+    `seller` is the label of the payment service, such as Stripe.
     """
 
     template: ClassVar[str] = "start_payment.html"
@@ -139,9 +141,9 @@ class StartPayment(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live(View):
-    """A page that moves on by itself.
+    """A page that updates itself.
 
-    `live_url` answers with server-sent events; the first whose data is not `status` moves the page
+    `live_url` sends server-sent events. The first event whose data is not `status` moves the page
     to `here_url`.
     """
 
@@ -154,7 +156,7 @@ class Live(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting(Live):
-    """The person has gone on, and nothing has come back yet."""
+    """The page while the person is at the provider."""
 
     template: ClassVar[str] = "waiting.html"
     origins: tuple[str, ...]
@@ -165,9 +167,9 @@ class Waiting(Live):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotPaid(Waiting):
-    """The person is back from the payment page of `seller` without having paid.
+    """The page after the person came back from the payment page of `seller` without paying.
 
-    `is_closed`: nobody can pay on that page any more; a new attempt opens another.
+    `is_closed`: that payment page has closed, and a new attempt opens another.
     """
 
     template: ClassVar[str] = "not_paid.html"
@@ -179,10 +181,7 @@ class NotPaid(Waiting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finishing(Live):
-    """The person has come back, and the provider's answer is on its way.
-
-    `expires_at` is when we stop waiting for it.
-    """
+    """The page while we wait for the provider's response, until `expires_at`."""
 
     template: ClassVar[str] = "finishing.html"
     provider: str
@@ -190,16 +189,16 @@ class Finishing(Live):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done(View):
-    """It worked, and the tool goes on."""
+    """The page of an accepted question: the tool continues."""
 
     template: ClassVar[str] = "done.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchBack:
-    """Another person came back than the time before: `former`, who can be in use again.
+    """A notice that another account was connected than before, with a way back to `former`.
 
-    `action` is None where that is not possible, or `is_done` already.
+    `action` is None if going back is not possible, or `is_done` already.
     """
 
     former: AccountName
@@ -210,10 +209,10 @@ class SwitchBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoneAccount(View):
-    """An account is connected, or was allowed to one more tool.
+    """The page of an account that was connected, or allowed for one more tool.
 
-    `left_out` was asked for and not granted; `is_late`: nobody waited any more; `is_for_a_tool`:
-    the person did not ask for it themselves.
+    `left_out` are scopes that were requested but not granted. `is_late`: the question had ended.
+    `is_for_a_tool`: a tool asked for the account, not the person.
     """
 
     template: ClassVar[str] = "done_account.html"
@@ -228,7 +227,10 @@ class DoneAccount(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DonePayment(View):
-    """It is paid; `receipt` is our id of the receipt, `returned` a part that was given back."""
+    """The page of a payment that arrived.
+
+    `receipt` is its id, `returned` a part that was refunded.
+    """
 
     template: ClassVar[str] = "done_payment.html"
     price: str
@@ -240,7 +242,7 @@ class DonePayment(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentPending(View):
-    """It was paid in a way that takes days, or otherwise than asked: `is_otherwise`."""
+    """The page of a payment that takes days, or differs from what was asked (`is_otherwise`)."""
 
     template: ClassVar[str] = "payment_pending.html"
     price: str
@@ -251,7 +253,7 @@ class PaymentPending(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late(View):
-    """It worked when nobody waited any more; of a payment, how much, as for DonePayment."""
+    """The page of an answer that arrived after the question ended. A payment has its price."""
 
     template: ClassVar[str] = "late.html"
     kind: PageName = "url"
@@ -262,11 +264,11 @@ class Late(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended(View):
-    """It is over without an answer.
+    """The page of a question that ended without an answer.
 
-    `provider` is a label. `remove_at` is where it lists connected apps, if an exchange broke off
-    and may have left us among them. `again_action`, with its `csrf`, is there where a new attempt
-    is possible. `problem` is a sentence of ours, without its full stop.
+    `provider` is a label. `remove_at` is the provider's list of connected apps, set if an exchange
+    was interrupted and may have added us there. `again_action`, with its `csrf`, is set if a new
+    attempt is possible. `problem` is one of our sentences, without its full stop.
     """
 
     template: ClassVar[str] = "ended.html"
@@ -281,7 +283,7 @@ class Ended(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used(View):
-    """The answer was given before; `here_url` is where it stands now."""
+    """The page of a question that was already answered. `here_url` shows its current state."""
 
     template: ClassVar[str] = "used.html"
     provider: str | None = None
@@ -290,7 +292,10 @@ class Used(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown(View):
-    """A link that is damaged, or that we never made; `is_ours`: its question is not stored."""
+    """The page of a damaged or unknown link.
+
+    `is_ours`: the link is ours, its question is not stored.
+    """
 
     template: ClassVar[str] = "unknown.html"
     is_ours: bool = False
@@ -298,14 +303,14 @@ class Unknown(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooMany(View):
-    """No attempt is left for this link."""
+    """The page of a link with no attempts left."""
 
     template: ClassVar[str] = "too_many.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooFast(View):
-    """Somebody asks faster than a person does, for `wait` at least."""
+    """The page of a rate limit: the person can try again after `wait`."""
 
     template: ClassVar[str] = "too_fast.html"
     wait: timedelta
@@ -313,7 +318,7 @@ class TooFast(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble(View):
-    """A fault of ours or of the other side; `again_url` is a GET."""
+    """The page of an error, ours or the other side's. `again_url` is a GET."""
 
     template: ClassVar[str] = "trouble.html"
     error_id: str
@@ -322,10 +327,10 @@ class Trouble(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderTrouble(View):
-    """A provider did not answer, or not so that it could be understood; or it was never asked.
+    """The page of a provider that did not respond, responded with nonsense, or was not reached.
 
-    The way on is a new attempt, `again_action` with its `csrf`, or `again_url`, a GET. `error_id`
-    is there the first time.
+    To try again there is `again_action` with its `csrf`, or `again_url`, a GET. `error_id` is set
+    the first time.
     """
 
     template: ClassVar[str] = "provider_trouble.html"
@@ -340,14 +345,14 @@ class ProviderTrouble(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotFound(View):
-    """No such page."""
+    """The page of an unknown address."""
 
     template: ClassVar[str] = "not_found.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRequest(View):
-    """The browser sent what we cannot take; `problem` is a sentence of ours."""
+    """The page of an invalid request. `problem` is one of our sentences."""
 
     template: ClassVar[str] = "bad_request.html"
     problem: str
@@ -355,6 +360,6 @@ class BadRequest(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoCookie(View):
-    """A form that came without the cookie of its page."""
+    """The page of a form that was sent without its cookie."""
 
     template: ClassVar[str] = "no_cookie.html"

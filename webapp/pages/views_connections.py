@@ -1,6 +1,6 @@
-"""What the pages about connected accounts are told: one value for each, and its template.
+"""The views of the pages about connected accounts, each with its template.
 
-A field that a template does not show is a field too many: what is not here cannot leak into a page.
+Leave out every field that the template does not show: a value that is not here cannot leak.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,14 @@ from typing import ClassVar, Literal
 from webapp.pages.views import AccountName, Scope, View
 from webapp.pages.views_openers import OwnPage
 
-# Whether a tool gets it: its key works, or is over, or was made for another registration of ours.
+# Whether tools receive the account. "over": its access token no longer works. "unused": it was made
+# for another client registration of ours.
 Standing = Literal["works", "over", "unused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """A tool that may use an account, and when it did so last."""
+    """A tool that may use an account, and the time of its last use."""
 
     tool: str
     used_at: datetime | None
@@ -25,9 +26,9 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assistant:
-    """A client that asked for an account or used it: `name` is what it calls itself.
+    """A client that asked for an account or used it. `name` is the name that it gives itself.
 
-    `id` is what its access token proved; `key` tells it from others in a form.
+    `id` comes from its access token. `key` identifies the client in a form.
     """
 
     key: str
@@ -38,13 +39,14 @@ class Assistant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
-    """An account that is connected; whoever used it last comes first in `shared`.
+    """A connected account. In `shared`, the tool that used it last comes first.
 
-    `id` is its place on the page, `provider` a label. `scopes` is None where the provider has none,
-    and the person chose there. `is_in_use` is None where there is no other; `switch_action` is
-    there where it could be in use and is not, `reconnect_action` where we are known at its
-    provider. `clients` are those that are known of it, and it `is_kept_to_some` of them or to none.
-    `manage` is where a person removes it by hand.
+    `id` is its anchor on the page, `provider` a label. `scopes` is None if the provider has none
+    and the person chose on its page. `is_in_use` is None if there is no other account.
+    `switch_action` is set if the account could be in use but is not, `reconnect_action` if we have
+    a client at its provider. `clients` are the known clients of the account. `is_kept_to_some`:
+    only some of these may use it, or none. `manage` is the page where the person can remove our
+    access at the provider.
     """
 
     id: str
@@ -69,7 +71,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountGroup:
-    """What is connected for one server; `name` is what it calls itself."""
+    """The accounts that are connected for one server. `name` is the name that it gives itself."""
 
     name: str
     connected: tuple[Connected, ...]
@@ -77,22 +79,23 @@ class AccountGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionsPage(OwnPage):
-    """All that the person who looks has connected."""
+    """The page of all accounts that the viewer has connected."""
 
     template: ClassVar[str] = "connections.html"
     groups: tuple[AccountGroup, ...]
 
     @property
     def is_of_many(self) -> bool:
-        """Whether it must be said for which server something is connected."""
+        """True if the page must say for which server an account is connected."""
         return [group.name for group in self.groups] not in ([], [self.server])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnected(View):
-    """An account is wiped here; `revoked` is what the provider, a label, says of its key.
+    """The page of an account that was deleted here. `provider` is a label.
 
-    None: it has no way to be told. `account` is what it is called there, `manage` as for Connected.
+    `revoked` says whether the provider revoked the access token; None: it offers no revocation.
+    `account` is the account's name there, `manage` as for Connected.
     """
 
     template: ClassVar[str] = "disconnected.html"

@@ -1,6 +1,6 @@
-"""What the pages of an approver's inbox are told: one value for each, and its template.
+"""The views of an approver's inbox, each with its template.
 
-A field that a template does not show is a field too many: what is not here cannot leak into a page.
+Leave out every field that the template does not show: a value that is not here cannot leak.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from webapp.pages.views_openers import OwnPage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxEntry:
-    """A question that others decide: what it says, who asked, by what, and how it stands.
+    """A question for an approver: its text, who asked, with which tool, and its state.
 
-    `asker` is what was verified of whoever asked, `decided_by` who decided, as people read them.
-    `is_own`: whoever looks asked it, or may have, and so cannot decide it. In a list `arguments`
-    are those of a short request; of another one there are none, and it `has_more`.
+    `asker` is the verified identity of the asker and `decided_by` that of the approver, as people
+    read them. `is_own`: the viewer asked it, or may have, and so cannot decide it. In a list,
+    `arguments` is filled only if the request is short; otherwise `has_more` is set.
     """
 
     url: str
@@ -40,7 +40,7 @@ class InboxEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxList:
-    """What waits for one name, and what was decided; the addresses lead to what is older."""
+    """The open and the decided questions of one approver name, with links to older ones."""
 
     approver: str
     waiting: tuple[InboxEntry, ...] = ()
@@ -51,7 +51,7 @@ class InboxList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingYes:
-    """What whoever looks has approved for themselves, and for how long it holds."""
+    """An approval of the viewer for their own calls, and how long it lasts."""
 
     tool: str
     about: str
@@ -62,10 +62,10 @@ class StandingYes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxPage(OwnPage):
-    """All that whoever looks may decide for others, and what they let stand themselves.
+    """The page of questions that the viewer may decide, and of their own approvals.
 
-    `hidden` says why nothing of the former is shown: they signed in too long ago, or this browser
-    was not paired.
+    `hidden` says why it shows no questions: the viewer signed in too long ago, or the browser is
+    not paired.
     """
 
     template: ClassVar[str] = "inbox.html"
@@ -76,7 +76,7 @@ class InboxPage(OwnPage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decide(View):
-    """One question, to be approved or declined; where it is over, how it came out.
+    """The page of one question to approve or decline, or of its outcome if it has ended.
 
     `reason` is the approver's reason for declining.
     """

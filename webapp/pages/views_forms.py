@@ -1,4 +1,4 @@
-"""The pages on which a person answers: a secret, a form, a yes; and what they say afterwards."""
+"""The views of pages on which a person answers (secret, form, approval), and of their results."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,7 +12,10 @@ Decision = Literal["waiting", "approved", "declined", "withdrawn", "expired"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSecret(Asking):
-    """With a `name` it is kept for the person; without, it is handed over once."""
+    """The page that asks for a secret.
+
+    With a `name` it is stored for the person, else used once.
+    """
 
     template: ClassVar[str] = "start_secret.html"
     message: str
@@ -23,7 +26,7 @@ class StartSecret(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartForm(Asking):
-    """The fields that a tool asks for."""
+    """The page of a form that a tool asks for."""
 
     template: ClassVar[str] = "start_form.html"
     message: str
@@ -33,24 +36,24 @@ class StartForm(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartConfirm(Asking):
-    """A yes is asked for; the arguments say what it would do.
+    """The page that asks for an approval. The arguments say what the tool would do.
 
-    `is_gate`: the tool has not started; `can_be_kept`: a yes holds for later calls, and the person
-    may say for how long.
+    `is_gate`: the tool has not started. `can_be_kept`: the approval can apply to later calls, and
+    the person can say for how long.
     """
 
     template: ClassVar[str] = "start_confirm.html"
     message: str
     arguments: tuple[Argument, ...]
     continue_action: str
-    form: PageForm  # without fields: what is wrong with the yes that was given
+    form: PageForm  # without fields: what is wrong with the approval that was sent
     is_gate: bool = False
     can_be_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoneSecret(View):
-    """What was typed has arrived; `kept` beyond this one use or not."""
+    """The page of a secret that has arrived. `kept`: it is stored beyond this use."""
 
     template: ClassVar[str] = "done_secret.html"
     kept: bool
@@ -58,18 +61,18 @@ class DoneSecret(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoneForm(View):
-    """What was answered has arrived; `is_approved`: a yes, and no more than that."""
+    """The page of an answer that has arrived. `is_approved`: it was an approval without fields."""
 
     template: ClassVar[str] = "done_form.html"
     is_approved: bool
-    is_by_model: bool = False  # the person was not the one who answered
+    is_by_model: bool = False  # the model answered, not the person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartDecision(Asking):
-    """Somebody else decides, and whoever asked looks on; `decline_action` withdraws it.
+    """The asker's page while another person decides. `decline_action` withdraws the question.
 
-    The page moves on by itself, as every `Live` one.
+    The page updates itself, as every `Live` page does.
     """
 
     template: ClassVar[str] = "start_decision.html"
@@ -83,7 +86,7 @@ class StartDecision(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided(View):
-    """How it came out, for whoever asked; a no may have a `reason`, in the words of who decided."""
+    """The asker's page of another person's decision. `reason` is why they declined."""
 
     template: ClassVar[str] = "decided.html"
     approver: str

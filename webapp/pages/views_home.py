@@ -1,4 +1,4 @@
-"""What the home page is told: how to add this server to an assistant."""
+"""The views of the home page, which says how to add this server to an assistant."""
 
 import json
 import re
@@ -12,9 +12,9 @@ from webapp.settings.settings import DEFAULT_URL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home(View):
-    """What this server is and how to add it; `tools` are pairs of name and description.
+    """The page of this server and how to add it. `tools` are pairs of name and description.
 
-    `sandbox_url` is where the sandbox is, if it is on.
+    `sandbox_url` is the sandbox's address if it is on.
     """
 
     template: ClassVar[str] = "home.html"
@@ -24,7 +24,7 @@ class Home(View):
 
     @property
     def demo_command(self) -> str | None:
-        """What calls one of its tools in a terminal; None where it has none."""
+        """The command that calls one of the server's tools in a terminal, or None without tools."""
         if not self.tools:
             return None
         url = self.mcp_url.removesuffix("/mcp")
@@ -35,7 +35,7 @@ class Home(View):
 
     @property
     def claude_command(self) -> str:
-        """What adds the server in Claude Code."""
+        """The command that adds the server to Claude Code."""
         return shlex.join(
             ["claude", "mcp", "add", "--transport", "http", self._entry, self.mcp_url]
         )
@@ -53,7 +53,7 @@ class Home(View):
     @property
     def desktop_settings(self) -> str:
         """The contents of Claude Desktop's file, where the client starts the server itself."""
-        # A desktop client has no working directory of use, so Python is told where to look.
+        # A desktop client has no useful working directory, so PYTHONPATH says where the tools are.
         command = {
             "command": "elicit",
             "args": ["stdio", "my_tools:mcp"],
@@ -68,7 +68,7 @@ class Home(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsersHome(View):
-    """Where an application without tools of its own asks its users."""
+    """The home page of an application without tools, which asks its own users."""
 
     template: ClassVar[str] = "users_home.html"
 

@@ -1,6 +1,6 @@
-"""What the pages about who looks are told: one value for each, and its template.
+"""The views of the pages about who opens a link, each with its template.
 
-A field that a template does not show is a field too many: what is not here cannot leak into a page.
+Leave out every field that the template does not show: a value that is not here cannot leak.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,16 @@ from typing import ClassVar, Literal
 from flows.elicitation.traits import PageName
 from webapp.pages.views import Live, View
 
-# What is shown only to the person that it belongs to.
+# Pages that are shown only to the person that they belong to.
 Theirs = Literal["connections", "payments", "inbox"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignInButton:
-    """Leads to `issuer`, a host name, and then to `back`; with `switch` as another person."""
+    """A button that signs in at `issuer`, a host name, and returns to `back`.
+
+    With `switch`, the person signs in as somebody else.
+    """
 
     action: str
     back: str
@@ -27,7 +30,7 @@ class SignInButton:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeButton:
-    """Asks for the letters that go from the page to the chat."""
+    """A button that requests the code that the person types into the chat."""
 
     action: str
     csrf: str
@@ -35,9 +38,9 @@ class CodeButton:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeforeOpener(View):
-    """A request whose details stay hidden.
+    """The page of a question whose details stay hidden until the viewer is identified.
 
-    The way on is to sign in, or else a code; without either, `why` says in a sentence what it is.
+    The viewer can sign in, or request a code. If neither is possible, `why` says what to do.
     `sign_in_at` is where the application that asks has people sign in.
     """
 
@@ -51,7 +54,7 @@ class BeforeOpener(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePage(Live):
-    """The letters that the person types into the chat, as BCDF-GHJK, and `words` of warning."""
+    """The page of the code to type into the chat, as BCDF-GHJK. `words` are its warning."""
 
     template: ClassVar[str] = "code.html"
     kind: PageName
@@ -61,10 +64,10 @@ class CodePage(Live):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SomeoneElse(View):
-    """Another person than the one who asked, or another browser than the one that began.
+    """The page for another person than the asker, or another browser than the one that began.
 
-    `signed_in_as` is what the person is called; `sign_in` is there where another could sign in, and
-    `sign_in_at` is where the application that asks has people do so.
+    `signed_in_as` is the viewer's name. `sign_in` is set if another person could sign in, and
+    `sign_in_at` is where the application that asks has people sign in.
     """
 
     template: ClassVar[str] = "someone_else.html"
@@ -76,10 +79,10 @@ class SomeoneElse(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignInFailed(View):
-    """Nobody was signed in.
+    """The page of a failed sign-in.
 
-    Because the issuer or the person said no, or it did not answer, or because what came back
-    belongs to no sign-in of this browser.
+    The issuer or the person declined, the issuer did not respond, or the response belongs to no
+    sign-in of this browser.
     """
 
     template: ClassVar[str] = "sign_in_failed.html"
@@ -91,9 +94,9 @@ class SignInFailed(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(View):
-    """It is not known who looks: the way on is to sign in, or else `why` says in words what it is.
+    """The page for an anonymous caller, who can sign in; otherwise `why` says what to do.
 
-    `by_code` says that links are bound by letters here, which sign nobody in.
+    `by_code`: this server binds links by codes, which sign nobody in.
     """
 
     template: ClassVar[str] = "closed.html"
@@ -105,7 +108,7 @@ class Closed(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedOut(View):
-    """Signed out here; the session at `issuer`, if there is one, goes on."""
+    """The page after signing out here. A session at `issuer`, if any, continues."""
 
     template: ClassVar[str] = "signed_out.html"
     issuer: str | None
@@ -113,7 +116,7 @@ class SignedOut(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair(View):
-    """Whether this browser is that of the person who runs the server."""
+    """The page that asks the operator to confirm that this browser is theirs."""
 
     template: ClassVar[str] = "pair.html"
     action: str
@@ -122,24 +125,24 @@ class Pair(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired(View):
-    """From now on it is."""
+    """The page of a browser that is now paired."""
 
     template: ClassVar[str] = "paired.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairUsed(View):
-    """An address for pairing that was used before, or is too old."""
+    """The page of a pairing address that was already used or is too old."""
 
     template: ClassVar[str] = "pair_used.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPage(View):
-    """All that the person who looks has of something.
+    """The fields of a page that lists what belongs to the viewer.
 
-    `viewer` is what they are called; `sign_out_csrf` is there where they can sign out, `sign_in`
-    where they could be somebody else than whoever uses this computer.
+    `viewer` is their name. `sign_out_csrf` is set if they can sign out, `sign_in` if somebody else
+    than the user of this computer could sign in.
     """
 
     viewer: str

@@ -1,6 +1,6 @@
-"""What the pages about payments are told: one value for each, and its template.
+"""The views of the pages about payments, each with its template.
 
-A field that a template does not show is a field too many: what is not here cannot leak into a page.
+Leave out every field that the template does not show: a value that is not here cannot leak.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 from webapp.pages.views import View
 from webapp.pages.views_openers import OwnPage
 
-# "stuck": it could not be given back, and somebody who runs the server must look at it.
-# "made": a result was made for it, and nobody knows whether that arrived.
+# "stuck": the refund failed, and the operator must check it. "made": a result was made for the
+# payment, and it is unknown whether it arrived.
 Stays = Literal["taken", "made", "spent", "disputed", "by_hand", "under_way", "trouble"]
 Over = Literal[
     "refunding",
@@ -27,12 +27,13 @@ Standing = Literal["open", "in_hand", "made", "spent", "stuck", Over]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paid:
-    """A payment; its price and each part of it are formatted.
+    """A payment. Its price and all its parts are formatted.
 
     `returned` is a part that was refunded, `owed` one whose refund failed, `disputed` one that a
-    bank claims, `charged_back` one that it has taken. `is_asked_about`: by a bank, which takes
-    nothing. `id` is its receipt, `seller` a label, `back_on` when it is refunded if nobody uses it.
-    `refund_action`, with its `csrf`, is there where the money can be asked back.
+    bank disputes, `charged_back` one that a bank took back. `is_asked_about`: a bank inquires, but
+    takes no money. `id` is the receipt's, `seller` a label, `back_on` the time of the automatic
+    refund of an unused payment. `refund_action`, with its `csrf`, is set if the person can ask for
+    a refund.
     """
 
     id: str
@@ -55,7 +56,7 @@ class Paid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentsPage(OwnPage):
-    """All that the person who looks has paid, the latest first."""
+    """The page of all payments of the viewer, the latest first."""
 
     template: ClassVar[str] = "payments.html"
     payments: tuple[Paid, ...]
@@ -63,9 +64,9 @@ class PaymentsPage(OwnPage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotGivenBack(View):
-    """The money was asked back, and stays: what it paid for is used, or a bank has it.
+    """The page of a refund that was not possible: the payment is used, or a bank disputes it.
 
-    `receipt` is our id of the receipt.
+    `receipt` is the id of the receipt.
     """
 
     template: ClassVar[str] = "not_given_back.html"
@@ -75,9 +76,9 @@ class NotGivenBack(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentOver(View):
-    """It was paid, and the money is back, or on its way, or owed, or a bank claims or has it.
+    """The page of a payment that is refunded, being refunded, owed, or disputed by a bank.
 
-    `receipt` is our id of the receipt, `price` what is owed where a refund failed, else all of it.
+    `receipt` is the id of the receipt. `price` is the owed part if a refund failed, else all of it.
     """
 
     template: ClassVar[str] = "payment_over.html"

@@ -1,12 +1,13 @@
-"""What browsers, providers and operators reach over HTTP.
+"""The HTTP routes for browsers, providers and operators.
 
-`links` is the page of a question, `callbacks` and `redirect` the way to a provider and back,
-`returns` the way back to an author's own service, `webhooks` what payment providers send;
-`connections`, `payments`, `home` are a person's own pages, `decisions` what they decide for others,
-`signin` and `openers` say who looks. A route of a page is given a `PageRequest`, which is read
-once, asks the service, and answers with a view of `webapp.pages`; `router` has them all. Whoever
-may not go on is told so by the page that a NotShown carries.
+`links` is the page of a question. `redirect` sends the browser to a provider, `callbacks` receives
+it back, and `returns` receives it back from an author's own service. `webhooks` receives what
+payment providers send. `connections`, `payments` and `home` are a person's own pages, `decisions`
+what they decide for others. `signin` and `openers` identify the viewer. A page's route receives a
+`PageRequest`, calls the service, and returns a view of `webapp.pages`. `router` lists all routes. A
+NotShown error carries the page for a viewer who may not continue.
 
-Promised: a GET changes nothing; a POST has a token of its page; a webhook is answered 2xx only
-after it is durable. Never imports `webapp.mcp` or a concrete store, and knows no provider by name.
+Guarantees: a GET changes nothing except on the return from a provider. A POST needs a token of its
+page. A webhook is answered with 2xx only after it is stored. Never imports `webapp.mcp` or a
+concrete store, and does not name any provider.
 """

@@ -1,4 +1,4 @@
-"""Answers: a page for people, problem details for programs (RFC 9457), and their headers."""
+"""Responses: a page for people, problem details for programs (RFC 9457), and their headers."""
 
 import logging
 import secrets
@@ -23,12 +23,13 @@ from webapp.pages.renderer import Renderer
 from webapp.pages.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
 
 RETRY_SECONDS = 30
-_LEFT = "client disconnected prematurely"  # as the framework says it, while a body is read
+# the framework's message if the client disconnects while the body is read
+_LEFT = "client disconnected prematurely"
 _log = logging.getLogger(__name__)
 
 
 class NotShown(Exception):
-    """Whoever asks may not go on; `page` says so, and what would help."""
+    """The viewer may not continue. `page` says why, and what would help."""
 
     def __init__(self, page: Response[Any]) -> None:
         super().__init__("This request is refused.")
@@ -36,10 +37,10 @@ class NotShown(Exception):
 
 
 class Answers:
-    """Renders for one server."""
+    """A renderer of responses for one server."""
 
     def __init__(self, *, pages: Renderer, server: str, has_tools: bool = True) -> None:
-        """Without tools whoever comes is a user of the application."""
+        """Create the renderer. Without tools, every viewer is a user of the application."""
         self._pages = pages
         self._has_tools = has_tools
         self.server = server
@@ -66,11 +67,14 @@ class Answers:
         )
 
     def locale(self, request: Request[Any, Any, Any]) -> Locale | None:
-        """What the browser asks for. No page is stored anywhere, so none needs to name Vary."""
+        """Return the locale that the browser asks for.
+
+        Pages are not cached, so they need no Vary header.
+        """
         return self._locales.best(", ".join(request.headers.getall("accept-language", [])))
 
     def page_for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-        """The page for a request that went wrong."""
+        """Return the page for a request that failed."""
         server = self.server
         match error:
             case NotShown():
@@ -106,7 +110,7 @@ class Answers:
     def problem_for_error(
         self, request: Request[Any, Any, Any], error: Exception
     ) -> Response[dict[str, Any]]:
-        """Problem details for a program whose request went wrong."""
+        """Return problem details for a program whose request failed."""
         if isinstance(error, ElicitError) and error.http_status < HTTP_500_INTERNAL_SERVER_ERROR:
             return problem(error.http_status, detail=str(error), code=error.name)
         if isinstance(error, HTTPException) and error.status_code != HTTP_500_INTERNAL_SERVER_ERROR:
@@ -121,7 +125,7 @@ class Answers:
         return told
 
     def for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-        """Where no route tells who asks: a page for a browser, problem details for the rest."""
+        """Return a page for browsers and problem details for other clients, outside all routes."""
         if "text/html" in request.headers.get("accept", ""):
             return self.page_for_error(request, error)
         return self.problem_for_error(request, error)
@@ -151,7 +155,7 @@ def problem(status: int, *, detail: str, code: str | None = None) -> Response[di
 
 
 def _logged(request: Request[Any, Any, Any], error: Exception) -> str:
-    # The route's template, never the path: there is a token in that.
+    # Log the route's template, never the path: the path contains a token.
     error_id = secrets.token_hex(6)
     route = getattr(request.route_handler, "name", None) or str(request.route_handler)
     if isinstance(error, HTTPException) and error.detail == _LEFT:

@@ -1,8 +1,11 @@
-"""Callbacks: the browser comes back from a provider, with its answer.
+"""The callback routes: the browser returns from a provider, with the provider's response.
 
-They change something on a GET, as every way back from a provider must. What keeps a scanner, a
-forwarded address and another person's browser out: the state, which is used up by the first; the
-cookie of the browser that pressed Continue; and whoever asked. All three come before the exchange.
+They change something on a GET, as every return from a provider must. Three checks before the
+exchange keep out scanners, forwarded addresses and other people's browsers:
+
+- The state can be used once.
+- The browser must have the cookie of the browser that pressed Continue.
+- The viewer must be the asker.
 """
 
 import logging
@@ -36,7 +39,7 @@ _log = logging.getLogger(__name__)
 async def provider_answers(
     page: NamedDependency[PageRequest], provider: FromPath[str]
 ) -> Response[Any]:
-    """An authorisation server's answer (RFC 6749, 4.1.2)."""
+    """Handle an authorization server's response (RFC 6749, 4.1.2)."""
     service, answers, arrival = page.service, page.answers, page.callback_params()
     back = await returned(service, arrival.all("state"), now=page.now)
     elicitation, attempt, state = back.elicitation, back.attempt, back.state
@@ -46,7 +49,8 @@ async def provider_answers(
     await _must_be_bound(page, elicitation)
     here = service.links.of(elicitation, now=page.now)
     if attempt is None or attempt.state != state:
-        is_at_it = elicitation.status is Status.EXCHANGING  # a double click: the page tells how far
+        # a double click: the page shows the progress
+        is_at_it = elicitation.status is Status.EXCHANGING
         shown = PageBuilder(service, elicitation, here=here, csrf="")
         if is_at_it or await shown.ended() is not None:
             return see_other(here)
@@ -59,7 +63,8 @@ async def provider_answers(
         _log.warning("callback.mixed", extra={"id": elicitation.id, "why": error.reason})
         mixed = BadRequest(server=server, problem=str(error))
         return answers.page(mixed, status=HTTPStatus.BAD_REQUEST, for_user=elicitation.is_for_user)
-    except NotConfigured as error:  # here, now: what was asked is not over for that
+    # only the configuration of this server lacks it: the question stays open
+    except NotConfigured as error:
         error_id = secrets.token_hex(6)
         _log.warning("provider.unknown", exc_info=error, extra={"error_id": error_id})
         trouble = Trouble(server=server, error_id=error_id, again_url=here)
@@ -69,7 +74,8 @@ async def provider_answers(
     except (Denied, Failed) as error:
         await accounts.grants.callback_refused(elicitation, error)
         return see_other(here)
-    with suppress(NotPossible):  # pressed twice: the first is at it, and the page tells how far
+    # pressed twice: the first request works on it, and the page shows the progress
+    with suppress(NotPossible):
         await accounts.grants.connect(elicitation, state=state, code=code)
     return see_other(here)
 
@@ -78,7 +84,7 @@ async def provider_answers(
 async def provider_returns(
     page: NamedDependency[PageRequest], seller: FromPath[str]
 ) -> Response[Any]:
-    """The way back from a checkout; whether it is paid, the seller is asked."""
+    """Handle the return from a checkout, and ask the provider whether it was paid."""
     service, arrival = page.service, page.callback_params()
     back = await returned(service, arrival.all("state"), now=page.now)
     elicitation, payments = back.elicitation, service.kinds.payments
@@ -87,31 +93,35 @@ async def provider_returns(
     try:
         await _must_be_bound(page, elicitation)
     except NotShown:
-        await payments.checkouts.ask_once(elicitation)  # whoever it is, it may be paid
+        await payments.checkouts.ask_once(elicitation)  # whoever the viewer is, it may be paid
         raise
     try:
         if arrival.all("cancelled"):
             await payments.checkouts.leave(elicitation, number=back.number)
         else:
             verification = await payments.checkouts.ask_provider(elicitation)
-            # Of the latest; what it says, the page tells.
+            # The first status is of the latest session. The page shows what it says.
             if verification[:1] == [SessionStatus.OPEN]:
                 await service.elicitations.change(
                     elicitation.id, lambda e: attempts.come_back_unpaid(e, number=back.number)
                 )
     except (Failed, Mismatch) as error:
-        # The webhook will tell; until then the page waits.
+        # The webhook will have the result; until then the page waits.
         _log.warning("return.unanswered", exc_info=error, extra={"id": elicitation.id})
     return see_other(service.links.of(elicitation, now=page.now))
 
 
 async def _must_be_bound(page: PageRequest, elicitation: Elicitation) -> None:
-    """Raises NotShown unless it is the browser that pressed Continue, of whoever asked."""
+    """Check that this browser pressed Continue and that the viewer is the asker.
+
+    Raises:
+        NotShown: Another browser, or another person.
+    """
     is_same, way = page.is_bound(elicitation), (await page.opening(elicitation)).way
     if is_same and way is Way.OPEN:
         return
     if is_same and way in (Way.SIGN_IN, Way.APPLICATION):
-        # Signed out meanwhile: the link itself goes on.
+        # The person signed out in the meantime: the link itself leads on.
         here = page.service.links.of(elicitation, now=page.now)
         await must_be_opener(page, elicitation, here=here.removeprefix(page.service.public_url))
     _log.warning("callback.refused", extra={"id": elicitation.id, "way": way.value})

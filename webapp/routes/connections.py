@@ -1,7 +1,7 @@
-"""The pages of connected accounts: what a person has connected, and how it ends.
+"""The pages of connected accounts: what a person has connected, and how to change or end it.
 
-What could go wrong: an id of somebody else's. So every look-up is by whoever is at the browser and
-by id, an address carries no owner, and what is another's is not there at all. A GET changes
+Risks: a request with the id of somebody else's account. So every look-up uses the viewer and the
+id, addresses contain no owner, and another person's account counts as not found. A GET changes
 nothing.
 """
 
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 @get(HERE)
 async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
-    """All that whoever looks has connected."""
+    """Show all accounts that the viewer has connected."""
     viewer = await known_viewer(page, of="connections")
     found = await page.service.kinds.accounts.connections.all_of(viewer.owner)
     view = ConnectionsPage(
@@ -65,7 +65,7 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 @post(HERE + "/{id:str}/disconnect", status_code=HTTPStatus.OK)
 async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """Give its keys back and forget it; pressed again, what was said then."""
+    """Revoke an account's access and delete it. Pressed again, show the same result."""
     found = await _pressed(page, id)
     try:
         done = await page.service.kinds.accounts.keys.disconnect(found.owner, found.id)
@@ -85,7 +85,7 @@ async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> R
 
 @post(HERE + "/{id:str}/unshare", status_code=HTTPStatus.SEE_OTHER)
 async def unshare(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """A tool must ask before it uses the account again."""
+    """Stop sharing an account with a tool, which must then ask again."""
     found = await _pressed(page, id)
     await page.service.kinds.accounts.connections.unshare(found.owner, found.id, page.last("tool"))
     return _to(found)
@@ -93,7 +93,7 @@ async def unshare(page: NamedDependency[PageRequest], id: FromPath[str]) -> Resp
 
 @post(HERE + "/{id:str}/keep", status_code=HTTPStatus.SEE_OTHER)
 async def keep(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """Only the ticked ones of the person's assistants may use it, or all of them."""
+    """Let only the ticked assistants of the person use an account, or all of them."""
     found = await _pressed(page, id)
     clients = None if page.last("all") == "1" else page.form.get("client", [])
     await page.service.kinds.accounts.connections.keep_to(found.owner, found.id, clients)
@@ -102,7 +102,11 @@ async def keep(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respons
 
 @post(HERE + "/{id:str}/switch", status_code=HTTPStatus.SEE_OTHER)
 async def switch(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """The next call gets this account, also one that had a yes for another; or else it asks."""
+    """Put this account in use instead of the person's others at its provider.
+
+    The next call uses this account, even if the person allowed another one. A tool that may not
+    use this account asks first.
+    """
     found = await _pressed(page, id)
     await page.service.kinds.accounts.connections.switch(found.owner, found.id)
     return _to(found)
@@ -110,7 +114,7 @@ async def switch(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respo
 
 @post(HERE + "/{id:str}/reconnect", status_code=HTTPStatus.SEE_OTHER)
 async def reconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """Ask for it anew, with all that it may do; the link of the question goes on."""
+    """Ask to connect an account again with all its scopes, and redirect to the question."""
     viewer = await known_viewer(page, of="connections")
     found = await _pressed(page, id, viewer=viewer)
     try:
@@ -123,9 +127,11 @@ async def reconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Re
 
 
 async def _pressed(page: PageRequest, id: str, *, viewer: Viewer | None = None) -> Connection:
-    """The one that a form is about, also if it is over. Raises NotShown for who may not send it.
+    """Return the account that a form is about, also one whose access has ended.
 
-    Raises NotFoundException for one that is not there, and for somebody else's.
+    Raises:
+        NotShown: The viewer may not send this form.
+        NotFoundException: The account does not exist or is somebody else's.
     """
     owner = (viewer or await known_viewer(page, of="connections")).owner
     found = await page.service.elicitations.read(Connection, owner=owner, id=owner + id)
@@ -138,7 +144,7 @@ async def _pressed(page: PageRequest, id: str, *, viewer: Viewer | None = None) 
 def _trouble(
     page: PageRequest, found: Connection, error: Failed, *, event: str, again: str
 ) -> Response[Any]:
-    """Return the page of a press that led nowhere, and log its number."""
+    """Return the page of a failed request to the provider, and log its error number."""
     error_id = secrets.token_hex(6)
     _log.warning(event, exc_info=error, extra={"id": found.id, "error_id": error_id})
     trouble = ProviderTrouble(
@@ -153,7 +159,7 @@ def _trouble(
 
 
 def _to(connection: Connection) -> Response[Any]:
-    """Where it stands on the page."""
+    """Redirect to the account's place on the page."""
     return see_other(f"{HERE}#{_tail(connection)}")
 
 
@@ -162,7 +168,7 @@ def _connected(page: PageRequest, connection: Connection, among: Sequence[Connec
     client, provider = kept.client(connection), kept.provider(connection)
     standing: Standing = "works"
     if client is None and connection.server == page.answers.server:
-        standing = "unused"  # what another server is set up for is not known here
+        standing = "unused"  # another server's configuration is unknown here
     elif not connection.is_usable(now=page.now):
         standing = "over"
     alike = [one for one in among if one.key == connection.key]
@@ -203,14 +209,14 @@ def _connected(page: PageRequest, connection: Connection, among: Sequence[Connec
 
 
 def _shared(connection: Connection, *, action: str) -> tuple[Sharing, ...]:
-    """Whoever used it last comes first."""
+    """Return the tools of an account, the last user first."""
     used = connection.used
     tools = sorted(connection.tools, key=lambda tool: used.get(tool, _NEVER), reverse=True)
     return tuple(
         Sharing(
             tool=tool,
             used_at=used.get(tool),
-            # Written so that the very name comes back, whatever signs are in it.
+            # Quoted, so that the exact name comes back with any characters.
             stop_action=f"{action}/unshare?tool={quote(tool, safe='')}",
         )
         for tool in tools
@@ -223,5 +229,5 @@ def _label(connection: Connection, service: Service) -> str:
 
 
 def _tail(connection: Connection) -> str:
-    """What an address carries: without the owner's tag."""
+    """Return the account's id without the owner's tag, for use in addresses."""
     return connection.id[OWNER_TAG_CHARACTERS:]

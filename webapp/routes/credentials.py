@@ -1,8 +1,8 @@
-"""Which token of ours a browser's request brings: what it is counted by where its address is not.
+"""The token of ours in a browser's request, which identifies it for rate limits.
 
-What could go wrong: somebody is held back for what others do at the same address, which a whole
-office, or all that comes through one proxy, may share. What was sealed here and still holds tells
-its bearer from the others. What was made up is counted by the address, as is a request without any.
+Risks: a limit on an address holds people back for what others do at the same address, for example
+in an office or behind a proxy. A valid sealed token tells its bearer from the others. A request
+with an invalid token, or without one, is counted by its address.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from webapp.service import Service
 
 _IN_PATHS: Final = (("/e/", Purpose.LINK), ("/callback/url/", Purpose.CALLBACK))
 _IN_QUERIES: Final = (("state", Purpose.STATE), ("elicitation", Purpose.RETURN))
-_COOKIES_BYTES_AT_MOST: Final = 8192  # ours are shorter; to read more costs what a flood may not
+_COOKIES_BYTES_AT_MOST: Final = 8192  # ours are shorter; parsing more is too expensive in a flood
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class _Request:
 
 
 def credential_of(service: Service, scope: Scope) -> str | None:
-    """Return what tells this request's link, way back or session from others; None without one."""
+    """Return what identifies this request's link, return token or session, or None."""
     request, path = _Request(scope=scope), scope["path"]
     tried = [
         (path.removeprefix(begins).partition("/")[0], purpose)

@@ -1,8 +1,8 @@
-"""The inbox: what waits for an approver's decision, and what a person lets stand themselves.
+"""The inbox: questions that wait for an approver's decision, and the person's own approvals.
 
-What could go wrong: an answer of somebody who may not give it. Whoever looks is held against the
-settings at each request, and again with the answer; a name that is not theirs has no inbox, and
-what is in it is not there. A GET changes nothing.
+Risks: an answer of somebody who may not give it. The viewer is checked against the settings at each
+request, and again with the answer. A name that is not theirs has no inbox, and its questions count
+as not found. A GET changes nothing.
 """
 
 from collections.abc import Mapping
@@ -36,12 +36,15 @@ from webapp.routes.page_request import PageRequest
 
 HERE: Final = "/inbox"
 ID_CHARACTERS: Final = 64
-_LISTED_BYTES: Final = 400  # of arguments that stand in the list too
+_LISTED_BYTES: Final = 400  # arguments up to this size are shown in the list
 
 
 @get(HERE)
 async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
-    """What waits for whoever looks; with `of` one name of theirs, `after` an id, what is older."""
+    """Show the questions that wait for the viewer.
+
+    With `of`, one of their names, show only that inbox; with `after`, an id, show older entries.
+    """
     viewer = await known_viewer(page, of="inbox")
     decisions = page.service.kinds.decisions
     person = decisions.approvers.deciding(viewer)
@@ -70,7 +73,7 @@ async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
 async def look(
     page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
-    """One of them, whole."""
+    """Show one question in full."""
     person, waiting = await _theirs(page, approver, id)
     return await _shown(page, person, waiting)
 
@@ -79,7 +82,7 @@ async def look(
 async def approve_request(
     page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
-    """Let whoever asked go on, once."""
+    """Approve a request, once."""
     return await _decide(page, approver, id, accepts=True)
 
 
@@ -87,13 +90,13 @@ async def approve_request(
 async def decline_request(
     page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
-    """Say no, for a reason or without one."""
+    """Decline a request, with or without a reason."""
     return await _decide(page, approver, id, accepts=False)
 
 
 @post("/approvals/{id:str}/revoke", status_code=HTTPStatus.SEE_OTHER)
 async def revoke(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """Have the person asked again from now on."""
+    """Revoke an approval, so that the person is asked again from now on."""
     owner = (await known_viewer(page, of="inbox")).owner
     found = await page.service.elicitations.read(Approval, owner=owner, id=owner + id)
     if found is None:
@@ -120,9 +123,11 @@ async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -
 
 
 async def _theirs(page: PageRequest, approver: str, id: str) -> tuple[Deciding, PendingDecision]:
-    """Who looks, and what they look at.
+    """Return the viewer as an approver, and the question that they open.
 
-    Raises NotShown where they have to sign in, NotFoundException for what is not theirs to decide.
+    Raises:
+        NotShown: The viewer has to sign in.
+        NotFoundException: The question is not theirs to decide.
     """
     viewer, decisions = await known_viewer(page, of="inbox"), page.service.kinds.decisions
     person = decisions.approvers.deciding(viewer)
@@ -162,7 +167,7 @@ async def _shown(
 
 
 async def _list(page: PageRequest, person: Deciding, name: str) -> InboxList:
-    """Both halves of a name's inbox, or a further page of one of them."""
+    """Return both halves of a name's inbox, or a further page of one of them."""
     decisions = page.service.kinds.decisions
     after, of_decided = page.last("after")[:ID_CHARACTERS] or None, page.last("decided") == "1"
     found: dict[bool, tuple[InboxEntry, ...]] = {True: (), False: ()}

@@ -1,4 +1,4 @@
-"""Home, assets, and how this process is: live, ready."""
+"""The home page, the static assets, and the health checks of this process."""
 
 from http import HTTPStatus
 from pathlib import Path
@@ -18,7 +18,7 @@ from webapp.service import Service
 
 _STATIC = Path(__file__).resolve().parents[1] / "pages" / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-# Read once: three small files, and no path of a request ever reaches the disk.
+# Read once: three small files, so no path of a request reaches the disk.
 _ASSETS = {
     path.name: (path.read_bytes(), _TYPES[path.suffix])
     for path in _STATIC.iterdir()
@@ -30,7 +30,10 @@ _ASSETS = {
 async def home(
     page: NamedDependency[PageRequest], served: NamedDependency[HostedApplication]
 ) -> Response[Any]:
-    """What this server is and how to add it; its tools are named to those only who may call it."""
+    """Show what this server is and how to add it.
+
+    List its tools only for viewers who may call them.
+    """
     service = page.service
     if served.server is None:
         return page.answers.page(UsersHome(server=page.answers.server))
@@ -47,7 +50,7 @@ async def home(
 
 @get("/static/{name:str}", sync_to_thread=False)
 def static(name: FromPath[str]) -> Response[bytes]:
-    """One of our few assets."""
+    """Return a static asset."""
     if name not in _ASSETS:
         raise NotFoundException
     content, media_type = _ASSETS[name]
@@ -64,7 +67,7 @@ def static(name: FromPath[str]) -> Response[bytes]:
 
 @get("/live", sync_to_thread=False)
 def alive() -> Response[dict[str, str]]:
-    """200 as long as this process answers at all: whoever restarts it asks here."""
+    """Return 200 as long as this process responds: the liveness check of a supervisor."""
     return _told({"status": "ok"}, is_well=True)
 
 
@@ -74,12 +77,12 @@ async def ready(
     service: NamedDependency[Service],
     served: NamedDependency[HostedApplication],
 ) -> Response[dict[str, str]]:
-    """200 if the store takes a write and has room, else 503, as while the process ends.
+    """Return 200 if the store accepts writes and has room. Otherwise, or while ending, return 503.
 
-    Whoever sends requests here asks.
+    This is the readiness check of a load balancer.
 
-    With a nonce it is the proof that this is the store of whoever asks, with the name of the server
-    as its pages have it, and nothing is tried.
+    With a nonce, return a proof that this server uses the caller's store, with the server's name as
+    its pages show it. The store is then not tried.
     """
     nonce = next(iter(query_of(request).get("nonce", [])), None)
     is_ready = nonce is not None or await service.readiness.is_ready()
@@ -97,7 +100,7 @@ async def ready(
 
 
 def _told(content: dict[str, str], *, is_well: bool) -> Response[dict[str, str]]:
-    """Not why: that is the operator's, and in the log."""
+    """Return the status without the reason, which is for the operator and in the log."""
     return Response(
         content,
         status_code=HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE,

@@ -1,7 +1,7 @@
-"""The pages of a link: start, go on, decline, what became of it.
+"""The pages of a link: start, continue, decline, and the result.
 
-A GET changes nothing, since link scanners open links. Whoever opens is checked before any detail is
-shown and again before anything is done.
+A GET changes nothing, since link scanners open links. The viewer is checked before any detail is
+shown, and again before any change.
 """
 
 import logging
@@ -34,13 +34,13 @@ from webapp.routes.openers import must_be_opener, pace
 from webapp.routes.page_request import PageRequest
 from webapp.routes.redirect import depart, trouble_of
 
-_TICKS = ("remember", "all_clients")  # the boxes beside a yes
+_TICKS = ("remember", "all_clients")  # the checkboxes next to an approval
 _log = logging.getLogger(__name__)
 
 
 @route("/e/{token:str}", http_method=[HttpMethod.GET, HttpMethod.HEAD])
 async def show(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """What this link is about, or what became of it."""
+    """Show the question of a link, or its result."""
     elicitation = await elicitation_of(page, token)
     await must_be_opener(page, elicitation, here=f"/e/{token}")
     locale = page.answers.locale(page.request)
@@ -58,9 +58,9 @@ async def show(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
 
 @post("/e/{token:str}", status_code=HTTPStatus.SEE_OTHER)
 async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """Begin an attempt in this browser and send it on its way, or take what was typed."""
+    """Start an attempt in this browser and redirect it, or accept the typed answer."""
     elicitation = await _pressed(page, token)
-    if traits_of(elicitation.kind).is_anothers:  # there is nothing to go on with
+    if traits_of(elicitation.kind).is_anothers:  # the person has nothing to continue with
         return see_other(f"/e/{token}")
     typed = page.service.kinds.on_page(elicitation.kind)
     if typed is not None:
@@ -79,7 +79,7 @@ async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
 
 @post("/e/{token:str}/allow", status_code=HTTPStatus.SEE_OTHER)
 async def allow(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """Let the tool use the account that is connected already."""
+    """Let the tool use an account that is already connected."""
     elicitation = await _pressed(page, token)
     if traits_of(elicitation.kind).gives == "account":
         try:
@@ -91,7 +91,7 @@ async def allow(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
 
 @post("/e/{token:str}/decline", status_code=HTTPStatus.SEE_OTHER)
 async def decline(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """Say no: the tool ends, the link is dead. What somebody else decides is withdrawn."""
+    """Decline a question and end its link. If another person decides, withdraw the question."""
     elicitation = await _pressed(page, token)
     ended = await page.service.kinds.decisions.give_up(elicitation)
     return await _became_of(page, ended, token=token, accepts=False)
@@ -99,20 +99,24 @@ async def decline(page: NamedDependency[PageRequest], token: FromPath[str]) -> R
 
 @post("/e/{token:str}/code", status_code=HTTPStatus.SEE_OTHER)
 async def show_user_code(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """Bind this browser: the page shows it letters from now on."""
+    """Bind this browser, so that the page shows it a code from now on."""
     service, elicitation = page.service, await elicitation_of(page, token)
     page.must_be_form_about(elicitation.id)
     pace(elicitation, page.request, service, is_open=False)
     code = service.identity.code(elicitation, page.cookies)
     browser = service.browser.hash_of(page.cookies)
     if elicitation.is_by_code and browser is not None and code is None:
-        with suppress(NotAllowed, NotPossible):  # the page tells
+        with suppress(NotAllowed, NotPossible):  # the page says why
             await service.user_codes.bind(elicitation.id, browser=browser)
     return see_other(f"/e/{token}")
 
 
 async def elicitation_of(page: PageRequest, token: str) -> Elicitation:
-    """Raises InvalidToken."""
+    """Return the elicitation of a link.
+
+    Raises:
+        InvalidToken: The token is invalid, or the question is not stored any more.
+    """
     claims = page.service.links.read(token, purpose=Purpose.LINK, now=page.now)
     elicitation = await page.service.elicitations.get(claims.id)
     if elicitation is None:
@@ -121,7 +125,11 @@ async def elicitation_of(page: PageRequest, token: str) -> Elicitation:
 
 
 async def _pressed(page: PageRequest, token: str) -> Elicitation:
-    """Raises NotShown for another person, or a form that is not of our page in this browser."""
+    """Return the elicitation that a form is about.
+
+    Raises:
+        NotShown: Another person, or the form is not from our page in this browser.
+    """
     elicitation = await elicitation_of(page, token)
     await must_be_opener(page, elicitation, here=f"/e/{token}")
     page.must_be_form_about(elicitation.id)
@@ -131,9 +139,9 @@ async def _pressed(page: PageRequest, token: str) -> Elicitation:
 def _trouble(
     page: PageRequest, elicitation: Elicitation, error: Failed | NotConfigured, *, token: str
 ) -> Response[Any]:
-    """The provider said no, or nothing that could be understood, or lacks settings here.
+    """Return the page of a failed request to the provider, or of missing settings.
 
-    Nothing is over.
+    The question stays open.
     """
     error_id = secrets.token_hex(6)
     _log.warning("provider.failed", exc_info=error, extra={"error_id": error_id})
@@ -173,7 +181,7 @@ async def _take_answer(
         except InvalidAnswer as refused:
             faults = [Fault(**detail) for detail in refused.details]
         else:
-            # A plugin may have changed the answer, and what was delivered is wiped.
+            # A plugin may have changed the answer, and a delivered answer is deleted.
             is_known = ended.content is not None and not page.service.kinds.plugins.hear_answers
             return await pressed(ended, answer=parsed.content if is_known else None)
     view = shown.start_typed(form_of(schema, values=page.form, faults=faults))
@@ -190,9 +198,10 @@ async def _became_of(
     accepts: bool,
     answer: Mapping[str, Json] | None = None,
 ) -> Response[Any]:
-    """Show what became of the question, and say so if the person pressed too late to count.
+    """Show the result of the question, and say if the person pressed too late to count.
 
-    `elicitation` is as it was before a press that leads on, which may end it; else as it is now.
+    `elicitation` is the state before the press if the press can end the question, and the current
+    state otherwise.
     """
     locale = page.answers.locale(page.request)
     view = await _shown(page, elicitation, token=token, locale=locale).ended()
@@ -217,7 +226,10 @@ def _shown(
 
 
 def _form_targets(elicitation: Elicitation) -> list[str]:
-    """Browsers hold every redirect after a form to `form-action`, also a service's own ones."""
-    if not elicitation.asked.origins:  # our own page takes the answer
+    """Return the sources for `form-action`, which browsers apply to every redirect after a form.
+
+    That includes the redirects of the author's service.
+    """
+    if not elicitation.asked.origins:  # our own page handles the answer
         return []
     return sorted({"https:"} | {origin.partition("//")[0] for origin in elicitation.asked.origins})

@@ -1,4 +1,4 @@
-"""Live status of a link by server-sent events, so that the waiting page moves on by itself."""
+"""The live status of a link by server-sent events, with which the waiting page updates itself."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -24,13 +24,13 @@ PING_EVERY = timedelta(seconds=15)
 
 @get("/e/{token:str}/live")
 async def live(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """The status, now and at each change, until it is final."""
+    """Send the status, now and at each change, until it is final."""
     service, elicitation = page.service, await elicitation_of(page, token)
     opening = await page.opening(elicitation)
     pace(elicitation, page.request, service, is_open=opening.is_open)
 
     async def status(current: Elicitation) -> str | None:
-        """None for whoever may not see it (any more)."""
+        """Return the status, or None if the viewer may not see it (any more)."""
         code = service.identity.code(current, page.cookies)
         if code is None and not (await page.opening(current)).is_open:
             return None
@@ -53,8 +53,9 @@ async def _statuses(
     elicitations = service.elicitations
     with elicitations.waiters.waiter(elicitation.id, sees_all=True) as waiter:
         current, last = await elicitations.get(elicitation.id), ""
-        while current is not None and (told := await status(current)):  # or signed out meanwhile
-            if told != last:  # a leg that takes the wait over changes nothing for who looks on
+        # or signed out in the meantime
+        while current is not None and (told := await status(current)):
+            if told != last:  # a request that takes over the wait does not change the status
                 yield f"data: {told}\n\n"
             last = told
             if current.status.is_final or service.is_draining:  # the browser asks again
@@ -64,7 +65,7 @@ async def _statuses(
                 yield ": ping\n\n"
             try:
                 current = await elicitations.newest(current, changes)
-            except Erased:  # the browser asks again, and is told
+            except Erased:  # the browser asks again and sees the erasure
                 return
 
 

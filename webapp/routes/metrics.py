@@ -1,7 +1,7 @@
-"""`/metrics`, for whoever brings the token of ELICIT_METRICS.
+"""The route `/metrics`, for requests with the token of ELICIT_METRICS.
 
-Where none is set there is no such page, and the path is the author's. It stands before all other
-routes, as what answers them may be what is slow.
+Without a token there is no such page, and the path belongs to the author. The page comes before all
+other routes, because those may be the slow ones.
 """
 
 import secrets
@@ -19,12 +19,12 @@ _NOT_KEPT = {"cache-control": "no-store"}
 
 
 def with_metrics(app: ASGIApp, *, collector: Collector, token: str) -> ASGIApp:
-    """The application, and the page beside it if there is a token for it."""
+    """Wrap the application with the metrics page if there is a token."""
     return MetricsPage(app, collector=collector, token=token) if token else app
 
 
 class MetricsPage:
-    """Answers for this path alone."""
+    """The metrics page at its path. All other requests go to the application."""
 
     def __init__(self, app: ASGIApp, *, collector: Collector, token: str) -> None:
         self._app = app

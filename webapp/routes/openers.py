@@ -1,7 +1,7 @@
-"""Whoever opens is whoever asked: what everybody else is shown, and what would help them.
+"""The check that the viewer of a link is its asker, and the pages for everybody else.
 
-What could go wrong: a forwarded link. Nothing of what is asked is on these pages but the server's
-name and the kind of request; a mismatch ends nothing for whoever asked, and is logged.
+Risks: a forwarded link. These pages show only the server's name and the kind of the request. A
+mismatch does not end the question for the asker, and is logged.
 """
 
 import logging
@@ -28,7 +28,7 @@ from webapp.routes.answers import NotShown
 from webapp.routes.page_request import PageRequest
 from webapp.service import Service
 
-SIGN_IN = "signin"  # what the CSRF field of those forms is about
+SIGN_IN = "signin"  # the subject of the CSRF field of those forms
 _log = logging.getLogger(__name__)
 
 _HERE_ONLY = (
@@ -57,7 +57,11 @@ _SIGN_IN = "You sign in so that nobody else can use this link."
 
 
 async def must_be_opener(page: PageRequest, elicitation: Elicitation, *, here: str) -> None:
-    """Raises NotShown for whoever did not ask. `here` is the link."""
+    """Check that the viewer is the asker. `here` is the path of the link.
+
+    Raises:
+        NotShown: The viewer is not the asker, or not known.
+    """
     opening = await page.opening(elicitation)
     pace(elicitation, page.request, page.service, is_open=opening.is_open)
     if opening.is_open:
@@ -77,17 +81,20 @@ async def must_be_opener(page: PageRequest, elicitation: Elicitation, *, here: s
 
 
 def pace(elicitation: Elicitation, request: AnyRequest, service: Service, *, is_open: bool) -> None:
-    """Raises TooOften if this one link is asked for without end.
+    """Apply the rate limit of this link.
 
-    Strangers are counted by their address: they must not be able to hold back whoever asked, who
-    is not known yet when the link is opened.
+    Strangers are counted by their address. They must not use up the limit of the asker, who is not
+    known yet when the link is opened.
+
+    Raises:
+        TooOften: The link was requested too often.
     """
     who = "" if is_open else address_key(request.scope)
     service.paces.require(f"{elicitation.id} {who}")
 
 
 def unconfirmed(code: Code) -> str:
-    """The live status of a page that shows letters; with other letters it is another one."""
+    """Return the live status of a page that shows a code. It differs for each code."""
     return f"unconfirmed {code.number}"
 
 
@@ -105,12 +112,12 @@ def sign_in_button(page: PageRequest, *, back: str, switches: bool = False) -> S
 
 
 def sign_in_targets(service: Service) -> Sequence[str]:
-    """Where a form of a page with that button may lead."""
+    """Return the form targets of a page with a sign-in button."""
     return () if service.signing_in is None else service.signing_in.form_targets
 
 
 def why_not_shown(service: Service) -> str:
-    """Why nobody is shown what belongs to a person, and what would change that."""
+    """Return why an anonymous caller does not see a person's pages, and what would help."""
     if service.users is not None and service.users.who is not None:
         return _THEIRS_APPLICATION.format(name=service.users.application)
     return _THEIRS_PAIR if service.pairing.is_possible else _THEIRS_HERE_ONLY

@@ -1,4 +1,4 @@
-"""The pages of what belongs to a person: who looks, and the way on where that is not known."""
+"""The pages of what belongs to a person, and the page for anonymous callers."""
 
 from datetime import datetime
 from http import HTTPStatus
@@ -23,9 +23,12 @@ class _About(TypedDict):
 
 
 async def known_viewer(page: PageRequest, *, of: Theirs, is_too_long_ago: bool = False) -> Viewer:
-    """Raises NotShown where it is not known who looks. The page of theirs has that very name.
+    """Return the viewer of one of these pages. The page `of` has the path of the same name.
 
-    `is_too_long_ago`: their sign-in counts no more for it.
+    `is_too_long_ago`: their sign-in is too old for this page.
+
+    Raises:
+        NotShown: The viewer is not known, or signed in too long ago.
     """
     viewer = await page.viewer()
     if viewer is not None and not is_too_long_ago:
@@ -48,7 +51,7 @@ async def known_viewer(page: PageRequest, *, of: Theirs, is_too_long_ago: bool =
 
 
 def about(page: PageRequest, viewer: Viewer, *, back: str) -> _About:
-    """What each of these pages says of whoever looks; `back` is where it stands."""
+    """Return the fields of these pages about the viewer. `back` is the page's own path."""
     has_session = viewer.session is not None
     return {
         "server": page.answers.server,

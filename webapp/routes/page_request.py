@@ -1,7 +1,7 @@
-"""One request of a browser's: its cookies, its form, when it came, and the parts that answer it.
+"""A request of a browser: its cookies, its form, its time, and the parts that handle it.
 
-What could go wrong: a form that another site sends, or another browser. So whatever a form changes
-is changed after `must_be_form_about`.
+Risks: a form from another site or another browser. So call `must_be_form_about` before a form
+changes anything.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _service, _answers = part("service"), part("answers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """`cookie` binds the browser: a new one where it has none yet."""
+    """A request of a browser. `cookie` binds the browser, and is new if the browser has none."""
 
     service: Service
     answers: Answers
@@ -43,21 +43,25 @@ class PageRequest:
 
     @property
     def new_cookies(self) -> tuple[str, ...]:
-        """What to set in this browser beside a page that has a form."""
+        """The cookies to set together with a page that has a form."""
         browser = self.service.browser
         if browser.cookie_of(self.cookies) is None:
             return browser.set_cookies(self.cookie)
         return browser.marks(self.cookie, self.cookies)
 
     def last(self, name: str) -> str:
-        """What the query says of it; of several the last, empty if nothing."""
+        """Return the last value of a query parameter, or an empty string."""
         return query_of(self.request).get(name, [""])[-1]
 
     def is_ticked(self, name: str) -> bool:
         return self.form.get(name) == ["1"]
 
     def callback_params(self) -> CallbackParams:
-        """What a provider sends the browser back with. Raises InvalidToken."""
+        """Return the parameters with which a provider redirects the browser back.
+
+        Raises:
+            InvalidToken: There are too many parameters.
+        """
         text = self.scope["query_string"].decode("ascii", "replace")
         try:
             pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_PARAMETERS_AT_MOST)
@@ -66,11 +70,15 @@ class PageRequest:
         return CallbackParams(parameters=tuple(pairs))
 
     def csrf(self, subject: str) -> str:
-        """The hidden field of a form about it in this browser."""
+        """Return the hidden CSRF field of a form about `subject` in this browser."""
         return self.service.browser.csrf(self.cookie, subject=subject)
 
     def must_be_form_about(self, subject: str) -> None:
-        """Raises NotShown for a form that is not of our page about it in this browser."""
+        """Check that the form is from our page about `subject` in this browser.
+
+        Raises:
+            NotShown: The form is from elsewhere, or the browser has no cookies.
+        """
         field = self.form.get("csrf", [])
         is_ours = self.service.browser.is_csrf
         if len(field) != 1 or not is_ours(field[0], self.cookies, subject=subject):
@@ -78,21 +86,21 @@ class PageRequest:
             raise NotShown(self.answers.page(view, status=HTTPStatus.FORBIDDEN))
 
     async def viewer(self) -> Viewer | None:
-        """Who is at this browser, if that is known."""
+        """Return the person at this browser, or None if unknown."""
         return await self.service.identity.viewer(self.scope, self.cookies)
 
     async def opening(self, elicitation: Elicitation) -> Opening:
-        """Whether this browser belongs to whoever asked."""
+        """Return whether this browser may open the elicitation, and why not."""
         return await self.service.identity.opening(elicitation, self.scope, self.cookies)
 
     def is_bound(self, elicitation: Elicitation) -> bool:
-        """Whether this is the browser that began the latest attempt."""
+        """Return True if this browser began the latest attempt."""
         attempt, browser = elicitation.attempt, self.service.browser
         return attempt is not None and browser.is_same(attempt.browser, self.cookies)
 
 
 async def page_request(request: AnyRequest) -> PageRequest:
-    """How the framework builds one."""
+    """Create a PageRequest, as a dependency of the framework."""
     service: Service = _service(request)
     cookies, browser = cookies_of(request), service.browser
     return PageRequest(

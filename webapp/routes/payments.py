@@ -1,7 +1,7 @@
-"""The page of payments: what a person has paid, what became of it, and how it is given back.
+"""The page of payments: what a person has paid, its state, and how to get a refund.
 
-What could go wrong: an id of somebody else's. So every look-up is by whoever is at the browser and
-by id, an address carries no owner, and what is another's is not there at all. A GET changes
+Risks: a request with the id of somebody else's payment. So every look-up uses the viewer and the
+id, addresses contain no owner, and another person's payment counts as not found. A GET changes
 nothing.
 """
 
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @get(HERE)
 async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
-    """All that whoever looks has paid."""
+    """Show all payments of the viewer."""
     viewer = await known_viewer(page, of="payments")
     found = await page.service.kinds.payments.ledger.all(owner=viewer.owner)
     found.sort(key=lambda payment: (payment.paid_at, payment.id), reverse=True)
@@ -51,7 +51,7 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 @post(HERE + "/{id:str}/refund", status_code=HTTPStatus.SEE_OTHER)
 async def request_refund(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """Give the money back; pressed again, it is back already."""
+    """Refund a payment. Pressed again, only redirect: it is already refunded."""
     viewer = await known_viewer(page, of="payments")
     owner = viewer.owner
     payment = await page.service.kinds.payments.ledger.read(owner, owner + id)
@@ -119,7 +119,7 @@ async def _paid(page: PageRequest, payment: Payment, *, locale: Locale | None) -
 
 
 def _parts(payment: Payment, locale: Locale | None) -> dict[str, str]:
-    """Return what is said of a part of the payment."""
+    """Return the formatted amounts of the parts of a payment."""
     parts: dict[str, Money] = {}
     if payment.is_part_refunded:
         parts["returned"] = payment.refunded_price

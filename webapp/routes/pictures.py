@@ -1,7 +1,7 @@
-"""A connected person's picture, from our own origin: the page loads nothing from elsewhere.
+"""A connected person's picture from our own origin, so that the page loads nothing from elsewhere.
 
-What could go wrong: somebody else's, and bytes of others that a browser takes for a page of ours.
-So an account is looked up as on its page, and what is sent can only be shown.
+Risks: a picture of somebody else's account, or third-party bytes that a browser treats as our page.
+So the account is looked up as on its page, and the headers allow the bytes only as an image.
 """
 
 from http import HTTPStatus
@@ -17,7 +17,7 @@ from webapp.oauth.clients import place_of
 from webapp.routes.connections import HERE
 from webapp.routes.page_request import PageRequest
 
-# Kept nowhere, as the page: after signing out no browser has it. What we keep is enough.
+# Browsers must not store the picture, so that none is left after signing out. We cache it.
 _HEADERS = {
     **page_headers(),
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
@@ -27,10 +27,11 @@ _HEADERS = {
 
 @get(HERE + "/{id:str}/picture")
 async def picture(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """The picture; nothing (204) where there is none, and the page shows the letter beneath.
+    """Return the picture, or 204 if there is none. The page then shows the letter beneath.
 
-    Raises NotFoundException for an account that is not there, for somebody else's, and for whoever
-    is nobody here.
+    Raises:
+        NotFoundException: The account does not exist, is somebody else's, or the caller is
+            anonymous.
     """
     service, viewer = page.service, await page.viewer()
     if viewer is None:

@@ -1,9 +1,9 @@
-"""Connecting an account again because its person asked on the page, and no tool.
+"""The question that connects an account again, asked by its person on the page and by no tool.
 
-What could go wrong: a press that shares something. No tool is named in the question, so the account
-that comes of it has the tools that it had; and it is asked for by its person's id, and shown by
-name, so that another one neither answers nor takes its place. Pressed again while the question is
-open, it is the same one.
+Risks: reconnecting shares an account. The question names no tool, so the account keeps the tools
+that it had. It asks for the account's person by id and shows the name, so another account can
+neither answer the question nor replace this one. Pressing again while the question is open leads to
+the same question.
 """
 
 from datetime import timedelta
@@ -27,9 +27,9 @@ OPEN_FOR = timedelta(minutes=10)
 async def reconnect(
     service: Service, connection: Connection, *, is_for_user: bool = False
 ) -> Elicitation | None:
-    """The question to its person; None where it was disconnected, or we are not known there.
+    """Return the question, or None if the account was disconnected or has no client here.
 
-    `is_for_user`: whom the application knows.
+    `is_for_user`: the person is a user of the application.
     """
     elicitations = service.elicitations
     client = service.kinds.accounts.connections.client(connection)

@@ -1,8 +1,8 @@
-"""Departures: one press of Continue, from the form to the address that the browser is sent to.
+"""The press of Continue, from the form to the address that the browser is redirected to.
 
-What could go wrong: an answer that outruns its record. The attempt, with all that its way back
-will need, is stored before anything leaves; what was learned on the way out, before the browser
-is sent on.
+Risks: a response that arrives before its record is stored. The attempt, with all that the return
+needs, is stored before any request leaves. What the provider returned is stored before the browser
+is redirected.
 """
 
 import hashlib
@@ -39,10 +39,15 @@ def state_hash(rest: str) -> str:
 async def depart(
     service: Service, elicitation: Elicitation, *, cookie: str, switches: bool = False
 ) -> str:
-    """The address to send the browser to; `switches`: to another account than the last one there.
+    """Start an attempt and return the address to redirect the browser to.
 
-    Raises Failed if the provider cannot be talked to (the elicitation goes on), NotPossible if it
-    is over, TooManyAttempts.
+    `switches`: the person wants another account than the last one at the provider.
+
+    Raises:
+        Failed: The provider did not respond, or refused. The elicitation stays open.
+        NotConfigured: The provider lacks settings here. The elicitation stays open.
+        NotPossible: The elicitation has ended.
+        TooManyAttempts: No attempt is left.
     """
     kind = service.kinds[elicitation.kind]
     if kind.flow is None:
@@ -65,7 +70,10 @@ async def depart(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Press:
-    """By one `browser`, a hash; `rest` is what only its state has."""
+    """A press of Continue in one `browser`, a hash.
+
+    `rest` is the random part of its state token.
+    """
 
     service: Service
     kind: QuestionKind
@@ -87,7 +95,7 @@ class _Press:
             departure = await self.service.outbound.run(self.flow.begin(opened, trip), to=client)
         except (Failed, NotConfigured) as error:
             trouble = trouble_of(error)
-            with suppress(KeyError):  # erased meanwhile
+            with suppress(KeyError):  # erased in the meantime
                 await elicitations.change(
                     id, lambda e: attempts.lead_nowhere(e, number=number, trouble=trouble)
                 )
@@ -96,7 +104,8 @@ class _Press:
                 if await checkouts.can_be_made_again(id, error):
                     return await self.depart(id, tries=tries - 1)
             if kind.holds_open and isinstance(error, Failed) and error.is_permanent:
-                # Pressed again it would be refused again: whoever waits hears the reason.
+                # Pressed again, the provider would refuse again, so the waiting call receives the
+                # reason.
                 _log.warning("payment.refused", extra={"id": id, "why": str(error)})
                 why = str(error).rstrip(".")
                 ended = await elicitations.end(opened, Status.FAILED, why=why)
@@ -107,7 +116,8 @@ class _Press:
             opened = await elicitations.change(
                 id, lambda e: attempts.keep(e, number=number, kept=kept)
             )
-            # It ended meanwhile, or made way in another process: nobody is to pay there any more.
+            # The question ended in the meantime, or another process superseded this page: the
+            # person must not pay on it any more.
             if opened.status.is_final or (kind.holds_open and _has_made_way(opened, kept)):
                 raise _is_over(opened)
         if not opened.asked.waits:
@@ -120,7 +130,8 @@ class _Press:
         trip = self._redirect(current, number=attempts.next_attempt(current))
         kept, browser = self.flow.prepare(current, trip), self.browser
         if self.kind.holds_open and stands_in_the_way(current, browser=browser, now=trip.now):
-            # Another process was pressed at the same moment: the page tells, and may be used again.
+            # Another process handled a press at the same moment. The page says so and can be used
+            # again.
             raise NotPossible(status=current.status, wanted="gone on with beside another page")
         state = state_hash(self.rest)
         opened = attempts.open_attempt(
@@ -153,16 +164,16 @@ def _is_over(elicitation: Elicitation) -> NotPossible:
 
 
 def trouble_of(error: Failed | NotConfigured) -> Trouble:
-    """What a press that led nowhere is to be remembered by."""
+    """Return the reason of a failed press of Continue, for the attempt's record."""
     if isinstance(error, NotConfigured) or is_operators_fault(error):
         return "not set up"
-    # A key that was used says that an earlier page exists, of which nothing is known yet.
+    # A used key means that an earlier page exists, whose state is not known yet.
     return "refused" if error.is_refusal and not isinstance(error, KeyUsed) else "silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """What came back with a state: `attempt` is there if it is still the latest."""
+    """A return with a state token. `attempt` is set if it is still the latest."""
 
     elicitation: Elicitation
     number: int
@@ -171,7 +182,11 @@ class Returned:
 
 
 async def returned(service: Service, states: list[str], *, now: datetime) -> Returned:
-    """Raises InvalidToken."""
+    """Return the elicitation and attempt of a state token.
+
+    Raises:
+        InvalidToken: The token is missing, repeated or invalid, or the question is not stored.
+    """
     if len(states) != 1:
         raise InvalidToken("missing or repeated")
     claims = service.links.read(states[0], purpose=Purpose.STATE, now=now)
@@ -189,6 +204,6 @@ async def returned(service: Service, states: list[str], *, now: datetime) -> Ret
 
 
 def _has_made_way(elicitation: Elicitation, kept: Json) -> bool:
-    """Whether the latest attempt leads to another page than this one by now."""
+    """Return True if the latest attempt now leads to another page than this one."""
     mine, latest = msgspec.convert(kept, StoredCheckout), kept_of(elicitation.attempt)
     return latest is None or latest.url is None or latest.session != mine.session

@@ -1,4 +1,4 @@
-"""Coming back: the browser that an author's service sends here, and the service's own callback."""
+"""The returns from an author's service: by the browser, and by the service's own callback."""
 
 from http import HTTPStatus
 from typing import Any
@@ -23,9 +23,9 @@ from webapp.service import Service
 
 @get("/return")
 async def come_back(page: NamedDependency[PageRequest]) -> Response[Any]:
-    """The bound browser comes back: the visit is done.
+    """Complete the visit when the bound browser comes back.
 
-    It changes something on a GET, as every redirect back must; a scanner lacks the cookie.
+    This changes something on a GET, as every redirect back must. A scanner lacks the cookie.
     """
     service = page.service
     tokens = query_of(page.request).get(RETURN_PARAMETER, [])
@@ -50,7 +50,7 @@ async def come_back(page: NamedDependency[PageRequest]) -> Response[Any]:
 async def called_back(
     token: FromPath[str], body: RawBody, service: NamedDependency[Service]
 ) -> Response[Any]:
-    """The author's service says that it is done; the JSON object it sends is the content."""
+    """Complete a question with the JSON object that the author's service sends."""
     try:
         content: dict[str, Json] = decode(body, type=dict[str, Any]) if body else {}
     except (DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,7 +1,7 @@
-"""All routes of ours, compiled once; each request brings the parts of the server it came to.
+"""The table of our routes, compiled once. Each request carries the parts of its own server.
 
-Whether an error is answered by a page or by problem details depends on who asks there: a route
-stands among those for people or those for programs.
+A route is listed either for people or for programs. That decides whether an error is answered with
+a page or with problem details.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ BODY_BYTES_AT_MOST = 64 * 1024
 
 @cache
 def routes() -> Litestar:
-    """Our routes, compiled once; each request brings the parts of the server that it came to."""
+    """Return our routes. Each request carries the parts of the server that it came to."""
     answers_of: Callable[[AnyRequest], Answers] = part("answers")
 
     def page(request: AnyRequest, error: Exception) -> Response[Any]:
@@ -51,7 +51,7 @@ def routes() -> Litestar:
     def either(request: AnyRequest, error: Exception) -> Response[Any]:
         return answers_of(request).for_error(request, error)
 
-    # Handlers by type; those for HTTPException cover what the framework itself refuses.
+    # Handlers by type. Those for HTTPException cover what the framework itself refuses.
     for_people = Router(
         "/",
         route_handlers=[
@@ -104,7 +104,7 @@ def routes() -> Litestar:
 
 
 class Ours:
-    """Our routes, as the application that they are part of sends requests here."""
+    """The ASGI application of our routes for one server."""
 
     def __init__(self, *, service: Service, parts: Mapping[str, object], root_path: str) -> None:
         self._app = Bounded(routes())
@@ -115,14 +115,14 @@ class Ours:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         note_request(scope)
         bring(scope, self._parts)
-        # What a websocket asks for is refused in there.
+        # Websocket requests are refused inside.
         name = f"{scope.get('method', 'GET')} /{scope['path'].split('/')[1]}"
         with working(name, tracer=self._tracer):
             await self._app(scope, receive, under(self._root_path, send))
 
 
 def why_unknown(path: str, *, url: str) -> str | None:
-    """For the operator: what a path says that would be ours without what it begins with."""
+    """Return a hint for the operator if only the path's first segment makes it unknown."""
     prefix, _, rest = path[1:].partition("/")
     if not (rest and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
         return None
@@ -139,7 +139,7 @@ def is_ours(path: str) -> bool:
 
 @cache
 def _paths() -> tuple[frozenset[str], tuple[str, ...]]:
-    """Of our routes: those without a parameter, and what stands before it in the others."""
+    """Return the paths of routes without a parameter, and the prefixes of those with one."""
     split = [route.path.partition("{") for route in routes().routes]
     whole = frozenset(path for path, parameter, _ in split if not parameter)
     return whole, tuple({beginning for beginning, parameter, _ in split if parameter})

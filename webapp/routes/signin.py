@@ -1,8 +1,7 @@
-"""Signing in and out on our pages, and pairing a browser with whoever runs the server.
+"""Signing in and out on our pages, and pairing a browser with the operator.
 
-What could go wrong: a browser that is signed in by somebody else. So each of these is a press in
-this very browser, what it left with is in a cookie of its own, and a session never outlives the
-next sign-in.
+Risks: somebody else signs this browser in. So each of these needs a press in this browser, the
+sign-in's state is in a cookie of its own, and a new sign-in always replaces the session.
 """
 
 import logging
@@ -26,7 +25,7 @@ from webapp.routes.openers import SIGN_IN, sign_in_button
 from webapp.routes.page_request import PageRequest
 from webapp.service import Service
 
-PAIR = "pair"  # what the CSRF field of that form is about
+PAIR = "pair"  # the subject of the CSRF field of that form
 _WHY: Mapping[type[Exception], tuple[Literal["refused", "trouble", "mixed"], HTTPStatus]] = {
     Denied: ("refused", HTTPStatus.FORBIDDEN),
     Failed: ("trouble", HTTPStatus.BAD_GATEWAY),
@@ -37,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @post("/signin", status_code=HTTPStatus.SEE_OTHER)
 async def sign_in(page: NamedDependency[PageRequest]) -> Response[Any]:
-    """Send this browser to the issuer."""
+    """Redirect this browser to the issuer."""
     signing_in = _signing_in(page)
     page.must_be_form_about(SIGN_IN)
     back = "".join(page.form.get("back", []))
@@ -50,7 +49,7 @@ async def sign_in(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 @get("/signin/callback")
 async def signed_in(page: NamedDependency[PageRequest]) -> Response[Any]:
-    """The issuer's answer; it changes something on a GET, as every way back must."""
+    """Handle the issuer's response, which changes something on a GET, as every return must."""
     signing_in = _signing_in(page)
     try:
         back = await signing_in.finish(page.callback_params(), page.cookies)
@@ -75,7 +74,7 @@ async def sign_out(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 @get("/pair/{token:str}")
 async def offer_pairing(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """Whether this browser shall be that of the person who runs the server."""
+    """Ask the operator to confirm that this browser is theirs."""
     if not await page.service.pairing.can_use(token):
         return _pair_used(page)
     view = Pair(server=page.answers.server, action=f"/pair/{token}", csrf=page.csrf(PAIR))
@@ -84,7 +83,7 @@ async def offer_pairing(page: NamedDependency[PageRequest], token: FromPath[str]
 
 @post("/pair/{token:str}", status_code=HTTPStatus.OK)
 async def pair(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """From now on it is; the address works once."""
+    """Pair this browser with the operator. The address works once."""
     page.must_be_form_about(PAIR)
     try:
         paired = await page.service.pairing.use(token)
@@ -102,7 +101,7 @@ def _pair_used(page: PageRequest) -> Response[Any]:
 
 
 def _tell(event: str, session: BrowserSession, service: Service) -> None:
-    """For the operator: whose, by the tag that their questions begin with; nobody's name."""
+    """Log the event with the owner's tag, with which their questions begin, and without a name."""
     owner = service.elicitations.owners.tag(issuer=session.issuer, subject=session.subject)
     _log.info(event, extra={"owner": owner})
 
@@ -129,7 +128,7 @@ def _failed(
     )
     cookies = page.new_cookies
     if not isinstance(error, Mixed):
-        # What it left with is used up by an answer to it, and by nothing that a stranger sends.
+        # A response to this sign-in uses up its cookie. A stranger's request does not.
         cookies += (page.service.sessions.forget_leaving(),)
     targets = signing_in.form_targets
     return page.answers.page(view, status=status, form_targets=targets, cookies=cookies)

@@ -1,4 +1,4 @@
-"""Which of two applications a request is for: our own routes, or the served library's."""
+"""The dispatcher between our own routes and the served library's application."""
 
 import logging
 from http import HTTPStatus
@@ -36,11 +36,12 @@ class Switch:
         self._is_told = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":  # it all runs by now
+        if scope["type"] == "lifespan":  # everything has started by now
             await nothing_to_begin(receive, send)
             return
         if not (is_own := is_ours(scope["path"])) and self._served.has_route(scope):
-            # A route of the author's may complete, in trusted code or with a return token.
+            # A route of the author's may complete questions, in trusted code or with a return
+            # token.
             with asking(self._service.completing):
                 await self._served(scope, receive, send)
             return

@@ -1,10 +1,10 @@
-"""Webhooks: what providers tell us without a browser.
+"""The webhook route: what payment providers send to us without a browser.
 
-What could go wrong: a forged delivery that settles, an authentic one that is lost. A signature is
-checked over the exact bytes before anything is read, and 2xx is answered only after the write. A
-hint, which anybody can send, settles nothing: its provider is asked, at a rate for each sender,
-and answers nobody what is known here. What is refused is counted and written nowhere from here,
-however much of it comes. While the store cannot be written, it is told to send again.
+Risks: a forged delivery ends a question, or an authentic one is lost. A signature is verified over
+the exact bytes before they are read, and the response is 2xx only after the write. Anybody can send
+a hint, so a hint only makes us ask its provider, with a rate limit for each sender, and the
+response reveals nothing. Rejected deliveries are counted, but this module does not store them. If
+the store cannot be written, the provider is asked to send again.
 """
 
 import json
@@ -41,7 +41,7 @@ async def hooked(
     body: RawBody,
     service: NamedDependency[Service],
 ) -> ASGIResponse:
-    """An event of a payment provider, or a hint that there is something to ask it about."""
+    """Handle an event of a payment provider, or a hint to ask the provider for one."""
     gateways = service.kinds.payments.flow
     signing, unsigned = gateways.signing.get(seller), gateways.unsigned.get(seller)
     try:
@@ -69,7 +69,7 @@ async def _signed(
             _taken(became, name, service)
         except (Unverified, Malformed) as error:
             _turned_away(error, name, service)
-            refused = refused or error  # the others of the delivery count all the same
+            refused = refused or error  # the other events of the delivery still count
     if refused is not None:
         raise refused
     accepted = gateway.scheme.accepted
@@ -81,7 +81,7 @@ async def _signed(
 def _deliveries(
     gateway: Signs, body: bytes, *, headers: Sequence[tuple[str, str]], service: Service
 ) -> Sequence[Delivery | Unverified]:
-    """What came, each by itself where each is signed by itself."""
+    """Return what was delivered, split if each event has its own signature."""
     try:
         return gateway.scheme.deliveries(
             body=body,
@@ -109,19 +109,21 @@ async def _hinted(
         hint = gateway.read_unsigned(body, query=request.scope["query_string"].decode("latin-1"))
         became = None if hint is None else await service.hooks.hinted(name, hint)
     except (Unverified, Malformed) as error:
-        service.hints.require(sender)  # what is signed is not held back for what is not
+        # only rejected deliveries count, so that unsigned ones do not hold back signed ones
+        service.hints.require(sender)
         _turned_away(error, name, service)
         raise
-    except Mismatch as error:  # theirs, and not what was asked for: it stays so
+    # a session of the provider that differs from what was asked, permanently
+    except Mismatch as error:
         became = f"other_{error.what}"
-    except Failed as error:  # they send it again
+    except Failed as error:  # the provider sends it again
         service.telemetry.observer.webhook_came(name, "not_asked")
         _log.warning("webhook.not_asked", extra={"seller": name, "why": str(error)})
         raise ServiceUnavailableException from error
     _taken(became or "ignored", name, service)
     if became not in (None, "asked"):
         service.webhook_log.turned_away(name, str(became))
-    # The same for all: a sender does not learn which ids there are.
+    # The same for all, so that a sender does not learn which ids exist.
     return _received("hint")
 
 
@@ -131,7 +133,7 @@ def _received(became: str) -> ASGIResponse:
 
 @lru_cache(64)
 def _answer(text: str, media_type: str) -> ASGIResponse:
-    """One of few, each made once: a response costs as much as a signature."""
+    """Return a cached response: creating one costs as much as verifying a signature."""
     return ASGIResponse(
         body=text.encode(),
         media_type=media_type,
@@ -141,7 +143,7 @@ def _answer(text: str, media_type: str) -> ASGIResponse:
 
 
 def _turned_away(error: Unverified | Malformed, seller: str, service: Service) -> None:
-    # Malformed: authentic perhaps, and yet nothing that can be read.
+    # Malformed: perhaps authentic, but not readable.
     reason = error.reason if isinstance(error, Unverified) else "malformed"
     service.telemetry.observer.webhook_came(seller, reason)
     service.webhook_log.turned_away(seller, reason)

@@ -1,15 +1,14 @@
-"""The sandbox: an authorization server and checkouts that work offline, for demo and tests.
+"""The sandbox: an authorization server and checkouts that work offline, for the demo and tests.
 
-Nothing in it is real, and it is reached only over HTTP: no flow imports it. `authorization` plays
-GitHub, Slack and a provider of OpenID Connect. `checkout` has what all payment providers do alike:
-a sale that is opened, paid, refunded and disputed, the page on which a person presses a
-button, an API that does a thing once under each key, and webhooks that arrive as badly as a test
-asks for. `stripe`, `paypal` and `mollie` have what is their own: how a sale is written, which
-buttons its page has, what is told of a change. `beside` serves it with an application that its
-author serves.
+Nothing in the sandbox is real. It is reached only over HTTP, and no flow imports it.
+`authorization` simulates GitHub, Slack and an OpenID Connect provider. `checkout` has what all
+payment providers have in common: a sale that is opened, paid, refunded and disputed, its payment
+page, an API with idempotency keys, and webhooks that can be as unreliable as a test needs.
+`stripe`, `paypal` and `mollie` have what differs: the format of a sale, the buttons of its page,
+and the events. `beside` serves the sandbox together with an application that its author serves.
 
-The path of a payment: a program opens a sale at the provider's API, the person presses a button
-of its page, the sale changes in the sales, and the sales tells the server with an event.
+A payment works like this: a program opens a sale at the provider's API, the person presses a button
+on its page, the sale changes, and the sandbox sends an event to the server.
 """
 
 from webapp.sandbox.settings import Sandbox, new_sandbox

@@ -1,8 +1,7 @@
-"""The sandbox as one ASGI application on an origin of its own.
+"""The sandbox as one ASGI application on its own origin.
 
-What could go wrong: a stranger's page that rebinds its name to this machine, or a sandbox that
-strangers reach. It answers under its own host and port only, and is not made for anything but
-loopback.
+Risks: a stranger's page that rebinds its DNS name to this machine, or a sandbox that strangers can
+reach. The sandbox answers only under its own host and port, and only on loopback.
 """
 
 import asyncio
@@ -40,10 +39,12 @@ _log = logging.getLogger(__name__)
 
 
 class SandboxApp:
-    """Everything of the sandbox; `deliver` posts what the checkout has to tell.
+    """The ASGI application of the sandbox.
 
-    `pause` passes the seconds before it is posted again. Raises ValueError unless it stands on
-    loopback and serves nothing but loopback.
+    `deliver` posts the webhooks of the checkout, and `pause` waits before a retry.
+
+    Raises:
+        ValueError: The sandbox or the server that it serves is not on loopback.
     """
 
     def __init__(
@@ -65,11 +66,11 @@ class SandboxApp:
             "paypal": paypal_api(sandbox, outside),
             "mollie": mollie_api(sandbox, outside),
         }
-        # How each provider's webhooks leave, for whoever runs it in a process of their own.
+        # The webhook deliveries by provider, for callers that run the sandbox in their own process.
         self.deliveries = {name: api.sales.deliveries for name, api in apis.items()}
         checkout = Checkout(
             sales=tuple(api.sales for api in apis.values()),
-            # A shop's addresses come with each sale, from whoever has the key.
+            # The addresses of a shop come with each sale, from whoever has the API key.
             pages=SandboxPages(url=sandbox.url, form_targets=("http:", "https:")),
         )
         self._parts: dict[str, Any] = {
@@ -80,7 +81,7 @@ class SandboxApp:
             **{name: SandboxAnswers(api) for name, api in apis.items()},
             "checkout": checkout,
         }
-        # Around the routing too: a middleware would not see a path that nobody has.
+        # Outside the routing as well: a middleware would not see an unknown path.
         self._guarded = Guard(Bounded(_routes()), public_url=sandbox.url)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,7 +117,7 @@ def _routes() -> Litestar:
 
 @get(list(assets()), sync_to_thread=False)
 def asset(request: AnyRequest) -> Response[Any]:
-    """What anybody may load, and keep for an hour."""
+    """Return a public asset, which can be cached for an hour."""
     content, media_type = assets()[request.scope["path"]]
     headers = {
         "cache-control": "max-age=3600",
@@ -145,7 +146,7 @@ def control(
     sandbox: NamedDependency[Sandbox],
     faults: NamedDependency[Faults],
 ) -> Response[Any]:
-    """Plan a fault: {"next": "500"}; let held replies go: {"release": true}."""
+    """Plan a fault with {"next": "500"}, or release held replies with {"release": true}."""
     key = (bearer_of(request.headers) or "").encode()
     if not secrets.compare_digest(key, sandbox.client_secret.encode()):
         return _problem(HTTPStatus.UNAUTHORIZED, "The bearer must be the client's password.")
@@ -162,7 +163,7 @@ def control(
 
 
 def _for_error(request: AnyRequest, error: Exception) -> Response[Any]:
-    """A page for a browser, problem details for a program."""
+    """Return a page for a browser and problem details for a program."""
     if isinstance(error, HTTPException) and error.status_code < 500:
         status = HTTPStatus(error.status_code)
         detail = f"{status.phrase}."
@@ -177,7 +178,7 @@ def _for_error(request: AnyRequest, error: Exception) -> Response[Any]:
 
 
 def _problem(status: HTTPStatus, detail: str) -> Response[Any]:
-    """RFC 9457."""
+    """Return problem details (RFC 9457)."""
     problem = {"type": "about:blank", "title": status.phrase, "status": status, "detail": detail}
     return Response(
         problem, status_code=status, media_type="application/problem+json", headers=NO_STORE

@@ -1,7 +1,7 @@
-"""The sandbox beside an application, on a port of its own, for as long as that is served.
+"""The sandbox next to an application, on a port of its own, while the application is served.
 
-For who serves the application otherwise than by `elicit serve`, which has one too. Both stand on
-loopback, or there is none.
+For applications that are not served by `elicit serve`, which has its own. Both the sandbox and the
+application must be on loopback.
 """
 
 import asyncio
@@ -24,12 +24,16 @@ HOST = "127.0.0.1"
 
 @asynccontextmanager
 async def sandbox_beside(*, serves: str, clock: Callable[[], datetime]) -> AsyncGenerator[Sandbox]:
-    """Raises ValueError unless the application it `serves` is at an origin on loopback."""
+    """Serve a sandbox for the application at `serves`.
+
+    Raises:
+        ValueError: The application is not at an origin on loopback.
+    """
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(socket.create_server((HOST, 0)))
         url = f"http://{HOST}:{listener.getsockname()[1]}"
         sandbox = new_sandbox(url=url, serves=serves)
-        # It delivers webhooks to this machine, where nothing speaks TLS.
+        # The client delivers webhooks to this machine, where no server uses TLS.
         client = httpx.AsyncClient(
             verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             trust_env=False,
@@ -51,7 +55,7 @@ async def sandbox_beside(*, serves: str, clock: Callable[[], datetime]) -> Async
 
 
 class _Pages(uvicorn.Server):
-    """uvicorn that leaves the signals to whoever serves the application."""
+    """A uvicorn server that leaves signals to the server of the application."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:

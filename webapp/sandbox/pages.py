@@ -1,7 +1,7 @@
-"""The sandbox's pages and the headers that go with everything it answers.
+"""The sandbox's pages, and the headers of all its responses.
 
-What could go wrong: a page elsewhere that presses a button in somebody's name. Each form carries a
-field that only this page, in this browser and for this very subject, was given.
+Risks: a page elsewhere presses a button in somebody's name. So each form has a CSRF field for this
+browser and this subject.
 """
 
 import secrets
@@ -29,10 +29,13 @@ _FOLDER = Path(__file__).resolve().parent
 
 
 class SandboxPages:
-    """Renders the sandbox's templates; `form_targets` are origins where its forms may lead."""
+    """Renders the sandbox's templates.
+
+    `form_targets` are the origins that its forms can lead to.
+    """
 
     def __init__(self, *, url: str, form_targets: tuple[str, ...]) -> None:
-        # Browsers hold every redirect after a form to form-action.
+        # Browsers apply form-action to every redirect after a form.
         self._headers = page_headers(form_targets=form_targets)
         csrf_key = secrets.token_bytes(_CSRF_KEY_BYTES)
         self._browser = Browser(public_url=url, csrf_keys=lambda: [csrf_key])
@@ -50,7 +53,7 @@ class SandboxPages:
     def form(
         self, template: str, values: Mapping[str, Any], *, request: AnyRequest, subject: str
     ) -> Response[Any]:
-        """A page with forms about the subject, for this browser alone."""
+        """Return a page with forms about the subject, bound to this browser."""
         known = self._browser.cookie_of(cookies_of(request))
         cookie = known or self._browser.fresh()
         page = self.page(template, {**values, "csrf": self._browser.csrf(cookie, subject=subject)})
@@ -58,19 +61,19 @@ class SandboxPages:
         return page
 
     def is_ours(self, csrf: str | None, *, request: AnyRequest, subject: str) -> bool:
-        """Whether a form came from that page in this browser."""
+        """Return True if a form came from that page in this browser."""
         return self._browser.is_csrf(csrf or "", cookies_of(request), subject=subject)
 
     def trouble(
         self, title: str, detail: str, *, status: HTTPStatus = HTTPStatus.BAD_REQUEST
     ) -> Response[Any]:
-        """What went wrong, in words for the person in front of it."""
+        """Return an error page for the person."""
         return self.page("error.html", {"title": title, "detail": detail}, status=status)
 
 
 @cache
 def _environment() -> Environment:
-    """With each template compiled once."""
+    """Return the shared environment, which compiles each template once."""
     return Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,
@@ -83,7 +86,7 @@ def _environment() -> Environment:
 
 @cache
 def assets() -> dict[str, tuple[bytes, str]]:
-    """What the pages load, by path: the bytes and their media type."""
+    """Return the assets of the pages by path: their bytes and media types."""
     types = {".css": "text/css", ".svg": "image/svg+xml", ".png": "image/png"}
     return {
         f"/{path.relative_to(_FOLDER).as_posix()}": (path.read_bytes(), types[path.suffix])

@@ -1,7 +1,7 @@
-"""What a sandbox is told when it is made: where it stands, whom it serves, its secrets.
+"""The settings of a sandbox: its address, the server that it serves, and its secrets.
 
-What could go wrong: a sandbox that strangers reach would connect made-up accounts and take
-made-up money in earnest. So both it and the server it serves stand on loopback, or there is none.
+Risks: if strangers could reach a sandbox, its made-up accounts and payments would count as real. So
+both the sandbox and the server that it serves must be on loopback.
 """
 
 import secrets
@@ -22,7 +22,10 @@ _SECRET_BYTES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """Addresses have no slash at the end; that of the served server may have a path."""
+    """The settings of a sandbox.
+
+    URLs have no slash at the end; that of the server can have a path.
+    """
 
     url: str
     client_id: str
@@ -41,12 +44,12 @@ class Sandbox:
         return f"{self.serves}/webhooks/paypal"
 
     def merchant_accounts(self) -> Mapping[str, MerchantAccount]:
-        """The registrations at all of its payment providers."""
+        """Return the merchant accounts at all payment providers of the sandbox."""
         stripe = sandbox_stripe(f"{self.url}/stripe", self.stripe_key, [self.webhook_secret])
         return {seller.name: seller for seller in (stripe, self.paypal(), self.mollie())}
 
     def paypal(self) -> PayPalAccount:
-        """The registration at its PayPal, whose webhooks its own authority vouches for."""
+        """Return the merchant account at its PayPal, with the sandbox's certificate authority."""
         return sandbox_paypal(
             f"{self.url}/paypal",
             self.client_id,
@@ -56,7 +59,7 @@ class Sandbox:
         )
 
     def mollie(self) -> MollieAccount:
-        """The registration at its Mollie, which is told with each payment where to send news."""
+        """Return the merchant account at its Mollie, with the webhook URL for each payment."""
         webhook_url = f"{self.serves}/webhooks/mollie"
         return sandbox_mollie(f"{self.url}/mollie", self.mollie_key, webhook_url=webhook_url)
 
@@ -64,8 +67,9 @@ class Sandbox:
 def new_sandbox(*, url: str, serves: str) -> Sandbox:
     """Make the settings of a sandbox at `url` for the server at `serves`, with random secrets.
 
-    Raises ValueError unless both are on loopback, like http://127.0.0.1:8766; the one that is
-    served may be under a path.
+    Raises:
+        ValueError: One of the two is not on loopback, like http://127.0.0.1:8766. The URL of the
+            server can have a path.
     """
     origin = "/".join(serves.split("/")[:3])
     if not PLAIN_PATH.fullmatch(serves.removeprefix(origin)):
@@ -74,7 +78,7 @@ def new_sandbox(*, url: str, serves: str) -> Sandbox:
     require_loopback(origin)
     return Sandbox(
         url=url,
-        # Its accounts end with it, so what an earlier one connected must not be found again.
+        # The accounts end with the sandbox, so a later sandbox must not find them.
         client_id=f"elicit-sandbox-{secrets.token_hex(4)}",
         client_secret=secrets.token_urlsafe(_SECRET_BYTES),
         serves=serves,
@@ -89,7 +93,11 @@ def new_sandbox(*, url: str, serves: str) -> Sandbox:
 
 
 def require_loopback(url: str) -> None:
-    """Raise ValueError unless it is an http origin of this machine."""
+    """Check that a URL is an http origin of this machine.
+
+    Raises:
+        ValueError: The URL is another one.
+    """
     if not _is_loopback(url):
         raise ValueError(
             f"The sandbox works only on this machine, and {url!r} is no address like "

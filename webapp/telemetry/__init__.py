@@ -1,19 +1,19 @@
-"""What an operator watches: metrics, traces, and which question a line of the log belongs to.
+"""Telemetry for operators: metrics, traces, and the question id of each log line.
 
-`observer` is the protocol that the other rooms call, at few places: a store's operation is over, a
-question is asked, ends or wakes somebody, a provider has answered, a webhook came, the sweeper went
-round. Whoever is not observed calls methods that do nothing. `families` is the table of all
-metrics, from which docs/metrics.md is written; `metrics` counts them for Prometheus and is the one
-file that imports its library, where ELICIT_METRICS asks for it.
+`observer` is the protocol that other packages call at a few places: a store operation ended, a
+question was asked, ended or woke a call, a provider answered, a webhook arrived, the sweeper
+finished a round. Without telemetry its methods do nothing. `families` is the table of all metrics,
+from which docs/metrics.md is written. `metrics` counts them for Prometheus and is the only file
+that imports the Prometheus library. It is imported only if ELICIT_METRICS is set.
 
-`work` is what a task is at: one request, one call, one row of the sweeper's. The first question
-that it reads is what it is about, and every line that is logged meanwhile has that id. Where traces
-are collected, a span of the question's own trace is begun there: its call's context travels in its
-record, so that a page, a callback or a webhook in another process goes on with the same trace.
-`telemetry` has who hears and what begins spans in this process.
+`work` is the unit of work of a task: one request, one call, or one row of the sweeper. The first
+question that it reads is its subject, and every line logged during the work has that question's id.
+If traces are collected, a span in the question's own trace starts at that point. The trace context
+of the call is stored in the question's record, so a page, a callback or a webhook in another
+process continues the same trace. `telemetry` has the observer and the tracer of this process.
 
-Promised: nobody is named, and no id stands in a label; labels take their values from the code and
-the settings, never from a request. No span has a path, a query, a body or a text of anybody's.
+Guarantees: metrics contain no names of people and no ids. Label values come from the code and the
+settings, never from a request. Spans contain no path, query, body or user text.
 
-Never imports another room of webapp's: they all may call this one.
+This package imports no other package of webapp: any of them can call it.
 """

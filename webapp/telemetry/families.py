@@ -1,6 +1,6 @@
-"""Every family of metrics, as a table: its name, kind and labels, and what it says.
+"""The table of all metric families: their names, kinds, labels and help texts.
 
-`metrics` exports these and no others, and docs/metrics.md is written from here.
+`metrics` exports only these, and docs/metrics.md is written from this table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# Of one family, by the values of its labels.
+# The values of one family, by the values of its labels.
 Samples: TypeAlias = Mapping[tuple[str, ...], float]
-# Seconds. A store answers within milliseconds, a provider within seconds.
+# Buckets in seconds. A store answers within milliseconds, a provider within seconds.
 _STORE = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _WAKE = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _PROVIDER = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -18,7 +18,7 @@ _PROVIDER = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricFamily:
-    """`pooled` says how a gauge of several processes becomes one."""
+    """A metric family. `pooled` says how a gauge of several processes is combined."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -29,13 +29,13 @@ class MetricFamily:
 
     @property
     def exported_names(self) -> tuple[str, ...]:
-        """As they stand on the page, and in a query."""
+        """The names in the exported text and in a query."""
         if self.kind != "histogram":
             return (self.name,)
         return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
 
 
-# Counted in each process; of several workers of one machine, pooled.
+# Counted in each process, and pooled across the workers of one machine.
 ASKED = MetricFamily(
     name="elicit_questions_total",
     kind="counter",
@@ -141,7 +141,7 @@ COUNTED = (
     *(ACCOUNT_FAILURES, API_REFUSED, WEBHOOKS, EVENTS, SWEEPER_LAG, SWEPT),
 )
 
-# Of the store, which all processes share: told by the process that is asked, once.
+# Read from the store, which all processes share. The process that serves the request reports them.
 READY = MetricFamily(
     name="elicit_ready",
     kind="gauge",

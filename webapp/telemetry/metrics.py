@@ -1,10 +1,11 @@
-"""Metrics for Prometheus, in a registry of our own: an application's own metrics stay its own.
+"""Prometheus metrics in a registry of our own, separate from an application's own metrics.
 
-Of several processes that have one folder (PROMETHEUS_MULTIPROC_DIR, which the library reads when it
-is first imported), what each has counted is pooled by whichever is asked. What could go wrong: a
-process that has ended and is counted on, as one that holds calls. So its gauges are taken out when
-somebody looks. Files of workers that came and went fill the folder: in ours they are added up in
-one. In another's they stay, as the library has them.
+Several processes can share one folder (PROMETHEUS_MULTIPROC_DIR, which the library reads when it is
+first imported). The process that serves the request then pools the counts of all.
+
+Risks: an ended process still counts, for example as one that holds calls, so its live gauges are
+removed on each read. The files of ended workers fill the folder, so in our own folder they are
+merged into one file. In a folder that somebody else made, they stay as the library left them.
 """
 
 import fcntl
@@ -35,7 +36,7 @@ from webapp.telemetry.observer import Observer
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 _OUR_FOLDER = "elicit-metrics-"
-# Of the library's files those that do not say which process it was, and what makes one of two.
+# The kinds of the library's files without a process label, and how to merge two values.
 _ADDED_BY: Final[Mapping[str, Callable[[float, float], float]]] = {
     **dict.fromkeys(("counter", "histogram", "summary"), add),
     "gauge_max": max,
@@ -43,12 +44,13 @@ _ADDED_BY: Final[Mapping[str, Callable[[float, float], float]]] = {
 
 
 class Metrics(Observer):
-    """Counts for one process."""
+    """The metrics of one process."""
 
     def __init__(self, *, folder: str | None = None) -> None:
-        """`folder` is what its processes share, if there are several."""
+        """Create the metrics. `folder` is the shared folder if there are several processes."""
         self._folder = folder
-        self.follow: Callable[[Sequence[object]], None] = _nobody  # whoever adds up what is written
+        # receives the values that this process wrote
+        self.follow: Callable[[Sequence[object]], None] = _nobody
         self._registry = registry = CollectorRegistry()
         self._asked = _counter(families.ASKED, registry)
         self._outcomes = _counter(families.OUTCOMES, registry)
@@ -67,7 +69,7 @@ class Metrics(Observer):
         self._swept = _gauge(families.SWEPT, registry)
 
     def page(self, stored: Mapping[MetricFamily, Samples]) -> bytes:
-        """All of it as Prometheus reads it, with what the store says at the moment."""
+        """Return all metrics in Prometheus's text format, with the current gauges of the store."""
         counted = self._registry.collect() if self._folder is None else _pooled(self._folder)
         page = CollectorRegistry()
         page.register(_Page([*counted, *(_stored(*each) for each in stored.items())]))
@@ -84,7 +86,7 @@ class Metrics(Observer):
         self._outcomes.labels(kind, status).inc()
 
     def woken(self, kind: str, *, seconds: float) -> None:
-        # Clocks of two machines differ: nobody is woken before the end.
+        # The clocks of two machines differ, so the difference can be negative.
         self._wake.labels(kind).observe(max(seconds, 0.0))
 
     def held(self, change: int) -> None:
@@ -121,11 +123,11 @@ class Metrics(Observer):
 
 @contextmanager
 def counted_together() -> Generator[None]:
-    """What is started within counts into one folder, which is nobody else's and ends with it.
+    """Set a shared metrics folder for processes started in this block, and delete it at the end.
 
-    For a parent that counts nothing: its workers find the folder's name in their environment.
+    Use this in a parent that counts nothing: its workers read the folder from their environment.
     """
-    if SHARED in os.environ:  # somebody else's, who keeps it
+    if SHARED in os.environ:  # the folder was set by somebody else, who also deletes it
         yield
         return
     with TemporaryDirectory(prefix=_OUR_FOLDER) as folder:
@@ -137,16 +139,16 @@ def counted_together() -> Generator[None]:
 
 
 def metrics_here() -> Metrics:
-    """For this process, which may be one of several that share a folder."""
+    """Return the metrics of this process, with the shared folder if one is set."""
     return Metrics(folder=os.environ.get(SHARED))
 
 
 class _Page(Collector):
-    """Ours alone: the folder may hold an application's own, which it shows where it chooses."""
+    """A collector of our metrics only: the folder may also hold an application's own."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = [one for one in families if one.name.startswith("elicit_")]
-        for family in self._families:  # when each began is no metric that somebody watches
+        for family in self._families:  # leave out the creation times: they are no metric to watch
             family.samples = [s for s in family.samples if not s.name.endswith("_created")]
 
     def collect(self) -> Iterable[Metric]:
@@ -177,15 +179,17 @@ def _pooled(folder: str) -> Iterable[Metric]:
 
 @contextmanager
 def _alone_in(folder: str) -> Generator[None]:
-    """Nobody reads what is being added up, or it would count twice."""
-    with Path(folder, "lock").open("ab") as lock:  # closed, it is free; so it is after a kill
+    """Lock the folder while files are merged, so that no reader counts them twice."""
+    # closing the file releases the lock, also after a kill
+    with Path(folder, "lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _add_to_ended(file: Path, kind: str) -> None:
-    """What a process counted that has ended goes into one file for all of those."""
-    # By another name first: killed in between, we rather lose what it counted than add it twice.
+    """Merge the counts of an ended process into one file for all ended processes."""
+    # Rename first: if this process is killed in between, the counts are lost rather than added
+    # twice.
     taken = file.rename(file.with_suffix(".taken"))
     ended = MmapedDict(str(file.with_name(f"{kind}_ended.db")))  # type: ignore[no-untyped-call]
     values = cast(

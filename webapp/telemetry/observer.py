@@ -1,7 +1,7 @@
-"""The observer: what the other rooms tell of what happened, in few words.
+"""The observer: the interface through which other packages report what happened.
 
-What could go wrong: a label without bounds, or a person's data in one. So what is told is a kind, a
-status, the name of an operation or of a configured provider: words of the code and the settings.
+Risks: a label with unbounded values, or with a person's data. So the arguments are a kind, a
+status, or the name of an operation or a configured provider, all from the code or the settings.
 """
 
 from collections.abc import Sequence
@@ -9,48 +9,54 @@ from datetime import datetime
 
 
 class Observer:
-    """Hears everything, and does nothing about it: what nobody watches costs a call."""
+    """A receiver of telemetry events. This base class ignores them, at the cost of one call."""
 
     def store_answered(self, operation: str, *, seconds: float, result: str) -> None:
-        """One operation of the store is over: `ok`, `conflict`, `unavailable` or `failed`."""
+        """Record the end of a store operation: `ok`, `conflict`, `unavailable` or `failed`."""
 
     def asked(self, kind: str) -> None:
-        """A question stands that nobody was asked before."""
+        """Record a new question that was not asked before."""
 
     def settled(self, kind: str, status: str) -> None:
-        """A question has ended; `late`: it had ended before, and was paid all the same."""
+        """Record the end of a question. `late`: it had already ended when the payment arrived."""
 
     def woken(self, kind: str, *, seconds: float) -> None:
-        """A call that waits has seen the end of its question, so long after it."""
+        """Record that a waiting call saw the end of its question, `seconds` after the end."""
 
     def held(self, change: int) -> None:
-        """So many more calls, or fewer, are held while somebody is asked."""
+        """Change the number of calls that are held while a person is asked."""
 
     def taken_over(self) -> None:
-        """An outcome was taken whose lease had run out: whoever had it is gone."""
+        """Record a claim of an outcome whose earlier lease had expired."""
 
     def provider_answered(
         self, provider: str, operation: str, *, seconds: float, result: str
     ) -> None:
-        """A request to a provider is over: `ok`, `4xx`, `5xx` or `failed`."""
+        """Record the end of a request to a provider: `ok`, `4xx`, `5xx` or `failed`."""
 
     def account_failed(self, provider: str, *, step: str, reason: str) -> None:
-        """A code exchange, a refresh or a way back failed; `reason` is the class of the refusal."""
+        """Record a failed code exchange, refresh or callback.
+
+        `reason` is the class of the refusal.
+        """
 
     def webhook_came(self, provider: str, result: str) -> None:
-        """A delivery was answered; what became of it, or why it was turned away."""
+        """Record the response to a webhook: the result, or why it was rejected."""
 
     def event_sent(self, address: str, result: str) -> None:
-        """What became of an event out: `sent`, `failed`, `given_up` or `not_kept`."""
+        """Record the delivery of an outgoing event: `sent`, `failed`, `given_up` or `not_kept`."""
 
     def api_refused(self, why: str) -> None:
-        """A request to the HTTP API brought no key or token that works: why not."""
+        """Record an HTTP API request without a valid key or token. `why` is the reason."""
 
     def swept(self, *, at: datetime, lag_seconds: float) -> None:
-        """The sweeper went round; the oldest of what was due had waited so long."""
+        """Record a round of the sweeper.
+
+        `lag_seconds` is how long the oldest due row had waited.
+        """
 
     def wrote(self, values: Sequence[object]) -> None:
-        """These were written by this process, as they now stand."""
+        """Record the values that this process wrote to the store, in their current state."""
 
 
 UNOBSERVED = Observer()

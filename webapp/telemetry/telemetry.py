@@ -1,7 +1,8 @@
-"""Telemetry: who hears of what happens here, and whether anybody collects traces.
+"""The telemetry of this process: its observer, its metrics and its tracer.
 
-A tracer provider of the application's own comes first. Else OpenTelemetry's own settings say where
-traces go (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and so on), which its library reads.
+A tracer provider that the application set comes first. Otherwise OpenTelemetry's own settings
+(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and so on) say where traces go, and its library
+reads them.
 """
 
 import logging
@@ -20,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Telemetry:
-    """Who hears of what happens, and what begins spans, if anybody collects them."""
+    """The observer, the metrics and the tracer (None if no traces are collected)."""
 
     __slots__ = ("metrics", "observer", "tracer")
 
@@ -34,7 +35,10 @@ NONE = Telemetry()
 
 
 def tracer_here(*, exports: bool) -> Tracer | None:
-    """What begins our spans; None where nobody collects them. `exports`: the environment does."""
+    """Return the tracer for our spans, or None if no traces are collected.
+
+    `exports`: the environment configures an exporter.
+    """
     provider = trace.get_tracer_provider()
     if exports and isinstance(provider, ProxyTracerProvider):
         _export()

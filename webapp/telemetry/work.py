@@ -1,13 +1,14 @@
-"""Work: what a task is at, so that a line of the log and a span have the id that they belong to.
+"""Units of work, which give each log line and span the id of the question that they belong to.
 
-One request of a browser's or a provider's, one call of a tool, one row of the sweeper's. The first
-question that it reads is what it is about. What could go wrong: a line under another person's id,
-where two questions are asked at once. So each question of a call is a piece of work of its own, and
-a task that is started meanwhile inherits it.
+A unit of work is one request of a browser or a provider, one call of a tool, or one row of the
+sweeper. The first question that the work reads is its subject.
 
-The record of a question has the trace of the call that asked it (W3C Trace Context), so whatever is
-about it in any process goes on with that trace. A call that was traced already when it joins a
-question of another trace is linked to it.
+Risks: a line with another person's id, if two questions are asked at once. So each question of a
+call is its own unit of work, and tasks that it starts inherit it.
+
+The record of a question stores the trace of the call that asked it (W3C Trace Context), so work on
+the question in any process continues that trace. If a call that already has a trace joins a
+question of another trace, the two are linked.
 """
 
 from collections.abc import Generator
@@ -35,7 +36,7 @@ _PARENT = "traceparent"
 
 
 class About(Protocol):
-    """A question, as far as it is told of."""
+    """The fields of a question that telemetry reads."""
 
     @property
     def id(self) -> str: ...
@@ -50,12 +51,15 @@ class About(Protocol):
 
 
 class Work:
-    """A piece of it; `tracer` is None where nobody collects traces."""
+    """A unit of work. `tracer` is None if no traces are collected."""
 
     __slots__ = ("_is_sought", "_name", "call", "id", "span", "tracer")
 
     def __init__(self, name: str | None, *, tracer: Tracer | None, call: str | None) -> None:
-        """`name` is its span's; None: it has none, as what it is part of has one."""
+        """Start a unit of work.
+
+        `name` is the name of its span; None: the enclosing work has one.
+        """
         self._name = name
         self.tracer = tracer
         self._is_sought = True
@@ -64,7 +68,7 @@ class Work:
         self.span: Span | None = None
 
     def note(self, question: About) -> None:
-        """It is about this question, unless it is about another one already."""
+        """Set the question that this work is about, unless one is already set."""
         if not self._is_sought:
             return
         self._is_sought = False
@@ -74,12 +78,12 @@ class Work:
 
     def end(self, error: BaseException | None = None) -> None:
         if self.span is not None:
-            if error is not None:  # by its type alone: its text may quote a person
+            if error is not None:  # only the type: the message may quote a person
                 self.span.set_status(StatusCode.ERROR, type(error).__name__)
             self.span.end()
 
     def child(self, name: str, *, about: "dict[str, AttributeValue]") -> Span | None:
-        """A span of something that is asked of another server meanwhile."""
+        """Start a span for a request to another server."""
         if self.tracer is None:
             return None
         parent = None if self.span is None else set_span_in_context(self.span)
@@ -93,7 +97,7 @@ class Work:
         return f"{context.trace_id:032x}" if context.is_valid else None
 
 
-# Beside the Asker of a call: a page, a webhook and the sweeper have none, and log all the same.
+# Not part of the Asker of a call: a page, a webhook and the sweeper have none, but also log.
 _current: ContextVar[Work | None] = ContextVar("elicit_work", default=None)
 
 
@@ -101,7 +105,7 @@ _current: ContextVar[Work | None] = ContextVar("elicit_work", default=None)
 def working(
     name: str | None = None, *, tracer: Tracer | None = None, call: str | None = None
 ) -> Generator[Work]:
-    """Work from here to the end of the block; a piece of other work has its tracer and its call."""
+    """Run the block as a unit of work. Nested work inherits the tracer and the call."""
     around = _current.get()
     if around is not None:
         tracer, call = tracer or around.tracer, call or around.call
@@ -123,14 +127,14 @@ def current_work() -> Work | None:
 
 
 def note(question: About) -> None:
-    """What is worked at here is about this question."""
+    """Set the question that the current work is about."""
     work = _current.get()
     if work is not None:
         work.note(question)
 
 
 def traceparent() -> str | None:
-    """The trace that whatever is asked here belongs to, as a record keeps it."""
+    """Return the trace of the current work, in the form in which a record stores it."""
     work = _current.get()
     if work is None or work.tracer is None:
         return None
@@ -140,10 +144,10 @@ def traceparent() -> str | None:
 
 
 def _begun(name: str, tracer: Tracer, question: About) -> Span:
-    """In the trace that the question was asked in; tied to the one of here, if that is another."""
+    """Start a span in the trace of the question, linked to the current trace if they differ."""
     here = get_current_span()
     asked = get_current_span(_W3C.extract({_PARENT: question.trace or ""})).get_span_context()
-    short_id = question.id.removeprefix(question.owner)  # not whose it is
+    short_id = question.id.removeprefix(question.owner)  # without the owner
     is_elsewhere = (
         here.get_span_context().is_valid and here.get_span_context().trace_id != asked.trace_id
     )

@@ -1,22 +1,22 @@
-"""The kit for authors' tests: a person who is asked by a tool, and does something about it.
+"""The test kit for tool authors: a simulated person who answers the questions of a tool.
 
-`elicit_person(server)` serves an author's server to one client in the same process, with all that
-stands behind a question for real: the store (in memory), the pages, the provider and the checkout
-(the sandbox), signed webhooks, and a clock that the test moves. No socket is opened, nothing
-sleeps, nothing is patched, and when it is left the server is as it was.
+`elicit_person(server)` serves an author's server to one client in the same process. Everything
+behind a question is real: the store (in memory), the pages, the provider and the checkout (the
+sandbox), signed webhooks, and a clock that the test moves. The kit opens no socket, does not sleep
+and patches nothing. When the block ends, the server is as it was before.
 
-The one path. A test says what the person will do (`person.pays()`), in the order in which they will
-be asked, and calls a tool. The client shows the link, and the person acts on it at the pages as a
-browser without JavaScript would; then the tool goes on. A question that nobody was told to answer
-ends at once, and fails the test with the words to write (`UnexpectedQuestion`); so does what was
-told and never asked (`NeverAsked`), and a question that a client of the test's own leaves open
-(`StillOpen`).
+A test says what the person will do (`person.pays()`), in the order of the questions, and then calls
+a tool. The client shows the link. The person opens the pages as a browser without JavaScript would,
+and the tool continues. Three mistakes fail the test: a question that the test did not expect
+(`UnexpectedQuestion`, whose message says what to write), an action that no tool asked for
+(`NeverAsked`), and a question that a client of the test's own leaves open (`StillOpen`).
 
-`in_process` puts it all up, `person` has what a test says and sees, `acts` what a person does at
-the pages, `told` the words for what was asked and heard, `webhooks` the payment provider's side.
+`in_process` sets everything up. `person` has what a test calls and reads, `acts` what a person does
+at the pages, `told` the values and errors that a test reads, and `webhooks` the payment provider's
+side.
 
-May be called by tests, those of pytest through the fixture of the same name (elicit_url_pytest.py
-at the top) and others by import; nothing that serves imports it.
+For tests only: pytest uses the fixture of the same name (elicit_url_pytest.py at the top), other
+test runners import it. No module that serves requests imports this package.
 """
 
 from webapp.testing.in_process import elicit_person

@@ -1,7 +1,7 @@
-"""What a person does when a tool asks them: at our pages, at a provider, or in the client's form.
+"""The actions of a test's person: on our pages, at a provider, or in the client's form.
 
-Each act goes the whole way, by the forms that the pages have; where a page is not as it has to be
-for the act, that is told as an AssertionError with what the page says.
+Each action submits the real forms of the pages. If a page lacks the form that the action needs, the
+action raises an AssertionError that quotes the page.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,13 +21,13 @@ Action: TypeAlias = Literal["accept", "decline", "cancel"]
 Do: TypeAlias = Callable[["Errand"], Awaitable[ElicitResult]]
 ACCEPT = ElicitResult(action="accept")
 CANCEL = ElicitResult(action="cancel")
-VALUE = "value"  # the one field of what was asked without a schema
+VALUE = "value"  # the field name of a question without a schema
 _STEPS_AT_MOST = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """What a person is to do, in words, for questions with one of these pages (None: any)."""
+    """An action of the person, for questions with one of these pages (None: any page)."""
 
     says: str
     do: Do
@@ -36,7 +36,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errand:
-    """One question before a person; `is_form`: the client asks it in a form of its own."""
+    """A question for the person to answer. `is_form`: the client shows it in its own form."""
 
     service: Service
     browser: httpx.AsyncClient
@@ -48,17 +48,17 @@ class Errand:
         return _read(await self.browser.get(self.link))
 
     async def press(self, form: WalkedForm, **more: object) -> httpx.Response:
-        """Send a form of the page that the link shows."""
+        """Submit a form of the page that the link shows."""
         data = {**form.fields, **more}
         return await self.browser.post(urljoin(self.link, form.action), data=data)
 
     async def go_on(self) -> str:
-        """Press Continue; where it leads."""
+        """Press Continue and return the URL of the redirect."""
         form = _form(await self.open(), lambda one: not _is_beside(one))
         return _location(await self.press(form))
 
     async def follow(self, reply: httpx.Response) -> None:
-        """To the page on which the way ends."""
+        """Follow redirects to the last page."""
         for _ in range(_STEPS_AT_MOST):
             if not reply.has_redirect_location:
                 break
@@ -67,7 +67,7 @@ class Errand:
 
 
 async def answer(errand: Errand, content: Mapping[str, Json]) -> ElicitResult:
-    """Fill in a form, ours or the client's; without fields it is a yes."""
+    """Fill in a form on our page or in the client. Without fields, accept the question."""
     if errand.is_form:
         return ElicitResult(action="accept", content=cast("Any", dict(content)))
     kind = errand.service.kinds.on_page(errand.asked.kind)
@@ -98,7 +98,7 @@ async def dismiss(_: Errand) -> ElicitResult:
 
 
 async def connect(errand: Errand, *, account: str | None, decision: str) -> ElicitResult:
-    """Allow what is connected already, or go to the provider as that person and decide there."""
+    """Connect an account at the provider as `account`, or allow the connected account."""
     page = await errand.open()
     allow = next((one for one in page.forms if "/allow" in one.action), None)
     if allow is not None and account is None and decision == "approve":
@@ -115,7 +115,7 @@ async def connect(errand: Errand, *, account: str | None, decision: str) -> Elic
 async def pay(
     errand: Errand, *, button: str | None = None, comes_back: bool = True
 ) -> ElicitResult:
-    """Press that button of the checkout, the first one unless said."""
+    """Press a button of the checkout, by default the first one."""
     at = await errand.go_on()
     form = _form(
         _read(await errand.browser.get(at)),
@@ -128,7 +128,7 @@ async def pay(
 
 
 async def visit_page(errand: Errand, fields: Mapping[str, str], origins: list[str]) -> ElicitResult:
-    """Walk to the end of an author's own pages, and fill in what they ask for."""
+    """Submit an author's own pages until the last one, with `fields` as the form values."""
     await walk(errand.browser, errand.link, answers=fields, also=origins, say=_hushed)
     return ACCEPT
 
@@ -138,7 +138,7 @@ def _hushed(_: str) -> None:
 
 
 def _is_beside(form: WalkedForm) -> bool:
-    """Whether it is another button than Continue."""
+    """Return True if the form is another button than Continue."""
     return "/allow" in form.action or form.action.endswith("/decline")
 
 

@@ -1,8 +1,9 @@
-"""An author's server as a test has it: all that stands behind a question, in one process.
+"""The in-process environment of a test: the author's server and all its dependencies.
 
-The ways between the application, the sandbox and a browser are calls. What could go wrong: a test
-that reaches the network unnoticed. What goes to neither is refused, unless the test gives a way of
-its own.
+Requests between the application, the sandbox and a browser are function calls.
+
+Risks: a test reaches the network unnoticed. A request to any other origin is refused, unless the
+test passes its own transport.
 """
 
 import asyncio
@@ -45,15 +46,15 @@ if TYPE_CHECKING:
 SANDBOX_URL = "http://127.0.0.1:8766"
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
-PATIENCE = timedelta(seconds=60)  # nothing takes as long but what hangs
-_UID = 1000  # of whom does not matter: client, browser and server are of the same
-# Nothing of the machine's own: neither its key file nor its store, nor somebody's elicit.toml.
+PATIENCE = timedelta(seconds=60)  # only a call that hangs takes this long
+_UID = 1000  # any uid: client, browser and server share it
+# Use nothing from the machine: no key file, no store and no elicit.toml.
 _SETTINGS: Mapping[str, str] = {
     "HOME": "/nonexistent",
     "ELICIT_URL": URL,
     "ELICIT_SECRET": "of-a-test-that-keeps-nothing-by-it",
     "ELICIT_STORE": "memory:",
-    "ELICIT_MIN_ANSWER": "0",  # a person of a test answers at once
+    "ELICIT_MIN_ANSWER": "0",  # the person of a test answers at once
 }
 _BROWSER = ("127.0.0.1", 49152)
 
@@ -71,13 +72,18 @@ async def elicit_person(
 ) -> AsyncGenerator[AskedPerson]:
     """Serve an author's server to one person, in this process.
 
-    `server` is an MCPServer or a FastMCP server, or a function that makes one. `revision` of the
-    protocol is 2026-07-28 or 2025-11-25, and `declares` the elicitation modes of the client that
-    `person.call` uses. `settings` are the operator's, by their names (`ELICIT_GATE`), beside those
-    of the kit: a person of a test answers at once, so ELICIT_MIN_ANSWER is 0. `outside` answers
-    what is neither the application nor the sandbox. `plugins` are as for `create_app`. A question
-    that is open for longer than `patience`, by the machine's own clock, fails the test: nobody acts
-    on it. Raises BadSettings.
+    Args:
+        server: An MCPServer or a FastMCP server, or a function that makes one.
+        revision: The protocol revision, 2026-07-28 or 2025-11-25.
+        declares: The elicitation modes of the client that `person.call` uses.
+        settings: The operator's settings by name (`ELICIT_GATE`), merged with the kit's own. The
+            kit sets ELICIT_MIN_ANSWER to 0, because the person answers at once.
+        outside: Answers requests that go neither to the application nor to the sandbox.
+        plugins: The same as for `create_app`.
+        patience: A question that is open for longer than this, in real time, fails the test.
+
+    Raises:
+        BadSettings: A setting is invalid.
     """
     _must_be_asyncio()
     if not hasattr(server, "list_tools") and callable(server):
@@ -108,7 +114,7 @@ async def elicit_person(
                 server,
                 store=MemoryStore(),
                 clock=clock,
-                limits=CallLimits(link=timedelta()),  # nobody acts while such a call is held
+                limits=CallLimits(link=timedelta()),  # nobody can act while a call is held
                 sandbox=sandbox,
                 plugins=[_Listener(started), *plugins],
                 built=built.append,
@@ -142,14 +148,14 @@ async def elicit_person(
             person.must_be_done()
         except (GeneratorExit, asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as raised:  # noqa: BLE001 - a test's own, raised again below
+        except BaseException as raised:  # noqa: BLE001 - the test's own, raised again below
             failed = raised
     if failed is not None:
         raise failed
 
 
 class _Listener:
-    """A plugin that is told of each question."""
+    """A plugin that receives each started question."""
 
     def __init__(self, started: Callable[[StartedQuestion], Awaitable[None]]) -> None:
         self._started = started
@@ -161,7 +167,7 @@ class _Listener:
 
 @contextmanager
 def _unchanged(server: Any) -> Generator[None]:
-    """Afterwards its middleware is what it was: it may be a module's, which other tests use."""
+    """Restore the server's middleware at the end: other tests may use the same server."""
     holders: list[Any] = [server, getattr(server, "_mcp_server", server)]
     lists: list[list[Any]] = [
         one.middleware for one in holders if isinstance(getattr(one, "middleware", None), list)
@@ -176,7 +182,7 @@ def _unchanged(server: Any) -> Generator[None]:
 
 def _settings(own: Mapping[str, str]) -> Settings:
     given = {**_SETTINGS, **own}
-    # A person of no account at all (the user `nobody` of a container) would be a stranger.
+    # With the uid of `nobody`, as in a container, the person would be an anonymous caller.
     return replace(read_settings(given), uid=_UID)
 
 
@@ -191,18 +197,18 @@ def _must_be_asyncio() -> None:
 
 
 async def _here(_host: str, _port: int) -> Sequence[str]:
-    """No name is looked up: what is asked for stands in this process or in none."""
+    """Return the loopback address for every host, without a DNS lookup."""
     return ("127.0.0.1",)
 
 
 async def _at_once(_seconds: float) -> None:
-    """The sandbox tries again without a pause."""
+    """Return at once, so that the sandbox retries without a pause."""
 
 
 class InProcess(Transport):
-    """Requests to an origin that an application stands for are calls; others go `outside`.
+    """A transport that calls the application of an origin directly and sends the rest `outside`.
 
-    `fail` is told of a request that nobody answers.
+    `fail` receives the error of a request that no application answers.
     """
 
     def __init__(
@@ -217,7 +223,7 @@ class InProcess(Transport):
         self._loop = asyncio.get_running_loop()
 
     def answer_at(self, apps: Mapping[str, ASGIApp]) -> None:
-        """Each app answers at an origin from now on."""
+        """Send requests for each origin to its application from now on."""
         for origin, app in apps.items():
             self._apps[origin] = httpx.ASGITransport(app, client=_BROWSER)
 
@@ -231,7 +237,7 @@ class InProcess(Transport):
         return await to.handle_async_request(request)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Of a client in a worker thread."""
+        """Send a synchronous client's request from a worker thread to the event loop."""
         whole = httpx.Request(
             request.method, request.url, headers=request.headers, content=request.read()
         )
@@ -246,7 +252,7 @@ class InProcess(Transport):
 
 
 class OwnUsers:
-    """The application, whose every browser is one of this machine's own user."""
+    """A wrapper that marks every request as coming from this machine's own user."""
 
     def __init__(self, app: ASGIApp, *, uid: int) -> None:
         self._app = app

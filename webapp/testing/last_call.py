@@ -1,8 +1,8 @@
-"""The end of a tool's last call: for a test that fails because nobody was asked.
+"""The result of a tool's last call, for a test that fails because no question was asked.
 
-A tool may fail before it asks, and what names the cause is heard by the model alone; the libraries
-keep even that from it where an exception was not meant for it, and write it to their log. So this
-stands around every call, whichever client makes it, and hears that log.
+A tool can fail before it asks, and only the model sees the cause. For some exceptions the libraries
+hide the cause even from the model and only log it. So this module wraps every call, from any
+client, and reads those logs.
 """
 
 import logging
@@ -21,7 +21,7 @@ _LETTERS_AT_MOST = 2000
 
 
 class LastCall(logging.Handler):
-    """The text that the last call heard, and where its tool raised what."""
+    """The text that the last call returned, and the exception of its tool with its place."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -42,7 +42,7 @@ class LastCall(logging.Handler):
 
     @contextmanager
     def listening(self, server: Any) -> Generator[None]:
-        """Stand around the calls of a server that is attached already."""
+        """Wrap the calls of a server that is already attached."""
         low_level_of(server).middleware.insert(0, self._called)
         loggers = [logging.getLogger(name) for name in TOOL_LOGGERS]
         for logger in loggers:
@@ -54,7 +54,7 @@ class LastCall(logging.Handler):
                 logger.removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note what a tool raised, as the library logs it."""
+        """Store the exception of a tool that the library logs."""
         self._raised = root_cause(record) or self._raised
 
     async def _called(
@@ -70,6 +70,6 @@ class LastCall(logging.Handler):
             raise
         parts = wire_form(result).get("content", ())
         texts = [part["text"] for part in parts if part.get("type") == "text"]
-        if texts:  # without, the client is asked for something, and makes the call again
+        if texts:  # without text, the client is asked for input and repeats the call
             self._heard = "\n".join(texts)
         return result

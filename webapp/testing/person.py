@@ -1,7 +1,7 @@
-"""The person of a test: what they will do, what they were asked, and what came of it.
+"""The person of a test: their planned actions, the questions they received, and the results.
 
-What could go wrong: a test that waits for somebody who never comes. So whoever is asked and has not
-been told what to do ends the question at once, and the test is told.
+Risks: a test waits for a person who never acts. So a question without a planned action fails at
+once, and the test fails too.
 """
 
 import asyncio
@@ -53,11 +53,11 @@ _LINK = re.compile(rf"{re.escape(URL)}/e/[^\s\"<>)]+")
 
 
 class AskedPerson:
-    """Whoever is asked: what they will do, what they were asked, and what came of it.
+    """The simulated person: planned actions, received questions, and results.
 
-    What they will do is told before the call, in the order of the questions. `clock` shows the
-    time of day, `webhooks` are the payment provider's. `elicitation_callback` is for a client of
-    the `mcp` library and `elicitation_handler` for one of FastMCP, where a test makes its own.
+    Plan the actions before the call, in the order of the questions. `clock` is the time of day that
+    the test moves. `webhooks` are the payment provider's. If a test makes its own client, pass it
+    `elicitation_callback` (a client of the `mcp` library) or `elicitation_handler` (FastMCP).
     """
 
     def __init__(
@@ -82,23 +82,23 @@ class AskedPerson:
         self._last_call = last_call
         self._plan: deque[Act] = deque()
         self._later: list[Callable[[], Awaitable[object]]] = []
-        self._done: set[str] = set()  # ids of the questions that somebody acted on
+        self._done: set[str] = set()  # ids of the questions that the person acted on
         self._client: Client | None = None
 
     def meet(self, client: Client) -> None:
-        """The client that `call` goes by."""
+        """Set the client that `call` uses."""
         self._client = client
 
     @property
     def client(self) -> Client:
-        """The client that `call` goes by, for what else it can do (`list_tools()`)."""
+        """The client that `call` uses, for its other methods (`list_tools()`)."""
         assert self._client is not None
         return self._client
 
-    # What they will do.
+    # Planned actions.
 
     def accepts(self, **content: Json) -> None:
-        """Say yes, whatever is asked; `content` fills in a form."""
+        """Accept any question. `content` fills in a form."""
 
         async def do(errand: Errand) -> ElicitResult:
             match traits_of(errand.asked.kind).page:
@@ -114,23 +114,23 @@ class AskedPerson:
         self._will("accept", do)
 
     def declines(self) -> None:
-        """Say no, on our page or in the client's form."""
+        """Decline on our page or in the client's form."""
         self._will("decline", acts.decline)
 
     def dismisses(self) -> None:
-        """Close what the client shows, without an answer."""
+        """Close what the client shows without an answer."""
         self._will("dismiss it", acts.dismiss)
 
     def connects(self, account: str | None = None) -> None:
-        """Connect an account, or allow the one that is connected.
+        """Connect an account, or allow the connected account.
 
-        `account` is one of the sandbox's people, who is then chosen at the provider.
+        `account` is one of the sandbox's people, chosen on the provider's page.
         """
         does = partial(acts.connect, account=account, decision="approve")
         self._will("connect an account", does, "account")
 
     def denies(self) -> None:
-        """Say no at the provider of an account."""
+        """Decline on the provider's page of an account."""
         does = partial(acts.connect, account=None, decision="deny")
         self._will("deny the account", does, "account")
 
@@ -138,13 +138,13 @@ class AskedPerson:
         self._will("pay", acts.pay, "payment")
 
     def leaves(self) -> None:
-        """Go back from the checkout without paying."""
+        """Return from the checkout without paying."""
         self._will("leave the checkout", partial(acts.pay, button="cancel"), "payment")
 
     def pays_late(self) -> None:
-        """Pay when the question's time is over: the provider tells it after the tool has given up.
+        """Pay after the question has expired: the webhook arrives when the tool has given up.
 
-        `call` has that happen before it returns; a client of the test's own calls `catch_up`.
+        `call` delivers the webhook before it returns. With a client of your own, call `catch_up`.
         """
 
         async def do(errand: Errand) -> ElicitResult:
@@ -156,7 +156,7 @@ class AskedPerson:
         self._will("pay late", do, "payment")
 
     def types(self, *value: str, **fields: Json) -> None:
-        """Type a secret on our page: its one text, or its fields by their names."""
+        """Type a secret on our page: one text, or the fields by name."""
         content = {VALUE: value[0]} if value else fields
         does = partial(acts.answer, content=content)
         self._will("type a secret", does, "secret")
@@ -166,11 +166,11 @@ class AskedPerson:
         self._will("fill in a form", partial(acts.answer, content=content), "form", "confirm")
 
     def visits(self, **fields: str) -> None:
-        """Follow a `url` question to the author's own pages, and fill in what they ask for."""
+        """Follow a `url` question to the author's own pages and fill in their forms."""
         self._will("visit a page", partial(self._walk, fields=fields), "url")
 
     def completes(self, **content: Json) -> None:
-        """Follow a `url` question; the author's service then says what came of it."""
+        """Follow a `url` question, then complete it as the author's service would."""
 
         async def do(errand: Errand) -> ElicitResult:
             await errand.go_on()
@@ -180,11 +180,11 @@ class AskedPerson:
         self._will("complete a visit", do, "url")
 
     def never_comes(self) -> None:
-        """Open nothing until the question's time is over."""
+        """Open nothing until the question expires."""
         self._will("never come", self._let_it_expire)
 
     def does(self, what: Callable[[str, httpx.AsyncClient], Awaitable[object]]) -> None:
-        """Anything else: `what` is given the link and the person's browser."""
+        """Run a custom action: `what` receives the link and the person's browser."""
 
         async def do(errand: Errand) -> ElicitResult:
             await what(errand.link, errand.browser)
@@ -192,13 +192,16 @@ class AskedPerson:
 
         self._will("do as the test says", do)
 
-    # The call.
+    # Calls.
 
     async def call(self, tool: str, /, **arguments: Json) -> Heard:
-        """Call a tool; what the model heard in the end.
+        """Call a tool and return what the model sees at the end.
 
-        Raises UnexpectedQuestion. A client that declares no URL mode gets the link in a result:
-        the person follows it, and the same call is made again.
+        A client that does not declare URL mode gets the link in a result. The person follows the
+        link, and the same call is made again.
+
+        Raises:
+            UnexpectedQuestion: A tool asked a question that the test did not plan.
         """
         heard = Heard.of(await self.client.call_tool(tool, dict(arguments)))
         while await self._follow_all(heard.text):
@@ -208,9 +211,9 @@ class AskedPerson:
         return heard
 
     async def follows(self, link: str) -> bool:
-        """Open a link that the model passed on, and do what is planned.
+        """Open a link that the model passed on, and run the planned action.
 
-        False where the same call made again has nothing to go on with.
+        Return False if repeating the same call would not get any further.
         """
         token = link.rsplit("/", 1)[1]
         claims = self._service.links.read(token, purpose=Purpose.LINK, now=self.clock())
@@ -221,44 +224,44 @@ class AskedPerson:
         return not self._failures and (await self._get(asked.id)).status is not Status.EXPIRED
 
     async def catch_up(self) -> None:
-        """Have happen what comes after the tool has given up."""
+        """Run the actions that happen after the tool has given up."""
         later, self._later = self._later, []
         for each in later:
             await each()
 
     async def let_pass(self, **amount: float) -> None:
-        """Let time pass (`minutes=5`), and have happen what it alone brings about."""
+        """Move the clock (`minutes=5`) and run the work that is due by then."""
         self.clock.tick(**amount)
         await fall_due(self._service)
 
     async def elicitation_callback(
         self, context: ClientRequestContext, params: ElicitRequestParams
     ) -> ElicitResult:
-        """What a client of the `mcp` library asks: Client(server, elicitation_callback=...)."""
+        """Answer a client of the `mcp` library: Client(server, elicitation_callback=...)."""
         return await self._answer(params)
 
     async def elicitation_handler(
         self, _message: str, _type: object, params: Any, _context: object, /
     ) -> ElicitResult:
-        """What a client of FastMCP asks: Client(server, elicitation_handler=...)."""
+        """Answer a client of FastMCP: Client(server, elicitation_handler=...)."""
         return await self._answer(params)
 
-    # What came of it.
+    # Results.
 
     @property
     def asked(self) -> tuple[Told, ...]:
-        """What people were asked, in that order, each question once."""
+        """The questions that were asked, in order, each question once."""
         return tuple(self._asked_of.values())
 
     async def payments(self) -> list[Payment]:
-        """The ledger: each with its price, what it was for, and whether it is spent or refunded."""
+        """Return all payments with their price, purpose, and whether they are spent or refunded."""
         return await self._rows("payment", Payment)
 
     async def accounts(self) -> list[Connection]:
-        """The accounts that are connected."""
+        """Return the connected accounts."""
         return await self._rows("account", Connection)
 
-    # How it is done.
+    # Internals.
 
     def _will(self, says: str, do: Do, *pages: str) -> None:
         self._plan.append(Act(says=says, do=do, pages=frozenset(pages) or None))
@@ -301,7 +304,11 @@ class AskedPerson:
             return await self._fail(asked, error)
 
     async def _planned_for(self, asked: Elicitation) -> Act | None:
-        """The next act; of questions that are open together, a client may show any first."""
+        """Return the next planned action that is valid for the question, or None.
+
+        If several questions are open together, a client can show them in any order, so all planned
+        actions are candidates.
+        """
         page = traits_of(asked.kind).page
         others = [await self._get(id) for id in self._asked_of if id not in self._done]
         is_alone = all(other.status.is_final for other in others)
@@ -312,7 +319,7 @@ class AskedPerson:
         return None
 
     async def _fail(self, asked: Elicitation, error: AssertionError) -> ElicitResult:
-        """The tool goes on, and hears why."""
+        """Fail the question with this error, so that the tool continues and sees the cause."""
         if error not in self._failures:
             self._failures.append(error)
         await self._service.elicitations.end(asked, Status.FAILED, why=str(error))
@@ -337,7 +344,7 @@ class AskedPerson:
         return [await rows.open(record, of) for record in found]
 
     async def _follow_all(self, text: str) -> bool:
-        """Follow each link in it; whether the same call has something to go on with then."""
+        """Follow each link in the text. Return True if the same call can then continue."""
         links = dict.fromkeys(_LINK.findall(text))
         return any([await self.follows(link) for link in links])
 
@@ -346,14 +353,18 @@ class AskedPerson:
             raise self._failures.pop(0)
 
     async def is_awaited(self, id: str, *, at_most: timedelta) -> None:
-        """End a question that is open for so long: whoever was shown it does nothing."""
+        """Fail a question that is still open after `at_most`, because nobody acts on it."""
         await asyncio.sleep(at_most.total_seconds())
         asked = await self._get(id)
         if not asked.status.is_final:
             await self._fail(asked, StillOpen(Told.of(asked), last_call=str(self._last_call)))
 
     def must_be_done(self) -> None:
-        """Raises what went wrong and nobody was told, or NeverAsked."""
+        """Raise the first failure of the test that was not raised yet.
+
+        Raises:
+            NeverAsked: A planned action is left over.
+        """
         self._raise_failure()
         if self._plan:
             says = [act.says for act in self._plan]

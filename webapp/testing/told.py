@@ -1,6 +1,6 @@
-"""What a test reads: what a person was asked, what the model heard, what went wrong with the test.
+"""The values and errors that a test reads: questions, results and mistakes of the test.
 
-What goes wrong is an AssertionError that says what to write in the test.
+The errors are AssertionErrors whose messages say what to write in the test.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from flows.payments.money import Money
 from flows.payments.session import CheckoutTerms
 from webapp.kinds.page_kind import arguments_in
 
-# What a test could have written before the call, by what the tool asks.
+# The call to suggest, by the page of the question.
 _HINTS: Mapping[str, str] = {
     "account": "connects()",
     "payment": "pays()",
@@ -31,9 +31,10 @@ _HINTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """One question as a person was asked it; `price` of a payment, `provider` of an account.
+    """A question as the person received it.
 
-    `timeout` is how long it waits for them.
+    `price` is set for a payment, `provider` for an account. `timeout` is how long the question
+    waits.
     """
 
     kind: str
@@ -70,7 +71,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """What the model heard: the text of a result, and the code of an error of ours."""
+    """The result that the model sees: its text, and the code if it is one of our errors."""
 
     text: str
     is_error: bool
@@ -93,7 +94,7 @@ class Heard:
 
 
 class UnexpectedQuestion(AssertionError):
-    """A tool asked what the test did not expect; `told` is what it asked."""
+    """A tool asked a question that the test did not expect. `told` is the question."""
 
     def __init__(self, told: Told, *, planned: str | None) -> None:
         self.told = told
@@ -107,7 +108,7 @@ class UnexpectedQuestion(AssertionError):
 
 
 class UnexpectedForm(AssertionError):
-    """A tool asked with a form of its library's (`ctx.elicit`), which is no question of ours."""
+    """A tool used its library's own form (`ctx.elicit`), which is not one of our questions."""
 
     def __init__(self, message: str) -> None:
         super().__init__(
@@ -118,7 +119,7 @@ class UnexpectedForm(AssertionError):
 
 
 class NeverAsked(AssertionError):
-    """The person was told to do something that no tool asked for."""
+    """The test planned an action that no tool asked for."""
 
     def __init__(self, planned: Sequence[str], *, last_call: str) -> None:
         self.planned = tuple(planned)
@@ -130,7 +131,7 @@ class NeverAsked(AssertionError):
 
 
 class StillOpen(AssertionError):
-    """A question that was shown to a client of the test's own, which does nothing about it."""
+    """A question that a client of the test's own received and does not act on."""
 
     def __init__(self, told: Told, *, last_call: str) -> None:
         self.told = told
@@ -143,7 +144,7 @@ class StillOpen(AssertionError):
 
 
 class OutsideReached(AssertionError):
-    """A request left the test."""
+    """A request went to an origin outside the test."""
 
     def __init__(self, method: str, url: str) -> None:
         super().__init__(

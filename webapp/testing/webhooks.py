@@ -1,6 +1,6 @@
-"""The payment provider's side of a test: how webhooks arrive, and those that nobody should send.
+"""The payment provider's side of a test: the delivery of webhooks, valid and invalid.
 
-They are the sandbox's own, signed as its provider signs them.
+The webhooks are the sandbox's own, signed as its provider signs them.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +14,10 @@ _OTHER = "elsewhere"
 
 
 class ProviderWebhooks:
-    """What has the status of an answer is the application's to that webhook."""
+    """The payment provider's webhooks.
+
+    The `send_...` methods return the status code of the application's response.
+    """
 
     def __init__(
         self,
@@ -27,29 +30,29 @@ class ProviderWebhooks:
     def arrive(
         self, *, duplicates: int = 0, hold: bool = False, drop: bool = False, reorder: bool = False
     ) -> None:
-        """How they arrive from now on; without arguments each once, at once."""
+        """Set how webhooks are delivered from now on. Without arguments, each once and at once."""
         for one in self._deliveries:
             one.habits = DeliveryHabits(
                 duplicates=duplicates, hold=hold, drop=drop, reorder=reorder
             )
 
     def hold(self) -> None:
-        """Keep those that come from now on, until they are released."""
+        """Hold back new webhooks until they are released."""
         for one in self._deliveries:
             one.habits = replace(one.habits, hold=True)
 
     async def release(self) -> None:
-        """Send what was held, and hold no more."""
+        """Send the webhooks that were held back, and stop holding."""
         for one in self._deliveries:
             await one.post(one.release())
 
     async def send_again(self) -> int:
-        """The latest webhook once more."""
+        """Send the latest webhook again."""
         deliveries, event = self._latest()
         return await self._status(deliveries.request_of(event))
 
     async def send_forged(self) -> int:
-        """The latest one with its signature, its body changed."""
+        """Send the latest webhook with its signature and a changed body."""
         deliveries, event = self._latest()
         signed = deliveries.request_of(event)
         headers = [pair for pair in signed.headers.raw if pair[0].lower() != b"content-length"]
@@ -57,9 +60,9 @@ class ProviderWebhooks:
         return await self._status(httpx.Request("POST", event.url, content=body, headers=headers))
 
     async def send_foreign(self, session: str) -> int:
-        """The latest one as of a session that nobody here began, signed by the provider.
+        """Send the latest webhook, signed by the provider, for a session that is not ours.
 
-        `session` is the one that it is about.
+        `session` is the id of the session that the latest webhook is about.
         """
         deliveries, event = self._latest()
         body, id = event.body, event.id + _OTHER

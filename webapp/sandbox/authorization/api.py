@@ -1,4 +1,4 @@
-"""What an access token opens: GitHub's and Slack's few calls that tell whose it is."""
+"""The APIs behind an access token: the few calls of GitHub and Slack that identify its person."""
 
 import json
 from http import HTTPStatus
@@ -20,7 +20,7 @@ Grants: TypeAlias = NamedDependency[AuthorizationGrants]
 Settings: TypeAlias = NamedDependency[Sandbox]
 
 
-# api.github.com, as far as the sandbox has it.
+# api.github.com: the calls that the sandbox simulates.
 
 
 @get("/github/api/user", sync_to_thread=False)
@@ -43,7 +43,7 @@ def user(request: AnyRequest, grants: Grants, sandbox: Settings) -> Response[Any
 
 @get("/github/api/user/repos", sync_to_thread=False)
 def repositories(request: AnyRequest, grants: Grants) -> Response[Any]:
-    """Private ones for `repo` only."""
+    """List the person's repositories, private ones only with the scope `repo`."""
     family = _github_family(request, grants)
     if family is None:
         return _github_problem(HTTPStatus.UNAUTHORIZED, "Bad credentials")
@@ -65,7 +65,7 @@ def delete_token(
     grants: Grants,
     sandbox: Settings,
 ) -> Response[Any]:
-    """Revoke a token of the client's own."""
+    """Revoke a token of the calling client."""
     id, secret = basic_of(request.headers) or ("", "")
     if id != client_id or not is_client(id, secret, sandbox=sandbox):
         return _github_problem(HTTPStatus.UNAUTHORIZED, "Bad credentials")
@@ -80,12 +80,12 @@ def delete_token(
     return Response(None, status_code=HTTPStatus.NO_CONTENT, headers=NO_STORE)
 
 
-# slack.com/api, as far as the sandbox has it: failures are HTTP 200.
+# slack.com/api: the calls that the sandbox simulates. Failures have the status 200.
 
 
 @route(f"{_SLACK}.test", http_method=READ_OR_WRITE, status_code=200, sync_to_thread=False)
 def slack_test(request: AnyRequest, grants: Grants, sandbox: Settings) -> Response[Any]:
-    """Whose token this is."""
+    """Return the person of the token."""
     family = grants.family_of(bearer_of(request.headers))
     if family is None:
         return Response({"ok": False, "error": "invalid_auth"}, headers=NO_STORE)
@@ -103,7 +103,7 @@ def slack_test(request: AnyRequest, grants: Grants, sandbox: Settings) -> Respon
 
 @route(f"{_SLACK}.revoke", http_method=READ_OR_WRITE, status_code=200, sync_to_thread=False)
 def slack_revoke(request: AnyRequest, grants: Grants) -> Response[Any]:
-    """The token that it is called with."""
+    """Revoke the token of the call."""
     token = bearer_of(request.headers)
     if token is None or grants.family_of(token) is None:
         return Response({"ok": False, "error": "invalid_auth"}, headers=NO_STORE)

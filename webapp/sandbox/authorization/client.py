@@ -1,4 +1,4 @@
-"""Who calls: the client's password, and the bearer of an access token."""
+"""The authentication of a caller: the client's password, or the bearer of an access token."""
 
 import secrets
 from base64 import b64decode
@@ -12,7 +12,12 @@ from webapp.sandbox.settings import Sandbox
 
 
 def require_client(headers: Mapping[str, str], form: Parameters, *, sandbox: Sandbox) -> None:
-    """Check the password, which comes in the header or in the form. Raises Refused, Repeated."""
+    """Check the client's password, from the header or the form.
+
+    Raises:
+        GrantRefused: The client is wrong, or identifies itself twice.
+        Repeated: A field came more than once.
+    """
     basic = basic_of(headers)
     posted = (form.get("client_id"), form.get("client_secret"))
     if basic is not None and posted[1] is not None:
@@ -31,7 +36,7 @@ def is_client(id: str, secret: str, *, sandbox: Sandbox) -> bool:
 
 
 def basic_of(headers: Mapping[str, str]) -> tuple[str, str] | None:
-    """The name and password of HTTP Basic, each escaped like a form's (RFC 6749, 2.3.1)."""
+    """Return the name and password of HTTP Basic, decoded as form values (RFC 6749, 2.3.1)."""
     scheme, _, text = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return None

@@ -1,4 +1,4 @@
-"""The consent page: who asks, for what, which made-up person says so, and their yes or no."""
+"""The consent page: who asks, for what, which made-up person answers, and their decision."""
 
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -28,7 +28,7 @@ _NOT_COMPLETE = "This form is not complete"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consent:
-    """The authorisation endpoint of one authorisation server."""
+    """The authorization endpoint of one authorization server."""
 
     sandbox: Sandbox
     habits: AuthorizationHabits
@@ -37,7 +37,7 @@ class Consent:
     pages: SandboxPages
 
     def ask(self, request: AnyRequest) -> Response[Any]:
-        """Show the page; nothing is kept of the request."""
+        """Show the page. The server stores nothing about the request."""
         asked = self._read(request)
         if not isinstance(asked, AuthorizationRequest):
             return asked
@@ -54,7 +54,7 @@ class Consent:
         return self.pages.form("consent.html", values, request=request, subject=here)
 
     def decide(self, request: AnyRequest, body: bytes) -> Response[Any]:
-        """Send the browser back with a code or with the person's no."""
+        """Redirect the browser back with a code, or with the person's refusal."""
         asked = self._read(request)
         if not isinstance(asked, AuthorizationRequest):
             return asked
@@ -78,7 +78,7 @@ class Consent:
         return self._send_back(asked.way, code=self.grants.issue_code(asked, person=person))
 
     def _read(self, request: AnyRequest) -> AuthorizationRequest | Response[Any]:
-        """What is asked for, or the answer to whoever cannot ask so."""
+        """Return the request, or the response to an invalid one."""
         query = _query(request)
         try:
             return read_request(query, sandbox=self.sandbox, habits=self.habits)

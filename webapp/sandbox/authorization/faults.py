@@ -1,4 +1,4 @@
-"""Faults on request: what a provider does on a bad day, planned by a test or a curious person."""
+"""Faults on request: failures of a provider, planned by a test or a curious person."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ from litestar.types import Receive
 
 
 class PlayedFault(StrEnum):
-    """Each happens once; the first six to a token reply, the others to a redirect."""
+    """A fault, which happens once: the first six in a token reply, the others in a redirect."""
 
     SERVER_ERROR = "500"
     HTML = "html"
@@ -25,7 +25,7 @@ TOKEN_FAULTS = frozenset(PlayedFault) - REDIRECT_FAULTS
 
 
 class Faults:
-    """The faults that are planned, and the replies that are held."""
+    """The planned faults and the held replies."""
 
     def __init__(self) -> None:
         self._planned: deque[PlayedFault] = deque()
@@ -41,7 +41,7 @@ class Faults:
             self._released.clear()
 
     def take(self, kinds: frozenset[PlayedFault]) -> PlayedFault | None:
-        """The next planned fault of these kinds, which is then used up."""
+        """Remove and return the next planned fault of these kinds."""
         for fault in self._planned:
             if fault in kinds:
                 self._planned.remove(fault)
@@ -49,11 +49,11 @@ class Faults:
         return None
 
     def release(self) -> None:
-        """Let every held reply go."""
+        """Release all held replies."""
         self._released.set()
 
     async def hold(self, receive: Receive) -> None:
-        """Say nothing until the replies are released or the client has gone."""
+        """Wait until the replies are released or the client has disconnected."""
         async with asyncio.TaskGroup() as group:
             waits = [group.create_task(self._released.wait()), group.create_task(_gone(receive))]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

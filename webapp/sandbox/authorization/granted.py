@@ -1,8 +1,8 @@
-"""What was granted: codes, and the families of tokens that came of them.
+"""The granted codes and the families of tokens that they were exchanged for.
 
-What could go wrong: a code or a refresh token that comes twice was stolen, by the first sender or
-the second; so the second use ends everything that came of the first (RFC 9700, 4.5 and 4.14).
-No function here awaits, so each is one step; a change is made to the record that was looked at.
+Risks: a code or a refresh token that comes twice was stolen, by the first sender or the second. So
+the second use revokes everything from the first use (RFC 9700, 4.5 and 4.14). No function here
+awaits, so each is atomic and changes the record that it has read.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _TOKEN_BYTES = 24
 
 
 class GrantRefused(Exception):
-    """The token endpoint's no."""
+    """The token endpoint refuses a request."""
 
     def __init__(self, refusal: PlayedRefusal, description: str) -> None:
         self.refusal = refusal
@@ -32,7 +32,7 @@ class GrantRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One grant with its newest tokens, of which only hashes are kept."""
+    """A grant with its newest tokens, of which only hashes are stored."""
 
     id: str
     person: SandboxPerson
@@ -49,7 +49,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issued:
-    """New tokens of a family, on their way out."""
+    """New tokens of a family, before they are sent."""
 
     family: Family
     access_token: str = field(repr=False)
@@ -61,18 +61,18 @@ class _Code:
     request: AuthorizationRequest
     person: SandboxPerson
     until: datetime
-    families: tuple[str, ...] | None = None  # what came of it; None: it was not used
+    families: tuple[str, ...] | None = None  # the families from this code; None: it was not used
 
 
 class AuthorizationGrants:
-    """Everything that one authorisation server has given."""
+    """The codes and tokens of one authorization server."""
 
     def __init__(self, *, habits: AuthorizationHabits, clock: Callable[[], datetime]) -> None:
         self._habits = habits
         self._clock = clock
         self._codes: dict[str, _Code] = {}
         self._families: dict[str, Family] = {}
-        self._tokens: dict[str, str] = {}  # hash of any token ever given -> its family
+        self._tokens: dict[str, str] = {}  # hash of every token ever issued -> its family
 
     def issue_code(self, request: AuthorizationRequest, *, person: SandboxPerson) -> str:
         code = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -81,7 +81,11 @@ class AuthorizationGrants:
         return code
 
     def redeem(self, code: str, *, redirect_uri: str | None, verifier: str) -> list[Issued]:
-        """Turn a code into tokens, once. Raises Refused; whatever the reason, the code is spent."""
+        """Exchange a code for tokens, once. The code is used up even if the exchange fails.
+
+        Raises:
+            GrantRefused: The code is unknown, used or expired, or another value is wrong.
+        """
         name = _hash(code)
         found = self._codes.get(name)
         if found is None:
@@ -110,7 +114,12 @@ class AuthorizationGrants:
         return issued
 
     def refresh(self, token: str, *, scopes: tuple[str, ...] | None) -> Issued:
-        """Turn the newest refresh token into new tokens. Raises Refused."""
+        """Exchange the newest refresh token for new tokens.
+
+        Raises:
+            GrantRefused: The token is unknown, revoked or used before, or the scopes exceed the
+                grant.
+        """
         family = self._families.get(self._tokens.get(_hash(token), ""))
         is_one = token.startswith(self._habits.refresh_prefix)
         if family is None or family.is_revoked or not is_one:
@@ -125,7 +134,7 @@ class AuthorizationGrants:
         return self._issue(family, scopes=scopes)
 
     def family_of(self, access_token: str | None) -> Family | None:
-        """Whose access token this is, while it is good."""
+        """Return the family of a valid access token, or None."""
         if access_token is None:
             return None
         name = _hash(access_token)
@@ -139,7 +148,7 @@ class AuthorizationGrants:
         return family if is_good else None
 
     def revoke(self, token: str) -> bool:
-        """End the family of any of its tokens; False if there is none to end."""
+        """Revoke the family of any of its tokens. Return False if there is none to revoke."""
         family = self._families.get(self._tokens.get(_hash(token), ""))
         if family is None or family.is_revoked:
             return False
@@ -186,7 +195,7 @@ class AuthorizationGrants:
 
 
 def challenge_of(verifier: str) -> str:
-    """The S256 challenge of a verifier (RFC 7636, 4.2)."""
+    """Return the S256 challenge of a verifier (RFC 7636, 4.2)."""
     digest = hashlib.sha256(verifier.encode()).digest()
     return urlsafe_b64encode(digest).rstrip(b"=").decode()
 

@@ -1,7 +1,7 @@
-"""How providers differ: the switches of the one authorisation server.
+"""The differences between providers: the settings of the one authorization server.
 
-The names of errors are the ones that GitHub and Slack document; where they have none for something
-of the standard, the standard's own stands.
+Error names are those that GitHub and Slack document. If they document none for an error of the
+standard, the standard's name is used.
 """
 
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from enum import StrEnum
 
 
 class PlayedRefusal(StrEnum):
-    """What the token endpoint refuses, in the standard's words (RFC 6749, 5.2)."""
+    """A refusal of the token endpoint, named as in the standard (RFC 6749, 5.2)."""
 
     INVALID_REQUEST = "invalid_request"
     INVALID_CLIENT = "invalid_client"
     INVALID_GRANT = "invalid_grant"
     INVALID_SCOPE = "invalid_scope"
     UNSUPPORTED_GRANT_TYPE = "unsupported_grant_type"
-    # The standard says invalid_grant for these three, others tell them apart.
+    # The standard uses invalid_grant for these three, other providers distinguish them.
     SPENT_CODE = "spent_code"
     WRONG_REDIRECT = "wrong_redirect"
     INVALID_REFRESH = "invalid_refresh"
@@ -33,21 +33,25 @@ STANDARD_NAMES: Mapping[PlayedRefusal, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationHabits:
-    """Paths are below the sandbox's url; `issuer` None means that replies name none."""
+    """The settings of one provider. Paths are below the sandbox's URL.
+
+    `issuer` None means that replies contain no issuer.
+    """
 
     name: str
     authorize: str
     token: str
     issuer: str | None
-    scopes: Mapping[str, str] = field(repr=False)  # those that we have words for; any is granted
+    # those with a description; any other scope is granted too
+    scopes: Mapping[str, str] = field(repr=False)
     is_openid: bool = False
     separator: str = " "  # of the scopes in the token reply
     takes_commas: bool = False  # between the scopes of a request
-    needs_types: bool = True  # response_type and grant_type must be said
+    needs_types: bool = True  # response_type and grant_type are required
     needs_scope: bool = False
     fails_with_200: bool = False
     says_ok: bool = False  # Slack's {"ok": ...}, with the person's own token nested
-    answers_form_encoded: bool = False  # unless JSON is asked for
+    answers_form_encoded: bool = False  # unless JSON is requested
     error_names: Mapping[PlayedRefusal, str] = field(
         default_factory=lambda: STANDARD_NAMES, repr=False
     )

@@ -1,4 +1,4 @@
-"""Who somebody is, in OpenID Connect's words: id_tokens, keys, metadata, userinfo."""
+"""The identity of a person in OpenID Connect: id_tokens, keys, metadata and userinfo."""
 
 import hashlib
 from base64 import urlsafe_b64encode
@@ -18,7 +18,7 @@ _ALGORITHM = "ES256"
 
 
 class SandboxIdentity:
-    """Signs what is said about a person, with a key of this sandbox's life."""
+    """An issuer of signed claims, with a new key for each sandbox."""
 
     def __init__(self, *, sandbox: Sandbox, clock: Callable[[], datetime]) -> None:
         self._url = sandbox.url
@@ -33,7 +33,7 @@ class SandboxIdentity:
         return f"{self._url}{OIDC.issuer}"
 
     def id_token(self, issued: Issued) -> str:
-        """OpenID Connect Core, 2."""
+        """Return a signed id_token (OpenID Connect Core, 2)."""
         family = issued.family
         now = self._clock()
         half = hashlib.sha256(issued.access_token.encode()).digest()[:16]
@@ -52,7 +52,7 @@ class SandboxIdentity:
         return jwt.encode(header, claims, self._key, algorithms=[_ALGORITHM])
 
     def claims(self, person: SandboxPerson, *, scopes: tuple[str, ...]) -> dict[str, Any]:
-        """What these scopes tell of a person."""
+        """Return the claims about a person that these scopes allow."""
         claims: dict[str, Any] = {"sub": f"sandbox-{person.number}"}
         if "profile" in scopes:
             claims |= {
@@ -65,11 +65,11 @@ class SandboxIdentity:
         return claims
 
     def keys(self) -> dict[str, Any]:
-        """The public half, as a JSON Web Key Set."""
+        """Return the public key as a JSON Web Key Set."""
         return {"keys": KeySet([self._key]).as_dict(private=False)["keys"]}
 
     def metadata(self) -> dict[str, Any]:
-        """OpenID Connect Discovery, 3, and RFC 8414, 2."""
+        """Return the provider's metadata (OpenID Connect Discovery, 3, and RFC 8414, 2)."""
         ways_to_say_who = ["client_secret_basic", "client_secret_post"]
         return {
             "issuer": self.issuer,

@@ -1,7 +1,7 @@
 """The parameters of a request, each of which may come once.
 
-What could go wrong: two readers of a repeated parameter may take two different values, so
-it is refused (RFC 6749, 3.1).
+Risks: two readers of a repeated parameter can read two different values. So a repeated parameter is
+refused (RFC 6749, 3.1).
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ _FIELDS_AT_MOST = 40
 
 
 class Repeated(ValueError):
-    """A parameter that came more than once."""
+    """A parameter came more than once."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -20,16 +20,24 @@ class Repeated(ValueError):
 
 
 class Parameters:
-    """What a query or a form holds; an empty value is none."""
+    """The parameters of a query or a form. An empty value counts as missing."""
 
     def __init__(self, text: str | bytes) -> None:
-        """Raise ValueError for what no form sends."""
+        """Parse the text.
+
+        Raises:
+            ValueError: The text is not a form, or has too many fields.
+        """
         if isinstance(text, bytes):
             text = text.decode("utf-8")
         self._pairs = parse_qsl(text, errors="strict", max_num_fields=_FIELDS_AT_MOST)
 
     def get(self, name: str) -> str | None:
-        """Raise Repeated if there is more than one."""
+        """Return the value of a parameter, or None.
+
+        Raises:
+            Repeated: The parameter came more than once.
+        """
         values = self.all(name)
         if len(values) > 1:
             raise Repeated(name)
@@ -39,7 +47,11 @@ class Parameters:
         return [value for key, value in self._pairs if key == name]
 
     def check_unrepeated(self) -> None:
-        """Raise Repeated."""
+        """Check that no parameter came more than once.
+
+        Raises:
+            Repeated: A parameter came more than once.
+        """
         for name in self._repeated():
             raise Repeated(name)
 

@@ -9,7 +9,7 @@ _PICTURES = Path(__file__).resolve().parent.parent / "people"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxPerson:
-    """`number` is what programs know a person by, as GitHub's `id`; `login` is for people."""
+    """A made-up person. Programs know them by `number` (GitHub's `id`), people by `login`."""
 
     number: int
     login: str
@@ -21,12 +21,12 @@ class SandboxPerson:
 
     @property
     def picture(self) -> bytes:
-        """Their face, as PNG, with room for whoever shows it round."""
+        """The person's picture as PNG."""
         return (_PICTURES / f"{self.login}.png").read_bytes()
 
     @property
     def repositories(self) -> list[dict[str, Any]]:
-        """A few, in the shape of GitHub's list; the second is private."""
+        """A few repositories in the format of GitHub's list. The second is private."""
         return [
             {
                 "id": self.number * 1000 + place,

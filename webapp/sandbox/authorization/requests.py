@@ -1,7 +1,7 @@
-"""A request for authorisation, as it comes with a browser: what is asked for, or why not.
+"""An authorization request of a browser: what it asks for, or why it is refused.
 
-What could go wrong: a redirect to an address that nobody registered carries the code, or the
-browser, to a stranger. Until client and address are known to be right, nothing is ever redirected.
+Risks: a redirect to an unregistered address brings the code, or the browser, to a stranger. So no
+response redirects until the client and the address are verified.
 """
 
 import re
@@ -22,12 +22,15 @@ _SCOPES_AT_MOST = 100
 
 
 class NotRedirected(ValueError):
-    """The request stays here: its client or address is not known. The message is for a person."""
+    """The request is not redirected, because its client or address is unknown.
+
+    The message is for a person.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestWay:
-    """Where the browser goes back to, and what the client recognises it by."""
+    """The redirect back to the client: its address, state and issuer."""
 
     redirect_uri: str
     state: str | None = field(repr=False)
@@ -37,7 +40,7 @@ class RequestWay:
         return replace(self, issuer=issuer)
 
     def back(self, **parameters: str) -> str:
-        """The address to go back to, with the parameters, `state` and `iss`."""
+        """Return the address to redirect back to, with the parameters, `state` and `iss`."""
         pairs = dict(parameters)
         if self.state is not None:
             pairs["state"] = self.state
@@ -48,7 +51,7 @@ class RequestWay:
 
 
 class SentBack(Exception):
-    """The request goes back to its client with an error (RFC 6749, 4.1.2.1)."""
+    """The request is redirected back to its client with an error (RFC 6749, 4.1.2.1)."""
 
     def __init__(self, *, way: RequestWay, error: str, description: str) -> None:
         self.way = way
@@ -59,7 +62,7 @@ class SentBack(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationRequest:
-    """What a client may be granted; `user_scopes` are Slack's, for the person's own token."""
+    """A valid request. `user_scopes` are Slack's, for the person's own token."""
 
     way: RequestWay
     scopes: tuple[str, ...]
@@ -71,9 +74,11 @@ class AuthorizationRequest:
 def read_request(
     query: str, *, sandbox: Sandbox, habits: AuthorizationHabits
 ) -> AuthorizationRequest:
-    """Check everything that a browser brought.
+    """Check an authorization request of a browser.
 
-    Raises NotRedirected where it must not be sent back, and SentBack where it must.
+    Raises:
+        NotRedirected: The browser must not be redirected back.
+        SentBack: The request is invalid, and the browser is redirected back with the error.
     """
     try:
         parameters = Parameters(query)
@@ -108,7 +113,7 @@ def read_request(
 def _problems(
     parameters: Parameters, *lists: tuple[str, ...], habits: AuthorizationHabits
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with a request: the error and its description, the gravest first."""
+    """Yield each error of a request with its description, the most serious first."""
     try:
         parameters.check_unrepeated()
     except Repeated as err:
@@ -122,7 +127,7 @@ def _problems(
         yield "invalid_request", "PKCE with the method S256 is required."
     if habits.is_openid and parameters.get("prompt") == "none":
         yield "login_required", "Nobody is signed in here."
-    # A tool may ask for any that its real provider has, and there are thousands of them.
+    # A tool can ask for any scope of its real provider, and there are thousands of them.
     for scopes in lists:
         if len(scopes) > _SCOPES_AT_MOST or not all(map(_SCOPE.fullmatch, scopes)):
             yield "invalid_scope", "A scope is asked for that cannot be one."
@@ -131,14 +136,14 @@ def _problems(
 
 
 def _scopes(asked: list[str], *, habits: AuthorizationHabits) -> tuple[str, ...]:
-    """As they were asked for, each once."""
+    """Return the requested scopes in their order, without duplicates."""
     separators = r"[ ,]+" if habits.takes_commas else r" "
     names = [name for text in asked for name in re.split(separators, text)]
     return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _is_accepted(redirect_uri: str, *, sandbox: Sandbox) -> bool:
-    """Whether an address stands at one of the origins; compared in parts, never as text."""
+    """Return True if an address is at one of the origins. Compare its parts, never its text."""
     match = _REDIRECT.fullmatch(redirect_uri)
     if match is None or "#" in redirect_uri or "\\" in redirect_uri:
         return False

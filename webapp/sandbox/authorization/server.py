@@ -1,4 +1,4 @@
-"""The authorization server: one implementation under three prefixes, with three kinds of habits."""
+"""The authorization server: one implementation under three prefixes, with three sets of habits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _READ = [HttpMethod.GET, HttpMethod.HEAD]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationServer:
-    """One of the three, with its own codes and tokens."""
+    """A simulated provider, with its own codes and tokens."""
 
     grants: AuthorizationGrants
     consent: Consent
@@ -49,7 +49,7 @@ Identity: TypeAlias = NamedDependency[SandboxIdentity]
 def authorization_parts(
     sandbox: Sandbox, *, clock: Callable[[], datetime], faults: Faults, pages: SandboxPages
 ) -> dict[str, Any]:
-    """What the routes need, by name."""
+    """Return the dependencies of the routes by name."""
     identity = SandboxIdentity(sandbox=sandbox, clock=clock)
     parts: dict[str, Any] = {"identity": identity}
     for name, habits in (("oidc", OIDC), ("github", GITHUB), ("slack", SLACK)):
@@ -65,7 +65,7 @@ def authorization_parts(
 
 
 def authorization_routes() -> list[Router]:
-    """Everything below /oidc, /github and /slack, and what /.well-known says of it."""
+    """Return the routes below /oidc, /github and /slack, and their metadata under /.well-known."""
     return [
         Router(
             "/",
@@ -116,7 +116,7 @@ def keys(identity: Identity) -> Response[Any]:
 
 @route("/oidc/userinfo", http_method=READ_OR_WRITE, status_code=200, sync_to_thread=False)
 def userinfo(request: AnyRequest, server: Server, identity: Identity) -> Response[Any]:
-    """OpenID Connect Core, 5.3; the errors are RFC 6750's."""
+    """Return claims about the person (OpenID Connect Core, 5.3), with the errors of RFC 6750."""
     token = bearer_of(request.headers)
     family = server.grants.family_of(token)
     if family is None:

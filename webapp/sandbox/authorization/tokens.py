@@ -1,4 +1,4 @@
-"""The token endpoint: a code or a refresh token for new tokens, in the reply each habit has."""
+"""The token endpoint, which exchanges a code or a refresh token for new tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _TEAM = {"id": "T0SANDBOX", "name": "Sandbox workspace"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxTokens:
-    """The token and revocation endpoints of one authorisation server."""
+    """The token and revocation endpoints of one authorization server."""
 
     sandbox: Sandbox
     habits: AuthorizationHabits
@@ -39,7 +39,7 @@ class SandboxTokens:
     faults: Faults
 
     async def give(self, request: AnyRequest, body: bytes) -> Response[Any]:
-        """Answer the token endpoint, or misbehave as planned."""
+        """Reply to a token request, or fail as planned."""
         fault = self.faults.take(TOKEN_FAULTS)
         if fault is PlayedFault.SLOW:
             await self.faults.hold(request.receive)
@@ -54,7 +54,7 @@ class SandboxTokens:
         return self._answer(reply, wants_json=wants_json)
 
     def revoke(self, request: AnyRequest, body: bytes) -> Response[Any]:
-        """RFC 7009: a token that is not known is no error."""
+        """Revoke a token (RFC 7009). An unknown token is no error."""
         try:
             form = self._form(request, body)
             token = _required(form, "token")
@@ -117,7 +117,7 @@ class SandboxTokens:
         return reply
 
     def _slack_reply(self, issued: list[Issued]) -> dict[str, Any]:
-        """The bot's token stands outside, the person's own inside."""
+        """Return Slack's reply: the bot's token at the top level, the person's own token nested."""
         reply: dict[str, Any] = {
             "ok": True,
             "app_id": "A0SANDBOX",

@@ -1,1 +1,1 @@
-"""What the sandbox's payment providers do alike; nothing here is any vendor's own."""
+"""The common parts of the sandbox's payment providers, without anything of a single vendor."""

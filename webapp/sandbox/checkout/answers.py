@@ -1,8 +1,8 @@
-"""What every payment provider's API does alike here: it answers, once under each key.
+"""The common behaviour of all payment APIs: responses, idempotency keys and planned faults.
 
-What could go wrong: a reply is lost on its way and the request comes again. Under one idempotency
-key it is done once, for as long as the provider keeps keys; the same key with other words is an
-error, not an answer. A test makes it go wrong by asking for a `SandboxTrouble`.
+Risks: a response is lost and the request comes again. Under one idempotency key a request runs
+once, for as long as the provider stores keys. The same key with other parameters is an error. A
+test can cause lost responses with a `SandboxTrouble`.
 """
 
 import logging
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class SandboxRefused(Exception):
-    """What a request gets instead of an answer; each provider has words of its own."""
+    """An API error. Each provider has its own format."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
@@ -44,14 +44,14 @@ class SandboxRefused(Exception):
 
 
 class SandboxTrouble(StrEnum):
-    """What becomes of the next request that would change something."""
+    """The fault of the next request that would change something."""
 
-    SERVER_ERROR = "500"  # nothing is done
-    LOST = "lost"  # it is done, and the answer to it does not arrive
+    SERVER_ERROR = "500"  # the request is not executed
+    LOST = "lost"  # the request is executed, but its response is lost
 
 
 class Control(DeliveryHabits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a test or a demo may ask for."""
+    """A control request of a test or a demo."""
 
     next: SandboxTrouble | None = None
     release: bool = False
@@ -59,7 +59,10 @@ class Control(DeliveryHabits, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`again` is what a repeated request is told, where that is not the first answer."""
+    """A response.
+
+    `again` makes the response to a repeated request, if it differs from the first.
+    """
 
     body: Json
     status: HTTPStatus = HTTPStatus.OK
@@ -68,7 +71,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """An idempotency key, what is asked under it, and what something else under it is told."""
+    """An idempotency key, the request under it, and the error for another request under it."""
 
     name: str
     asked: tuple[Any, ...]
@@ -78,7 +81,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxAsked:
-    """A request that was understood."""
+    """A parsed request."""
 
     act: Callable[[], Answer]
     changes: bool
@@ -94,7 +97,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCall:
-    """A request to a provider's API; `id` is what its path names."""
+    """A request to a provider's API. `id` is the id in its path."""
 
     request: AnyRequest
     body: bytes
@@ -114,29 +117,29 @@ class ApiCall:
 
 
 class ProviderApi(Protocol):
-    """What answers programs in a provider's place. Each of these may raise SandboxRefused."""
+    """The API of a provider. Each method can raise SandboxRefused."""
 
     @property
     def sales(self) -> Sales[Any]: ...
 
     def require_key(self, call: ApiCall, /) -> None:
-        """Refuse whoever may not control the provider."""
+        """Refuse a caller who may not control the provider."""
 
     def ask(self, call: ApiCall, act: Any, /) -> SandboxAsked:
-        """What the request of one of its routes comes to, by what the route does."""
+        """Return the parsed request of a route. `act` is what the route does."""
         ...
 
     def refusal(self, words: str, status: HTTPStatus, /) -> SandboxRefused:
-        """For what is no concern of its routes."""
+        """Return an error that does not come from a route."""
         ...
 
     def headers(self, is_replayed: bool, /) -> Mapping[str, str]:  # noqa: FBT001 - there is one
-        """Of an answer that was or was not given before."""
+        """Return the headers of a response that was or was not replayed."""
         ...
 
 
 class SandboxAnswers:
-    """Answers of one provider; its events leave behind them."""
+    """The responses of one provider, whose events leave after them."""
 
     def __init__(self, api: ProviderApi) -> None:
         self.api = api
@@ -145,7 +148,11 @@ class SandboxAnswers:
         self._troubles: deque[SandboxTrouble] = deque()
 
     def give(self, ask: Callable[[], SandboxAsked]) -> Response[Any]:
-        """Do what is asked, or say why not: `ask` and what it brings may raise SandboxRefused."""
+        """Execute a request and return the response.
+
+        `ask` and the request that it returns can raise SandboxRefused, which becomes an error
+        response.
+        """
         trouble, is_replayed = None, False
         try:
             asked = ask()
@@ -168,7 +175,7 @@ class SandboxAnswers:
         return self._deliveries.behind(response)
 
     def control(self, call: ApiCall) -> Response[Any]:
-        """Change how events arrive, or plan a trouble; no provider has anything like it."""
+        """Change how events are delivered, or plan a fault. No real provider has such a route."""
         released: list[SandboxEvent] = []
 
         def act() -> Answer:
@@ -196,7 +203,7 @@ class SandboxAnswers:
         return response
 
     def _once(self, asked: SandboxAsked) -> tuple[Answer, bool]:
-        """The answer, and whether it was given before. A refusal is not kept."""
+        """Return the response, and whether it was replayed. Refusals are not stored."""
         key, now = asked.key, self.api.sales.clock()
         self._kept = {name: kept for name, kept in self._kept.items() if now < kept.until}
         if key is None:
@@ -211,15 +218,15 @@ class SandboxAnswers:
         return kept.answer.again() if kept.answer.again else kept.answer, True
 
 
-# How one of a provider's routes is answered, by its answers.
+# A function that responds to one of a provider's routes.
 Answering: TypeAlias = Callable[[SandboxAnswers, ApiCall], Response[Any]]
 
 
 def provider_router(name: str, routes: Mapping[str, Any], *handlers: HTTPRouteHandler) -> Router:
-    """The provider's own routes, and one to control it with for whoever has the key.
+    """Return the provider's own routes, and one that controls it with the API key.
 
-    `routes` are what `ask` of its API is given, by method and path; `handlers` are given the
-    provider's `answers`, which the request brings under its name.
+    `routes` maps a method and path to the `act` for the API's `ask`. `handlers` receive the
+    provider's `answers`, which each request carries under its name.
     """
     answers_of: Callable[[AnyRequest], SandboxAnswers] = part(name)
 
@@ -243,7 +250,7 @@ def provider_router(name: str, routes: Mapping[str, Any], *handlers: HTTPRouteHa
             *handlers,
         ],
         request_max_body_size=BODY_BYTES_AT_MOST,
-        # By type; that for HTTPException covers what the framework itself refuses.
+        # By type; the handler of HTTPException covers what the framework itself refuses.
         exception_handlers={HTTPException: refusal, Exception: failure},
         dependencies=provided(answers=name),
     )
@@ -265,5 +272,5 @@ def _handler(place: str, answering: Answering) -> HTTPRouteHandler:
 
 
 def trace() -> str:
-    """What an answer is called in a provider's own logs."""
+    """Return a random id of a response, as in a provider's own logs."""
     return secrets.token_hex(7)

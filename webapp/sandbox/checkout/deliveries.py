@@ -1,8 +1,8 @@
-"""How the sandbox's webhooks leave, whichever provider they are of, and how badly they may arrive.
+"""The delivery of the sandbox's webhooks, for all providers, as unreliable as a test needs.
 
-Real deliveries come twice, late, in another order or never. Which of these is to happen is said by
-`DeliveryHabits`. An event leaves in the background of the answer that caused it, so the server that
-runs that answer also waits for it, or cancels it when it stops.
+Real deliveries come twice, late, out of order or never. `DeliveryHabits` says which. An event
+leaves in the background task of the response that caused it. So the server that runs the response
+also waits for the event, or cancels it on shutdown.
 """
 
 import logging
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxEvent:
-    """`url` is where it goes; `body` what it says."""
+    """A webhook event. `url` is its destination."""
 
     id: str
     type: str
@@ -38,7 +38,7 @@ class SandboxEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """What the sandbox has not of itself: the time, who carries its events, and how it waits."""
+    """The sandbox's dependencies: the clock, the delivery of events, the pause before a retry."""
 
     clock: Callable[[], datetime]
     deliver: Deliver
@@ -46,10 +46,10 @@ class Outside:
 
 
 class DeliveryHabits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How events arrive; by default each once, at once.
+    """The way in which events arrive. By default each arrives once, at once.
 
-    `duplicates` are further copies of each. `reorder` holds an event until the next and sends that
-    one first. `hold` keeps all until they are released; `drop` loses them.
+    `duplicates` are extra copies of each event. `reorder` holds an event until the next and sends
+    that one first. `hold` holds all events until they are released, and `drop` loses them.
     """
 
     duplicates: Annotated[int, msgspec.Meta(ge=0, le=_DUPLICATES_AT_MOST)] = 0
@@ -59,7 +59,7 @@ class DeliveryHabits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Deliveries:
-    """Sends events; `headers_of` says with which headers, anew for each try."""
+    """Delivers events. `headers_of` makes the headers, again for each try."""
 
     def __init__(
         self, outside: Outside, *, headers_of: Callable[[SandboxEvent], Sequence[tuple[str, str]]]
@@ -67,17 +67,17 @@ class Deliveries:
         self.habits = DeliveryHabits()
         self._outside = outside
         self._headers_of = headers_of
-        self.latest: SandboxEvent | None = None  # that has happened, sent or not
+        self.latest: SandboxEvent | None = None  # the latest event, delivered or not
         self._news: list[SandboxEvent] = []
         self._held: list[SandboxEvent] = []
 
     def add(self, event: SandboxEvent) -> None:
-        """It happened, and leaves with the answer to whoever caused it."""
+        """Add an event, which leaves after the response to the request that caused it."""
         self._news.append(event)
         self.latest = event
 
     def behind(self, response: Response[Any]) -> Response[Any]:
-        """The answer, with the events that it caused leaving behind it."""
+        """Attach the new events to the response, as its background task."""
         changes, self._news = self._news, []
         response.background = BackgroundTask(self.send, changes)
         return response
@@ -87,13 +87,13 @@ class Deliveries:
         return len(self._held)
 
     def release(self) -> list[SandboxEvent]:
-        """What was held, in the order in which to send it; no more is held."""
+        """Return the held events in the order in which to send them, and hold no more."""
         events, self._held = self._held, []
         self.habits = replace(self.habits, hold=False)
         return events[::-1] if self.habits.reorder else events
 
     async def send(self, events: Sequence[SandboxEvent]) -> None:
-        """Send, hold or lose them, as the habits are."""
+        """Send, hold or drop the events, as the habits say."""
         if self.habits.drop:
             for one in events:
                 _log.info("webhook.dropped", extra={"event": one.id})
@@ -107,7 +107,7 @@ class Deliveries:
             await self.post(events)
 
     async def post(self, events: Sequence[SandboxEvent]) -> None:
-        """Send them one after the other, whatever the habits about holding are."""
+        """Send the events one after the other, without holding or dropping any."""
         for one in events:
             for _ in range(1 + self.habits.duplicates):
                 await self._send(one)
@@ -115,7 +115,7 @@ class Deliveries:
     async def _send(self, one: SandboxEvent) -> None:
         try:
             await self._try(one)
-        except Exception:  # noqa: BLE001 - a task's edge: the answer is out already
+        except Exception:  # noqa: BLE001 - a task's edge: the response was already sent
             _log.exception("webhook.failed", extra={"event": one.id})
 
     async def _try(self, one: SandboxEvent) -> None:
@@ -134,7 +134,7 @@ class Deliveries:
                 await self._outside.pause(seconds)
 
     def request_of(self, one: SandboxEvent) -> httpx.Request:
-        """How it is sent, signed now."""
+        """Return the request that delivers the event, signed now."""
         general = [("user-agent", "elicit-sandbox"), *UNPACKED.items()]
         headers = [*general, *self._headers_of(one)]
         return httpx.Request("POST", one.url, content=one.body, headers=headers)

@@ -1,7 +1,7 @@
-"""The sandbox's payment pages, where a person pays with nothing.
+"""The sandbox's payment pages, on which a person pays without money.
 
-What could go wrong: the page is taken for a real one and somebody types a card. So there is no
-field in which a card could be typed.
+Risks: somebody takes the page for a real one and types a card number. So the page has no field for
+one.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from webapp.sandbox.pages import NO_STORE, SandboxPages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkout:
-    """What a person meets: a page for each state of a sale, and what its buttons do."""
+    """The payment pages: one for each state of a sale, with its buttons."""
 
     sales: tuple[Sales[Any], ...]
     pages: SandboxPages
@@ -41,13 +41,13 @@ Found: TypeAlias = NamedDependency[Checkout]
 
 
 def checkout_routes() -> Router:
-    """The pages under /pay."""
+    """Return the routes under /pay."""
     return Router("/", route_handlers=[show, press], dependencies=provided(checkout="checkout"))
 
 
 @get("/pay/{id:str}")
 async def show(request: AnyRequest, id: FromPath[str], checkout: Found) -> Response[Any]:
-    """What there is to pay, or what became of it."""
+    """Show the sale to pay, or its outcome."""
     found = checkout.find(id)
     if found is None:
         return checkout.unknown()
@@ -70,7 +70,7 @@ async def show(request: AnyRequest, id: FromPath[str], checkout: Found) -> Respo
 async def press(
     request: AnyRequest, *, id: FromPath[str], button: FromPath[str], body: RawBody, checkout: Found
 ) -> Response[Any]:
-    """Press one of the ways, cancel; or arrive or fail, for a transfer under way."""
+    """Press a button of the sale: pay, cancel, or let a pending transfer arrive or fail."""
     found = checkout.find(id)
     if found is None:
         return checkout.unknown()

@@ -1,8 +1,9 @@
-"""The sales of one provider: what may become of each, and who is told of it.
+"""The sales of one provider: their states, their buttons, and the events about them.
 
-Everything here happens between two awaits, so a change is never seen by halves. What could go
-wrong: a sale paid twice, or paid after its end. So a button does something only while the sale
-stands as that button needs it, whichever tab it is pressed in.
+No function here awaits, so no other code sees half of a change.
+
+Risks: a sale is paid twice, or paid after its end. So a button works only while the sale is in the
+state that the button needs, in every tab.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,10 +19,10 @@ from webapp.sandbox.checkout.deliveries import Deliveries, Outside, SandboxEvent
 
 
 class SaleState(StrEnum):
-    """Each has a page of its own, under this name."""
+    """A sale's state. Its value is the name of its page."""
 
     OPEN = "pay"
-    AGREED = "pay_agreed"  # the person did their part, and the shop has yet to take the money
+    AGREED = "pay_agreed"  # the person has approved, and the shop has not captured the money yet
     AWAITED = "pay_awaited"
     PAID = "paid"
     FAILED = "pay_failed"
@@ -30,7 +31,7 @@ class SaleState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaleRefund:
-    """`about` is what its provider writes besides, as it was asked for."""
+    """A refund. `about` has the fields that only its provider has, as they were sent."""
 
     id: str
     price: Money
@@ -40,7 +41,7 @@ class SaleRefund:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sale:
-    """What there is to pay, or was; `taken_at` is when it was paid, or its payment promised."""
+    """A sale. `taken_at` is when it was paid, or when a pending payment was started."""
 
     id: str
     price: Money
@@ -66,12 +67,12 @@ class Sale:
 
     @property
     def refunded(self) -> int:
-        """In minor units."""
+        """The refunded amount in minor units."""
         return sum(refund.price.minor_units for refund in self.refunds)
 
     @property
     def left(self) -> int:
-        """What was not given back, in minor units; where a provider gives back more, below zero."""
+        """The amount left in minor units, below zero if a provider refunds more than was paid."""
         return self.price.minor_units - self.refunded
 
 
@@ -79,7 +80,7 @@ P = TypeVar("P", bound=Sale)
 Own_contra = TypeVar("Own_contra", bound=Sale, contravariant=True)
 CANCEL = "cancel"
 _TAKEN = (SaleState.AWAITED, SaleState.PAID)
-# What a button does; the sales and the one of them are of one provider.
+# The effect of a button on a sale and the sales of its provider.
 Act: TypeAlias = Callable[["Sales[Any]", Any], object]
 
 
@@ -89,9 +90,10 @@ def is_open(sale: Sale) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Button:
-    """Something to press `when` that is possible; the browser goes back then, unless it `stays`.
+    """A button on the page of a sale, which works while `when` is true.
 
-    One without a label stands on the page in words of the page's own, or is not shown.
+    A press sends the browser back to the shop, unless `stays`. A button without a label is part of
+    the page's own text, or not shown.
     """
 
     name: str
@@ -103,7 +105,7 @@ class Button:
 
 
 class Vendor(Protocol[Own_contra]):
-    """What is a provider's own."""
+    """The behaviour of one provider."""
 
     @property
     def label(self) -> str: ...
@@ -114,22 +116,22 @@ class Vendor(Protocol[Own_contra]):
     def refund_id(self) -> str: ...
 
     def notes(self, sale: Own_contra, /) -> Iterable[str]:
-        """What else became of it, besides refunds, for its page."""
+        """Return notes for the page about what else happened to the sale, besides refunds."""
         ...
 
     def event(self, before: Own_contra, after: Own_contra, /) -> SandboxEvent | None:
-        """What is told of the change; None: nothing."""
+        """Return the event that reports a change, or None if it is not reported."""
         ...
 
     def headers(self, event: SandboxEvent, /) -> Sequence[tuple[str, str]]:
-        """With which it is told, anew for each try."""
+        """Return the headers of an event, again for each try."""
         ...
 
 
 class Sales(Generic[P]):
-    """All that one provider knows; it forgets when its process ends.
+    """The sales of one provider, in the memory of this process.
 
-    Where it `forgets`, a sale whose time is up is not found any more.
+    With `forgets`, an expired sale is not found any more.
     """
 
     def __init__(self, vendor: Vendor[P], outside: Outside, *, forgets: bool = False) -> None:
@@ -140,7 +142,7 @@ class Sales(Generic[P]):
         self._sales: dict[str, P] = {}
 
     def find(self, id: str) -> P | None:
-        """The sale as it is now: time alone ends one, which is noticed here."""
+        """Return the sale in its current state. An open sale that has expired is ended here."""
         sale = self._sales.get(id)
         if sale is None or self.clock() < sale.until:
             return sale
@@ -149,11 +151,11 @@ class Sales(Generic[P]):
         return self.end(sale) if sale.is_open else sale
 
     def all(self) -> list[P]:
-        """The oldest first."""
+        """Return all sales, the oldest first."""
         return list(self._sales.values())
 
     def keep(self, sale: P) -> P:
-        """It is so from now on; what has changed is told."""
+        """Store the sale, and add an event if the change is reported."""
         before = self._sales.get(sale.id)
         self._sales[sale.id] = sale
         event = self.vendor.event(before, sale) if before is not None else None
@@ -171,17 +173,17 @@ class Sales(Generic[P]):
         return self.become(sale, SaleState.OVER)
 
     def refund(self, sale: P, units: int, about: Mapping[str, Json]) -> SaleRefund:
-        """Give so many minor units back."""
+        """Refund this many minor units."""
         price = Money.from_minor_units(units, sale.price.currency)
         id = self.vendor.refund_id()
         refund = SaleRefund(id=id, price=price, made_at=self.clock(), about=about)
         self.keep(replace(sale, refunds=(*sale.refunds, refund)))
         return refund
 
-    # What a person, or the seller on pages of its own, does.
+    # Actions of a person on the page, or of the seller on the provider's own pages.
 
     def buttons(self, sale: P) -> list[Button]:
-        """Those that its page shows by their labels."""
+        """Return the buttons that the page shows with their labels."""
         return [one for one in self.vendor.buttons if one.label and one.when(sale)]
 
     def notes(self, sale: P) -> list[str]:
@@ -192,7 +194,10 @@ class Sales(Generic[P]):
         return notes
 
     def press(self, sale: P, name: str) -> str | None:
-        """Do what the button says. Where the browser goes; None: to the page, which tells why."""
+        """Press a button, and return where the browser goes.
+
+        None means the sale's page, which shows the reason.
+        """
         for button in self.vendor.buttons:
             if button.name == name and button.when(sale):
                 button.act(self, sale)
@@ -211,7 +216,7 @@ def becomes(state: SaleState) -> Act:
 def dispute_button(
     name: str, *, label: str, dispute: Dispute, when: Callable[[Any], bool]
 ) -> Button:
-    """What a bank does about a payment, or what comes of that."""
+    """Return a button that sets the stage of a dispute."""
 
     def act(sales: Sales[Any], sale: Any) -> None:
         at = sale.disputed_at or sales.clock()
@@ -221,7 +226,7 @@ def dispute_button(
 
 
 def _nothing(sales: Sales[Any], sale: Any) -> None:
-    """Leave it as it is."""
+    """Do nothing."""
 
 
 def is_left(sale: Sale) -> bool:

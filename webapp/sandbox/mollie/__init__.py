@@ -1,1 +1,1 @@
-"""The sandbox's Mollie: payments, whose webhooks say which one has changed and no more."""
+"""The sandbox's Mollie: payments, whose webhooks contain only the id of the payment."""

@@ -1,7 +1,7 @@
-"""Mollie's Payments v2 in small: what our own gateway calls of it.
+"""A small version of Mollie's Payments v2: the part that our own gateway calls.
 
-What could go wrong: a payment or a refund that is made twice, as its key is forgotten after an
-hour. As at Mollie more can be given back than was paid, so that whoever asks twice has it happen.
+Risks: a payment or a refund that is made twice, because its key is forgotten after an hour. As at
+Mollie, refunds can exceed the payment, so a refund that is sent twice is made twice.
 """
 
 import hmac
@@ -46,7 +46,7 @@ from webapp.sandbox.mollie.payments import (
 from webapp.sandbox.settings import Sandbox
 
 _KEYS_KEPT = timedelta(hours=1)
-_MORE_AT_MOST = 2500  # minor units that can be given back beyond what was paid
+_MORE_AT_MOST = 2500  # minor units that can be refunded beyond the price
 _LISTED_AT_MOST = 250
 _LISTED_BY_DEFAULT = 50
 _STATUS = {"POST": HTTPStatus.CREATED}
@@ -55,7 +55,7 @@ Act: TypeAlias = Callable[["MollieApi", ApiCall], Json]
 
 
 class MollieError(SandboxRefused):
-    """The facts are those of Mollie's error object."""
+    """An error in the format of Mollie's error object."""
 
     def __init__(self, detail: str, *, status: int = 422, field: str | None = None) -> None:
         super().__init__(detail, status=status)
@@ -84,7 +84,10 @@ def mollie_api(sandbox: Sandbox, outside: Outside) -> "MollieApi":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MollieApi:
-    """Answers those who have the key, and tells those at `origins` only. Implements ProviderApi."""
+    """Mollie's API for callers with the key, with webhooks only to `origins`.
+
+    Implements ProviderApi.
+    """
 
     url: str
     origins: tuple[str, ...]
@@ -114,7 +117,7 @@ class MollieApi:
     def headers(self, _: bool) -> Mapping[str, str]:  # noqa: FBT001 - there is one
         return {}
 
-    # What its routes do. Each raises MollieError.
+    # Routes. Each raises MollieError.
 
     def create(self, call: ApiCall) -> Json:
         wish = _read(call.body, PaymentWish)
@@ -137,7 +140,7 @@ class MollieApi:
         return self.sales.keep(payment).as_json()
 
     def list_payments(self, call: ApiCall) -> Json:
-        """The latest first; `from` names the first one."""
+        """List the payments, the latest first. `from` is the id of the first one."""
         limit, first = _limit(call.query), _given(call.query, "from")
         found = self.sales.all()[::-1]
         if first is not None:
@@ -160,7 +163,7 @@ class MollieApi:
         return cancel(self.sales, payment).as_json()
 
     def refund(self, call: ApiCall) -> Json:
-        """Give back some of a payment."""
+        """Refund a payment or a part of it."""
         wish, payment = _read(call.body, MollieRefundWish), self._known(call.id)
         price = _price(wish.amount)
         if not payment.is_paid:
@@ -174,7 +177,7 @@ class MollieApi:
         return payment.refund_as_json(refund, now=self.sales.clock())
 
     def list_refunds(self, call: ApiCall) -> Json:
-        """The latest first."""
+        """List the refunds of a payment, the latest first."""
         limit, payment, now = _limit(call.query), self._known(call.id), self.sales.clock()
         refunds: list[Json] = [
             payment.refund_as_json(one, now=now) for one in payment.refunds[::-1][:limit]
@@ -202,7 +205,11 @@ def mollie_routes() -> Router:
 
 
 def _price(amount: MollieAmount) -> Money:
-    """Raises MollieError for one that is none, or is not written with all its decimals."""
+    """Return the price of an amount.
+
+    Raises:
+        MollieError: The amount is invalid, or is not written with all its decimals.
+    """
     try:
         units = minor_units(amount.value, amount.currency)
         price = Money.from_minor_units(units, amount.currency)
@@ -223,7 +230,11 @@ def _read(body: bytes, shape: type[T]) -> T:
 
 
 def _given(query: bytes, name: str) -> str | None:
-    """Raises ValueError for a query that cannot be read."""
+    """Return the first value of a query parameter, or None.
+
+    Raises:
+        ValueError: The query is invalid.
+    """
     found = parse_qs(query.decode("ascii"), max_num_fields=8).get(name, [])
     return found[0] if found else None
 

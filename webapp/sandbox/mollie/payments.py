@@ -1,4 +1,4 @@
-"""A payment at the sandbox's Mollie, its refunds, and how Mollie would write and tell of them."""
+"""A payment at the sandbox's Mollie, its refunds, and Mollie's format of both and of webhooks."""
 
 import secrets
 from collections.abc import Iterable, Sequence
@@ -57,7 +57,7 @@ class PaymentWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MolliePaid(Sale):
-    """`method` is what the person chose; before that the person can cancel it, the shop cannot."""
+    """A payment. `method` is the person's choice. Until then the shop cannot cancel the payment."""
 
     api: str
     page: str
@@ -134,7 +134,7 @@ def cancel(sales: Sales[MolliePaid], payment: MolliePaid) -> MolliePaid:
 
 
 def _promise(sales: Sales[MolliePaid], payment: MolliePaid) -> None:
-    """Choose a bank transfer: it stays open, for days, and nobody is told."""
+    """Choose a bank transfer: the payment stays open for days, without a webhook."""
     until = sales.clock() + _TRANSFER_LIFE
     sales.keep(replace(payment, method="banktransfer", until=until))
 
@@ -184,7 +184,7 @@ _BUTTONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MollieVendor:
-    """Implements Vendor."""
+    """Mollie's behaviour. Implements Vendor."""
 
     label: str = "Mollie"
     buttons: tuple[Button, ...] = _BUTTONS
@@ -199,7 +199,7 @@ class MollieVendor:
             yield "The bank has taken it back."
 
     def event(self, before: MolliePaid, after: MolliePaid) -> SandboxEvent | None:
-        """As Mollie does: which payment it is, not what became of it, and by nobody signed."""
+        """Return Mollie's unsigned webhook, which names the payment and not its state."""
         url = after.asked.webhook_url
         if url is None or (before.state, before.refunds, before.dispute) == (
             after.state,
@@ -214,7 +214,10 @@ class MollieVendor:
 
 
 def _amount(price: Money) -> dict[str, str]:
-    """Nothing is an amount here, so flows.payments.responses.written will not do."""
+    """Return Mollie's amount.
+
+    It can be zero, which flows.payments.responses.written does not accept.
+    """
     return {"currency": price.currency, "value": str(price.amount)}
 
 

@@ -1,9 +1,9 @@
-"""PayPal's Orders v2 in small: what our own gateway calls of it.
+"""A small version of PayPal's Orders v2: the part that our own gateway calls.
 
-What could go wrong: an order captured twice, or two orders for one invoice, or a repeated request
-that does a thing twice. As at PayPal the second of any is refused; under one PayPal-Request-Id a
-thing is done once, and the answer to the repetition tells how the order stands by then. An order
-that nobody paid in three hours is not found any more, as if it had never been.
+Risks: an order is captured twice, two orders have one invoice, or a repeated request is executed
+twice. As at PayPal, a second capture or invoice is refused. Under one PayPal-Request-Id a request
+is executed once, and the response to a repetition has the current state of the order. An unpaid
+order expires after three hours, and is then not found.
 """
 
 import hmac
@@ -70,12 +70,12 @@ _KEY_AT_MOST = 108
 _TOKEN_LIFE = timedelta(hours=9)
 _Address = Annotated[str, Meta(pattern=r"^https?://[!-~]{1,2000}\Z")]
 T = TypeVar("T")
-# What a route does; what comes back tells how it stands, now and later.
+# The effect of a route. It returns a function that gives the current state, now and later.
 Act: TypeAlias = Callable[["PayPalApi", ApiCall], Callable[[], Json]]
 
 
 class PayPalError(SandboxRefused):
-    """The facts are those of PayPal's error object."""
+    """An error in the format of PayPal's error object."""
 
     def __init__(self, issue: str, *, status: int = 422, name: str | None = None) -> None:
         super().__init__(issue, status=status)
@@ -91,7 +91,7 @@ class PayPalError(SandboxRefused):
 
 
 class PayPalTokenError(PayPalError):
-    """Who is not let in hears it in the words of OAuth."""
+    """An authentication error in the format of OAuth."""
 
     def as_json(self) -> Json:
         return {"error": self.message, "error_description": "The sandbox's PayPal says so."}
@@ -142,7 +142,7 @@ def paypal_api(sandbox: Sandbox, outside: Outside) -> "PayPalApi":
 
 @dataclass(slots=True, kw_only=True)
 class PayPalApi:
-    """Answers those who have a token, which those get who have the secret.
+    """PayPal's API for callers with a token, which they get for the client's secret.
 
     Implements ProviderApi.
     """
@@ -155,7 +155,11 @@ class PayPalApi:
     _tokens: dict[str, datetime] = field(default_factory=dict[str, datetime], repr=False)
 
     def grant(self, headers: Mapping[str, str], body: bytes) -> Answer:
-        """An access token for the client's password. Raises PayPalTokenError."""
+        """Issue an access token for the client's password.
+
+        Raises:
+            PayPalTokenError: The password or the grant type is wrong.
+        """
         given = basic_of(headers) or ("", "")
         if not _is_same(":".join(given), f"{self.client_id}:{self.client_secret}"):
             raise PayPalTokenError("invalid_client", status=401)
@@ -167,7 +171,11 @@ class PayPalApi:
         return Answer(body={"access_token": token, "token_type": "Bearer", "expires_in": seconds})
 
     def require_key(self, call: ApiCall) -> None:
-        """Raise PayPalTokenError unless the bearer is the client's password."""
+        """Check that the bearer is the client's password.
+
+        Raises:
+            PayPalTokenError: The bearer is wrong or missing.
+        """
         if not _is_same(bearer_of(call.request.headers) or "", self.client_secret):
             raise PayPalTokenError("invalid_client", status=401)
 
@@ -188,11 +196,11 @@ class PayPalApi:
         return PayPalError(status.phrase.upper().replace(" ", "_"), status=status)
 
     def headers(self, _: bool) -> Mapping[str, str]:  # noqa: FBT001 - there is one
-        """What time it is here tells a server whether an order that is gone has lapsed."""
+        """Return the headers. `date` tells a server whether a missing order has expired."""
         date = format_datetime(self.sales.clock().astimezone(UTC), usegmt=True)
         return {"paypal-debug-id": trace(), "date": date}
 
-    # What its routes do. Each raises PayPalError.
+    # Routes. Each raises PayPalError.
 
     def create(self, call: ApiCall) -> Callable[[], Json]:
         wish, now, id = _read(call.body, OrderWish), self.sales.clock(), new_id()
@@ -222,7 +230,7 @@ class PayPalApi:
         return self._known(call.id).as_json
 
     def capture(self, call: ApiCall) -> Callable[[], Json]:
-        """Take the money of an approved order."""
+        """Capture the money of an approved order."""
         order = self._known(call.id)
         if order.is_captured:
             raise PayPalError("ORDER_ALREADY_CAPTURED")
@@ -241,7 +249,7 @@ class PayPalApi:
         return self._captured(call.id).capture_as_json
 
     def refund(self, call: ApiCall) -> Callable[[], Json]:
-        """Give back all that is left, or a part of it."""
+        """Refund what is left of a capture, or a part of it."""
         order, wish = self._captured(call.id), _read(call.body, PayPalRefundWish)
         if order.state is SaleState.AWAITED:
             raise PayPalError("PENDING_CAPTURE")
@@ -266,7 +274,7 @@ class PayPalApi:
         return order
 
     def _captured(self, capture: str) -> Order:
-        """The order that a capture is of."""
+        """Return the order of a capture."""
         for order in self.sales.all():
             if order.is_captured and order.capture == capture:
                 return order
@@ -298,7 +306,7 @@ async def certificate(id: FromPath[str], answers: Answers) -> Response[Any]:
 
 @get("/root.pem")
 async def root(answers: Answers) -> Response[Any]:
-    """Whom to trust for this sandbox's webhooks; PayPal has nothing like it."""
+    """Return the root certificate of this sandbox's webhooks. PayPal has no such route."""
     return _pem(cast("PayPalApi", answers.api).authority.issued.root)
 
 

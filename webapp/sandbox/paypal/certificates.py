@@ -1,7 +1,7 @@
-"""The sandbox's own authority: its PayPal signs webhooks with a certificate that leads to it.
+"""The sandbox's certificate authority, with which its PayPal signs webhooks.
 
-What could go wrong: a root that somebody comes to trust. So it is made anew in each process, is
-written nowhere, and its name ends in `.invalid`.
+Risks: somebody trusts the root certificate elsewhere. So each process makes a new one, it is not
+stored, and its name ends in `.invalid`.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ _SINCE = timedelta(days=1)
 
 
 def sandbox_scheme(url: str) -> PlayedScheme:
-    """Whom a server believes that takes webhooks of the sandbox at `url`."""
+    """Return the scheme with which a server verifies webhooks of the sandbox at `url`."""
     return PlayedScheme(
         name="paypal",
         header_prefix="paypal-",
@@ -49,20 +49,20 @@ def sandbox_scheme(url: str) -> PlayedScheme:
 
 @cache
 def signers_key() -> rsa.RSAPrivateKey:
-    """One for all sandboxes of a process: it takes a second to make."""
+    """Return the key of all sandboxes of a process: making one takes a second."""
     return rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS_AT_LEAST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedCertificates:
-    """What to trust, and the signer's certificate; both in PEM."""
+    """The root certificate to trust and the signer's certificate, both in PEM."""
 
     root: bytes
     certificate: bytes
 
 
 class CertificateAuthority:
-    """Issues when it is asked first: few sandboxes are."""
+    """A certificate authority. It issues certificates on first use: few sandboxes need any."""
 
     def __init__(self, scheme: CertificateScheme, *, clock: Callable[[], datetime]) -> None:
         self.scheme = scheme
@@ -70,7 +70,7 @@ class CertificateAuthority:
 
     @property
     def key(self) -> rsa.RSAPrivateKey:
-        """What the signer signs with."""
+        """The private key of the signer."""
         return signers_key()
 
     @cached_property

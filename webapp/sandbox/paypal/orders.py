@@ -1,4 +1,4 @@
-"""An order of the sandbox's PayPal, its capture, and how PayPal would write and tell of them."""
+"""An order at the sandbox's PayPal, its capture, and PayPal's format of both and of webhooks."""
 
 import secrets
 from collections.abc import Callable, Iterable, Sequence
@@ -66,7 +66,7 @@ class PayPalUnit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Sale):
-    """One order of one unit; `funding` is how the person agreed to pay."""
+    """An order with one unit. `funding` is how the person agreed to pay."""
 
     page: str
     api: str
@@ -122,7 +122,7 @@ class Order(Sale):
 
 
 def _approves(funding: str) -> Act:
-    """Agree to pay: the money is not taken yet."""
+    """Return the effect of approving the order, without capturing the money."""
 
     def act(sales: Sales[Order], order: Order) -> None:
         sales.become(replace(order, funding=funding, was_declined=False), SaleState.AGREED)
@@ -149,7 +149,7 @@ _BUTTONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayPalVendor:
-    """Implements Vendor."""
+    """PayPal's behaviour. Implements Vendor."""
 
     url: str
     webhook_url: str
@@ -175,7 +175,7 @@ class PayPalVendor:
         if before.refunds != after.refunds:
             return self._event_of_refund("REFUNDED", after.refunds[-1], after)
         if before.dispute is not after.dispute:
-            # What is taken back is written as a refund of all that was left.
+            # PayPal reports a lost dispute as a refund of all that was left.
             price = Money.from_minor_units(after.left, after.price.currency)
             refund = SaleRefund(id=new_id(), price=price, made_at=self.clock())
             return self._event_of_refund("REVERSED", refund, after)
@@ -194,7 +194,10 @@ class PayPalVendor:
         return [("content-type", "application/json"), *signature]
 
     def _event_of_refund(self, word: str, refund: SaleRefund, order: Order) -> SandboxEvent:
-        """In PayPal's own sample it names its capture by a link only, and its order not at all."""
+        """Return the event of a refund.
+
+        As in PayPal's own sample, it names the capture by a link only, and does not name the order.
+        """
         href = f"{self.url}/paypal/v2/payments/captures/{order.capture}"
         about = {**refund_as_json(refund), "links": [_link(href, "up")]}
         return self._event(f"PAYMENT.CAPTURE.{word}", "refund", about)
@@ -226,7 +229,11 @@ def refund_as_json(refund: SaleRefund) -> dict[str, Json]:
 
 
 def amount_of(price: Money) -> dict[str, str]:
-    """Raises InvalidQuestion for a price that PayPal does not write."""
+    """Return PayPal's amount of a price.
+
+    Raises:
+        InvalidQuestion: PayPal has no format for this price.
+    """
     digits = 0 if price.currency in WITHOUT_DECIMALS else None
     return {"currency_code": price.currency, "value": written(price, digits=digits)}
 

@@ -1,1 +1,1 @@
-"""The sandbox's Stripe: sessions of its checkout, payments, refunds and disputes."""
+"""The sandbox's Stripe: checkout sessions, payments, refunds and disputes."""

@@ -1,4 +1,4 @@
-"""Stripe's API in small: what its own Python package, and ours, call of it."""
+"""A small version of Stripe's API: the part that its own Python package and ours call."""
 
 import hmac
 import secrets
@@ -48,10 +48,11 @@ _LISTED_AT_MOST = 100
 _REASONS = ("duplicate", "fraudulent", "requested_by_customer")
 _LISTED_BY_DEFAULT = 10
 _SESSIONS = "/v1/checkout/sessions"
-_INTENT, _CHARGE = "payment_intent", "payment_intent.latest_charge"  # what can be held whole
-# Stripe's hosted page would act on these; this one has nothing to do about them.
+# the properties that can be expanded
+_INTENT, _CHARGE = "payment_intent", "payment_intent.latest_charge"
+# Parameters for Stripe's hosted page, which this page ignores.
 _WITHOUT_EFFECT = ("locale", "submit_type", "customer_email", "payment_intent_data[description]")
-# What a route does, for the id in its path.
+# The effect of a route, for the id in its path.
 Act: TypeAlias = Callable[["StripeApi", CheckoutForm, str], Json]
 
 
@@ -67,7 +68,7 @@ def stripe_api(sandbox: Sandbox, outside: Outside) -> "StripeApi":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripeApi:
-    """Answers those who have the key. Implements ProviderApi."""
+    """Stripe's API for callers with the key. Implements ProviderApi."""
 
     url: str
     key: str = field(repr=False)
@@ -75,7 +76,11 @@ class StripeApi:
     webhook_url: str
 
     def require_key(self, call: ApiCall) -> None:
-        """The key comes as a bearer, or as the user name of HTTP Basic. Raises StripeError."""
+        """Check the key, which comes as a bearer or as the user name of HTTP Basic.
+
+        Raises:
+            StripeError: The key is missing or wrong.
+        """
         headers = call.request.headers
         key = bearer_of(headers) or (basic_of(headers) or ("",))[0]
         if not key:
@@ -106,7 +111,7 @@ class StripeApi:
         headers = {"request-id": f"req_{trace()}"}
         return {**headers, "idempotent-replayed": "true"} if is_replayed else headers
 
-    # What its routes do. Each raises StripeError.
+    # Routes. Each raises StripeError.
 
     def create(self, form: CheckoutForm, _: str) -> Json:
         now = self.sales.clock()
@@ -141,7 +146,7 @@ class StripeApi:
         return _shown(self.sales.keep(session), whole=whole)
 
     def list_sessions(self, form: CheckoutForm, _: str) -> Json:
-        """List those that were made since a time, the latest first."""
+        """List the sessions since a time, the latest first."""
         whole = frozenset(name for name in (_INTENT, _CHARGE) if form.expands(f"data.{name}"))
         is_since = form.gives("created[gte]")
         since = form.whole("created[gte]", least=0, most=_LATEST_TIME) if is_since else 0
@@ -176,7 +181,7 @@ class StripeApi:
         raise missing_resource("payment_intent", id, param="intent")
 
     def refund(self, form: CheckoutForm, _: str) -> Json:
-        """Give back all of a payment that is left, or a part of it."""
+        """Refund what is left of a payment, or a part of it."""
         id = form.text("payment_intent")
         amount = _amount(form, "amount") if form.gives("amount") else None
         reason = form.choice("reason", *_REASONS) if form.gives("reason") else None
@@ -216,7 +221,7 @@ class StripeApi:
         return {"id": "acct_sandbox", "object": "account"}
 
     def list_endpoints(self, form: CheckoutForm, _: str) -> Json:
-        """The one endpoint, which is told of everything."""
+        """List the one webhook endpoint, which receives all events."""
         endpoint: dict[str, Json] = {
             "id": "we_sandbox",
             "object": "webhook_endpoint",
@@ -230,7 +235,7 @@ class StripeApi:
         return _listed(form, self._refunds, url="/v1/refunds")
 
     def list_disputes(self, form: CheckoutForm, _: str) -> Json:
-        """A payment has one at most here."""
+        """List the disputes, of which a payment has at most one here."""
         return _listed(form, self._disputes, url="/v1/disputes")
 
     def _known(self, id: str) -> StripeSession:
@@ -240,7 +245,7 @@ class StripeApi:
         return session
 
     def _paid(self, payment: str | None) -> list[StripeSession]:
-        """The sessions with this payment, or with any; the latest first."""
+        """Return the sessions with this payment, or with any payment, the latest first."""
         return [
             session
             for session in self.sales.all()[::-1]
@@ -271,7 +276,8 @@ def stripe_routes() -> Router:
         "POST /v1/refunds": StripeApi.refund,
         "GET /v1/refunds": StripeApi.list_refunds,
         "GET /v1/refunds/{id:str}": StripeApi.retrieve_refund,
-        "POST /v1/refunds/{id:str}": StripeApi.retrieve_refund,  # without changes of its metadata
+        # changes of its metadata are not supported
+        "POST /v1/refunds/{id:str}": StripeApi.retrieve_refund,
         "GET /v1/disputes": StripeApi.list_disputes,
     }
     return provider_router("stripe", routes)
@@ -289,7 +295,7 @@ def _key(name: str, *, asked: tuple[Any, ...]) -> Key:
 
 
 def _shown(session: StripeSession, *, whole: frozenset[str]) -> Json:
-    """The session, with its payment whole where that was asked for, and the charge in it."""
+    """Return the session. Expand its payment and charge if `whole` names them."""
     shown = session.as_json()
     if whole and session.payment is not None:
         shown["payment_intent"] = session.payment_as_json(with_charge=_CHARGE in whole)
@@ -297,7 +303,7 @@ def _shown(session: StripeSession, *, whole: frozenset[str]) -> Json:
 
 
 def _part(session: StripeSession, amount: int | None) -> int:
-    """How much to give back, in minor units; None: all that is left."""
+    """Return how much to refund, in minor units. `amount` None means all that is left."""
     if not session.is_paid:
         raise StripeError(
             f"This PaymentIntent ({session.payment}) does not have a successful charge to refund.",
@@ -325,7 +331,7 @@ def _part(session: StripeSession, amount: int | None) -> int:
 def _listed(
     form: CheckoutForm, found: Callable[[str | None], Sequence[dict[str, Json]]], *, url: str
 ) -> Json:
-    """Those of a payment, or all, the latest first."""
+    """Return the list of a payment's objects, or of all, the latest first."""
     payment, limit = form.text_or_none("payment_intent"), _limit(form)
     form.end()
     all_of_them = found(payment)
@@ -362,7 +368,7 @@ def _expiry(form: CheckoutForm, *, now: datetime) -> datetime:
 
 
 def _items(form: CheckoutForm) -> tuple[tuple[str, ...], Money]:
-    """What is sold, and for how much in all."""
+    """Return what is sold, and the total price."""
     what: list[str] = []
     total, currency = 0, ""
     while not what or form.has(f"line_items[{len(what)}]"):

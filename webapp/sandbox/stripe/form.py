@@ -1,7 +1,7 @@
-"""Form parameters as Stripe takes them, and the errors that it answers with.
+"""Form parameters as Stripe accepts them, and Stripe's errors.
 
-Every parameter is read by name, and what is left over is refused: a misspelt one would otherwise do
-nothing, and the program that sent it would not hear of that.
+Every parameter is read by name, and unread ones are refused. Otherwise a misspelt parameter would
+have no effect, and the program that sent it would not notice.
 """
 
 import re
@@ -23,7 +23,7 @@ _EXPAND = re.compile(r"expand\[[0-9]*\]")
 
 
 class StripeError(SandboxRefused):
-    """The facts are those of Stripe's error object."""
+    """An error in the format of Stripe's error object."""
 
     def __init__(
         self,
@@ -56,7 +56,11 @@ def missing_resource(kind: str, id: str, *, param: str, status: int = 404) -> St
 
 
 def read_pairs(encoded: bytes) -> tuple[tuple[str, str], ...]:
-    """Names and values of a form or a query. Raises StripeError."""
+    """Return the names and values of a form or a query.
+
+    Raises:
+        StripeError: The form is invalid.
+    """
     try:
         pairs = parse_qsl(
             encoded.decode("ascii"),
@@ -74,7 +78,7 @@ def read_pairs(encoded: bytes) -> tuple[tuple[str, str], ...]:
 
 
 class CheckoutForm:
-    """Each is read once; an empty one counts as not given."""
+    """The parameters of a form. Each can be read once. An empty one counts as missing."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
         self._expand = {value for name, value in pairs if _EXPAND.fullmatch(name)}
@@ -106,7 +110,7 @@ class CheckoutForm:
         return value
 
     def whole(self, name: str, *, least: int, most: int) -> int:
-        """A whole number within limits, both included."""
+        """Return an integer within limits, both included."""
         text = self.text(name, at_most=_SHOWN_AT_MOST)
         words = ""
         if not (text.isascii() and text.removeprefix("-").isdecimal()):
@@ -131,7 +135,7 @@ class CheckoutForm:
         return url
 
     def metadata(self, name: str) -> dict[str, str]:
-        """What stands under `name[...]`; an empty value is none."""
+        """Return the values under `name[...]`. An empty value counts as missing."""
         found: dict[str, str] = {}
         for full in [full for full in self._left if full.startswith(f"{name}[")]:
             key = full.removeprefix(f"{name}[").removesuffix("]")
@@ -145,24 +149,24 @@ class CheckoutForm:
         return found
 
     def expands(self, name: str) -> bool:
-        """Whether the answer is to hold this whole, and not its id alone."""
+        """Return True if the response must contain the full object, not only its id."""
         is_wanted = name in self._expand
         self._expand.discard(name)
         return is_wanted
 
     def gives(self, name: str) -> bool:
-        """Whether it is there to be read."""
+        """Return True if the parameter was sent with a value."""
         if not self._left.get(name):
             self._left.pop(name, None)
             return False
         return True
 
     def has(self, start: str) -> bool:
-        """Whether a name that was not read yet starts so."""
+        """Return True if an unread parameter's name starts with `start`."""
         return any(name.startswith(start) for name in self._left)
 
     def end(self) -> None:
-        """Refuse what nobody asked for."""
+        """Refuse parameters that no code has read."""
         for name in self._left:
             shown = _shown(name)
             raise StripeError(
@@ -173,5 +177,5 @@ class CheckoutForm:
 
 
 def _shown(text: str) -> str:
-    """As much of what was sent as an error may repeat."""
+    """Return the part of a sent value that an error can repeat."""
     return text if len(text) <= _SHOWN_AT_MOST else text[:_SHOWN_AT_MOST] + "…"

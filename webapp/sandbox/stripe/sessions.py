@@ -1,7 +1,7 @@
-"""A session of the sandbox's Stripe, its payment, and how Stripe would write and tell of them.
+"""A session at the sandbox's Stripe, its payment, and Stripe's format of both and of webhooks.
 
-A session's success address has a place for its id. It is filled only when the browser leaves, so
-that the API gives back what it was given.
+A session's success URL has a placeholder for the session's id. It is replaced only for the
+browser's redirect, so the API returns the URL as it was sent.
 """
 
 import hmac
@@ -65,11 +65,12 @@ _BECAME = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripeSession(Sale):
-    """One visit to the checkout, and its payment intent with its one charge.
+    """A checkout session, with its payment intent and its one charge.
 
-    `asked` is of the session and `metadata` of the payment, as they were given; `number` is in the
-    ids of the payment, its charge and its dispute. `claimed` is how much the dispute is about, in
-    minor units. Where it `refunds_slowly`, a refund is pending until it arrives or fails.
+    `asked` has the session's parameters and `payment_metadata` the payment's, as they were sent.
+    `number` is part of the ids of the payment, its charge and its dispute. `claimed` is the
+    disputed amount in minor units. With `refunds_slowly`, a refund is pending until it arrives or
+    fails.
     """
 
     url: str
@@ -152,7 +153,7 @@ class StripeSession(Sale):
         return counted(Money.from_minor_units(self.left, self.price.currency))
 
     def dispute_as_json(self) -> dict[str, Json]:
-        """The bank's claim; its charge stays disputed when it is over."""
+        """Return the dispute. Its charge stays marked as disputed after the dispute has ended."""
         claimed = self.price.minor_units if self.claimed is None else self.claimed
         assert self.dispute is not None
         return {
@@ -189,7 +190,7 @@ class StripeSession(Sale):
 
 
 def _decline(sales: Sales[StripeSession], session: StripeSession) -> None:
-    """The session stays open."""
+    """Decline the card. The session stays open."""
     sales.keep(replace(session, was_declined=True))
 
 
@@ -208,7 +209,7 @@ def _status(refund: SaleRefund) -> Json:
 
 
 def _becomes_refund(status: str) -> Act:
-    """The latest refund that can become so does."""
+    """Return the effect that gives the latest possible refund this status."""
 
     def act(sales: Sales[StripeSession], session: StripeSession) -> None:
         refunds = [*session.refunds]
@@ -285,7 +286,7 @@ _BUTTONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripeVendor:
-    """Implements Vendor."""
+    """Stripe's behaviour. Implements Vendor."""
 
     webhook_url: str
     secret: str = field(repr=False)
@@ -318,7 +319,7 @@ class StripeVendor:
         return None
 
     def headers(self, event: SandboxEvent) -> Sequence[tuple[str, str]]:
-        """Signed anew, since a signature holds for minutes only."""
+        """Return the headers with a new signature, since a signature is valid for minutes only."""
         signature = signature_of(event.body, secret=self.secret, now=self.clock())
         return [("content-type", "application/json; charset=utf-8"), signature]
 
@@ -340,9 +341,10 @@ class StripeVendor:
 
 
 def signature_of(body: bytes, *, secret: str, now: datetime) -> tuple[str, str]:
-    """The header: the whole `whsec_` secret is the key (docs.stripe.com/webhooks/signature).
+    """Return the signature header, whose key is the whole `whsec_` secret.
 
-    Written out here, for what shared code with our verifier would repeat its faults.
+    See docs.stripe.com/webhooks/signature. This code is separate from our verifier: shared code
+    would repeat the verifier's defects.
     """
     time = _seconds(now)
     mac = hmac.digest(secret.encode(), f"{time}.".encode() + body, "sha256").hex()
@@ -350,7 +352,7 @@ def signature_of(body: bytes, *, secret: str, now: datetime) -> tuple[str, str]:
 
 
 def counted(price: Money) -> int:
-    """The amount as Stripe counts it: what `charged` was given."""
+    """Return the amount in Stripe's own units, the inverse of `charged`."""
     return price.minor_units * 100 // charged(100, price.currency).minor_units
 
 
