@@ -109,7 +109,7 @@ def telemetry_of(settings: Settings) -> Telemetry:
     tracer = tracer_here(exports=settings.telemetry.exports_traces)
     if not settings.telemetry.metrics:
         return Telemetry(tracer=tracer)
-    from webapp.telemetry.metrics import metrics_here  # noqa: PLC0415 - an extra
+    from webapp.telemetry.metrics import metrics_here  # noqa: PLC0415 - an optional dependency
 
     return Telemetry(metrics=metrics_here(), tracer=tracer)
 

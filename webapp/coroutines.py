@@ -76,15 +76,16 @@ async def asking(
 ) -> AsyncGenerator[None]:
     """Ask the user `owner` of your application within the block, in any coroutine.
 
-    `show` receives each link when the question is open already. `show` may be async, and is
-    cancelled when there is nothing more to show. `key` identifies the request: another block with
-    the same owner and key, also after a restart, continues with the same questions, and the block
-    that waited gets Cancelled. Each block without a key is a separate request. `app` is the result
-    of create_app, if several applications run.
+    `show` receives each link after the question has opened. `show` may be async, and is cancelled
+    when there is nothing more to show. `key` identifies the request: another block with the same
+    owner and key, also after a restart, continues with the same questions, and the block that
+    waited gets Cancelled. Each block without a key is a separate request. `app` is the result of
+    create_app, if several applications run.
 
     The results of the block are used up when it ends without an error. After a payment or `once`,
     the same owner and key then raise AlreadyDone for two minutes. After your own error, a payment
-    can be used again with the same owner and key. After a cancel or a crash, all results can.
+    can be used again with the same owner and key. After a cancel or a crash, all results can be
+    used again.
 
     Raises InvalidQuestion, NoAsker, NotConfigured if no browser could be identified as the user's,
     and StoreUnavailable if the end of the block could not be stored; the end is stored as soon as
@@ -234,7 +235,7 @@ class _BlockVerbs(Verbs):
 
 
 class _ByAuthor:
-    """Presents questions with the author's own function."""
+    """A presenter of questions that calls the author's own function."""
 
     def __init__(self, show: Show, user_codes: UserCodes) -> None:
         self._show = show

@@ -35,7 +35,7 @@ UNSURE = timedelta(seconds=15)
 
 
 class Steps:
-    """Detects that the time of day was set, or that the machine slept, a moment ago.
+    """A detector of recent steps of the time of day: the clock was set, or the machine slept.
 
     The holder of a lease that has expired by such a step may not know, and will renew the lease in
     a few seconds. A process that has just started cannot know either, and assumes a step.

@@ -27,7 +27,7 @@ class Arrivals:
     """
 
     reading: timedelta = timedelta(seconds=30)  # first for a request's head, then for its body
-    # How long a connection may stay idle between two requests. Behind a proxy it is longer than the
+    # The idle time of a connection between two requests. Behind a proxy it is longer than the
     # proxy's own limit (60 s for nginx), or the proxy sends a request just as we close.
     idle: timedelta = timedelta(seconds=5)
     connections: int = 900

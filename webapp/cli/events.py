@@ -67,7 +67,7 @@ async def list_events(service: Service) -> Table[EventRow]:
 async def replay_events(
     service: Service, *, id: str | None = None, given_up: str | None = None
 ) -> Sequence[str]:
-    """Send an event again, or all that were given up. Raises CommandRefused."""
+    """Send an event again, or all events that were given up. Raises CommandRefused."""
     events = await service.events.all()
     if given_up is None:
         there = {event.webhook_id: event for event in events}

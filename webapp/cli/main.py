@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Return 0, 1 if the command failed, or 2 if it was called wrongly."""
     given = with_ids(sys.argv[1:] if arguments is None else arguments)
     options = parser_for(given).parse_args(given)
-    from flows.hooks import BadPlugin  # noqa: PLC0415 - not for the usage
+    from flows.hooks import BadPlugin  # noqa: PLC0415 - not needed for --help
     from webapp.command import CommandRefused  # noqa: PLC0415 - as above
 
     try:

@@ -1,7 +1,7 @@
 """`elicit move`: move a store to another place, between any two kinds of store.
 
 Risks: the secret stays behind, and the moved data cannot be opened. The command therefore says
-which secret the new place needs. A key file records the new place, and is kept for it.
+which secret the new place needs. A key file records the new place.
 """
 
 import argparse
@@ -161,7 +161,7 @@ async def _unfence(address: str) -> None:
 
 
 async def _must_hold_something(address: str) -> None:
-    """Raise CommandRefused for an empty address, because opening it would create a store."""
+    """Raise CommandRefused if no store is there, because opening would create one."""
     if not await _holds_something(address):
         raise CommandRefused("There is no store at the address that you named, or it is empty.")
 

@@ -1,10 +1,11 @@
 """`elicit purge`: erase one person's data, except payments, which accounting needs.
 
 Risks:
+
 - A call uses the data while it is erased. Nothing is therefore erased before that call has ended.
 - Money is lost together with its row: a late payment, a refund in progress, a dispute. Payments and
-  questions that can still be paid therefore stay until they expire, and the report says so. Of
-  webhooks, the facts about money stay.
+  questions that can still be paid therefore stay until they expire, and the report says so. The
+  facts about money in webhooks stay, too.
 - A provider keeps a grant that no record here shows any more. Accounts are therefore disconnected
   first, and nothing is erased if that fails.
 """
@@ -180,10 +181,7 @@ async def _asked_for_money(service: Service, owner: str) -> set[str]:
 
 
 def _is_sealed(record: Record) -> bool:
-    """Return True if the record is sealed under the current data key.
-
-    The data key itself is not, and the existing audit is not either.
-    """
+    """Return True if the current data key seals the record: not for data keys and the audit."""
     return record.kind not in _UNTOLD
 
 

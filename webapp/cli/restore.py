@@ -1,4 +1,4 @@
-"""`elicit restore`: put a backup in the place of the store, which may be of another kind.
+"""`elicit restore`: restore a backup into the store, which may be of another kind.
 
 Risks: a file is replaced while a server has the old one open, or a server starts with half of the
 data. A file is therefore replaced as a unit, while no process has the old one open, and the old

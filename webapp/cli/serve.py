@@ -1,4 +1,4 @@
-"""`elicit serve`: an author's server, or the demo tools, over HTTP with the pages."""
+"""`elicit serve`: serve an author's server, or the demo tools, and the pages by HTTP."""
 
 import argparse
 import asyncio
@@ -162,7 +162,7 @@ def _supervise(
     if _has_sandbox(options.server, settings, asked=options.sandbox):
         annex = stack.enter_context(annex_of(settings, listener))
     if settings.telemetry.metrics:
-        from webapp.telemetry.metrics import counted_together  # noqa: PLC0415 - an extra
+        from webapp.telemetry.metrics import counted_together  # noqa: PLC0415 - an optional dependency
 
         stack.enter_context(counted_together())
     quieten(log=settings.log)

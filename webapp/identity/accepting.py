@@ -49,7 +49,7 @@ _ESTABLISHED = 1  # linux/tcp_states.h; the first byte of struct tcp_info
 
 
 class Arriving(_Base):
-    """Stores the connection's owner in the scope of its requests. Used before a parser's class."""
+    """A mixin for uvicorn's parsers: limits connections and notes the owner in the scope."""
 
     def __init__(self, *arguments: Any, arrivals: Arrivals | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)

@@ -1,9 +1,9 @@
 """The MCP endpoint as a protected resource: callers need a token (RFC 9728, RFC 6750).
 
-Risks: a token in the URL, which logs store; two headers that two readers interpret differently; a
-caller who discards a valid token because the issuer is down. Tools and webapp.mcp.attach find the
-caller where the MCP library stores it (`get_access_token`). The token's text is not stored there,
-because a token for this server must not be passed on.
+Risks: logs store a token in the URL, two readers interpret two headers differently, or a caller
+discards a valid token because the issuer is down. Tools and webapp.mcp.attach find the caller where
+the MCP library stores it (`get_access_token`). The token's text is not stored there, because a
+token for this server must not be passed on.
 """
 
 import json
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProtectedResource:
-    """Serves the metadata, checks the tokens for `resource`, and passes on all other requests."""
+    """Middleware that serves the metadata and checks the tokens of requests for `resource`."""
 
     def __init__(
         self, app: ASGIApp, *, tokens: IssuerTokens, name: str, root_path: str = ""

@@ -149,7 +149,7 @@ class IdentityRules:
     claim: tuple[str, ...] = SUBJECT_CLAIM
     binds_by_code: bool = False
     asks_anonymous: bool = False
-    lets_model_answer: bool = False  # plain forms only, and marked so
+    lets_model_answer: bool = False  # plain forms only, and marked as such
     pairs_for_yes: bool = False
 
 

@@ -54,7 +54,7 @@ class _Refused:
 
 @dataclass(slots=True)
 class _Inquiry:
-    """The queue of an address that sent too many invalid tokens."""
+    """The queue of an address that has sent too many invalid tokens."""
 
     length: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)

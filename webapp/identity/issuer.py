@@ -3,7 +3,7 @@
 Risks: tokens with unknown keys, which anyone can send, each cause a request to the issuer. There is
 therefore one fetch at a time, and one in 30 seconds. If the issuer is down, the cached keys work
 for another day. A key may also be newer than the last fetch. Until the next fetch has begun, the
-caller is therefore asked to try again, instead of being told that the token is invalid.
+caller is therefore asked to try again, and does not get an error about an invalid token.
 """
 
 import asyncio

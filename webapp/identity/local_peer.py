@@ -104,7 +104,7 @@ def is_told_at_once() -> bool:
 
 
 class LocalPeers:
-    """Distinguishes requests of this machine's same user from all others."""
+    """The check whether a request comes from this machine's same user."""
 
     def __init__(self, *, uid: int, public_url: str) -> None:
         """Raise ValueError for an invalid address."""
@@ -241,8 +241,8 @@ _ESTABLISHED = 1
 def _uid_of_kernel(connection: PeerConnection) -> int | None:
     """Return the uid of one socket in tens of microseconds. Raises OSError if that is impossible.
 
-    The tables of /proc have the same data, but the kernel walks its whole hash table for each read.
-    That takes milliseconds, during which the event loop is blocked.
+    The tables of /proc have the same data, but the kernel walks its whole hash table for each read
+    and blocks the event loop for milliseconds.
     """
     client, server = (ip_address(end[0]).packed for end in (connection.client, connection.server))
     family = socket.AF_INET if len(client) == 4 else socket.AF_INET6

@@ -1,8 +1,8 @@
 """The file `elicit.toml`, in which an operator declares providers in addition to the built-in ones.
 
-Risks: a file that uses the name or label of a built-in provider and leads people elsewhere; an
-address with a parameter that the flow adds itself; a secret in a file that others can read. All of
-these are refused, and no error repeats a value of the file.
+Risks: a file uses the name or label of a built-in provider and leads people elsewhere, an address
+has a parameter that the flow adds itself, or others can read a secret in the file. All of these are
+refused, and no error repeats a value of the file.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The key file of a local server: its secrets, newest first, shared by running processes.
 
-Risks: one of two rotations loses the other's secret, and with it all data sealed under that secret;
-a crash leaves half a file; a running process lacks a secret. The file therefore changes under a
+Risks: one of two rotations loses the other's secret, and with it all data sealed under that secret,
+a crash leaves half a file, or a running process lacks a secret. The file therefore changes under a
 lock and is replaced as a unit, and each ring checks the file before each use. A second file lists
 the stores that were opened with the key file, because each of them may need its secrets.
 """

@@ -172,7 +172,7 @@ class PolicySettings:
         says="how long a tool may go on whose client has gone: seconds, or `12h`, `30m` and the "
         "like, 1 day at most",
     )
-    # How long records are stored, instead of their default time.
+    # The time for which records are stored, instead of their default.
     keep_records: timedelta = setting(
         "ELICIT_KEEP_RECORDS",
         parse=duration(KEPT_AT_MOST, _FROM_A_DAY, at_least=timedelta(days=1)),

@@ -140,7 +140,7 @@ class Settings:
         says="after how long a payment that no call has used is refunded by itself: `7d`, `12h`, "
         "`30m`, `90s` and the like, or `0` for never",
     )
-    # Whether to poll providers for open payments; None means as needed.
+    # True: poll providers for open payments. None: only if webhooks cannot reach us.
     asks: bool | None = setting(
         "ELICIT_ASK",
         parse=asks_of_payments,
@@ -176,7 +176,7 @@ class Settings:
         says="web origins whose pages may call tools here, such as `http://localhost:6274` of a "
         "client that runs in a browser; pages of others may not",
     )
-    # How long browsers must use https only.
+    # The time for which browsers must use https only.
     hsts: timedelta | None = setting(
         "ELICIT_HSTS",
         parse=seconds,

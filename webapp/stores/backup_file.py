@@ -108,16 +108,16 @@ async def write_backup(store: Store, path: Path, *, now: datetime) -> int:
         os.unlink(draft)  # noqa: PTH108 - a blocking call, but in a command
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # or its name might be gone after a loss of power
+        os.fsync(folder)  # otherwise a power cut could lose the name
     finally:
         os.close(folder)
     return rows
 
 
 def _remove_drafts(folder: Path) -> None:
-    """Remove what a backup left that was killed: drafts that no process has locked."""
+    """Remove the drafts of killed backups, which no process has locked."""
     for draft in folder.glob(f"{_DRAFT}*"):
-        with suppress(OSError), draft.open("rb") as file:  # in use, or somebody else's
+        with suppress(OSError), draft.open("rb") as file:  # in use, or owned by another user
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             draft.unlink()
 

@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class Lanes(Generic[Item]):
-    """Runs batches, at most `lanes` at a time."""
+    """A runner of batches, at most `lanes` at a time."""
 
     def __init__(
         self,

@@ -169,6 +169,6 @@ def _module_of(url: str) -> _Module:
 
 
 def _in_a_thread(url: str) -> bool:
-    """Call `holds_something` in a thread, because settings may be read while a loop runs."""
+    """Call `holds_something` in a thread: an event loop may run while settings are read."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(_module_of(url).holds_something(url))).result()

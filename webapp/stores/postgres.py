@@ -245,7 +245,7 @@ class PostgresStore:
 
 
 class _Reads:
-    """Combines the reads of one statement. Each caller gets its record or None."""
+    """A batch of the reads of one statement. Each caller gets its record or None."""
 
     def __init__(self, server: Server, *, statement: str) -> None:
         self._server = server

@@ -202,7 +202,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
 
 
 def severity(error: Exception) -> int:
-    """Return a rank: 0 for an error of the address itself, and less if the fix is more specific."""
+    """Return 0 for an error of the address itself, else less for an error with a better fix."""
     if _is_of_address(error):
         return 0
     kinds = [kind for kind, _ in _ADVICE]

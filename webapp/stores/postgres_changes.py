@@ -38,7 +38,7 @@ _Name = tuple[str, str, str]
 
 
 class PostgresChanges:
-    """Sends the names of records that this opening wrote, and receives the names from others."""
+    """The exchange of written records' names between this opening and the others."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -169,7 +169,7 @@ class PostgresChanges:
 
 
 def _payloads(opening: str, names: Sequence[_Name]) -> list[str]:
-    """Return payloads with the names, or one that stands for any change if there are too many."""
+    """Return payloads with the names, or one that means any change if there are too many."""
     payloads: list[str] = []
     gathered: list[bytes] = []
     size = 0

@@ -33,7 +33,7 @@ from webapp.stores.postgres_address import (
 )
 from webapp.stores.postgres_driver import ERRORS, PostgresConnection, statements
 
-# How long to wait for one host before the others are queried too; less if connect_timeout is less.
+# The wait for one host before the others are queried too; less if connect_timeout is less.
 _HOST_SECONDS = 3.0
 _OF_A_HOST: tuple[type[Exception], ...] = (*ERRORS, ValueError, StoreUnavailable)
 _log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Servers:
 
     def __init__(self) -> None:
         self.used: ServerIdentity | None = None
-        self.noted: ServerIdentity | None = None  # from the store's own row
+        self.noted: ServerIdentity | None = None  # the identity in the store's own row
         self.host: Host | None = None
         self.is_pooled = False
         self._connections: WeakSet[PostgresConnection] = WeakSet()
@@ -143,7 +143,7 @@ class Servers:
 
 
 class Connector:
-    """Opens connections to one address."""
+    """A factory of connections to one address."""
 
     def __init__(self, url: str, *, name: str, servers: Servers) -> None:
         """Parse the address. `name` is the setting that has it. Raises StoreUnavailable."""
@@ -155,8 +155,7 @@ class Connector:
         except (ValueError, OSError) as error:
             raise unavailable(error, url=url, name=name) from None
         self._total_seconds = CONNECT_SECONDS if self.has_several_hosts else SECONDS
-        # How long to wait for one host before the others are queried, and for other hosts after one
-        # has answered.
+        # The wait for one host before the others are queried, and for others after one answered.
         self._patience_seconds = min(_HOST_SECONDS, self._address.seconds)
 
     @property

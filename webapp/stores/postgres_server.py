@@ -36,7 +36,7 @@ _LAYOUT_SECONDS = 60.0
 _CONNECTIONS_AT_MOST = 4  # and one more that listens
 _IDLE_SECONDS = 300.0
 _SILENT_SECONDS = 2.0
-# How often to check which server the address leads to, because an older server may accept writes.
+# The interval of checks which server the address leads to: an older one may accept writes.
 _LOOK_SECONDS = 15.0
 _LOOK_SECONDS_OF_SEVERAL = 5.0
 _BETWEEN_LOOKS_SECONDS = 1.0
@@ -259,7 +259,7 @@ class Server:
                 try:
                     yield connection
                 except TimeoutError:
-                    with suppress(*ERRORS):  # it may be closed already
+                    with suppress(*ERRORS):  # it can be closed already
                         connection.terminate()  # so that closing it waits for nothing
                     raise
                 except driver.ReadOnly:

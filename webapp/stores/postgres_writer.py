@@ -31,7 +31,7 @@ _Tell = Callable[[Sequence[Record]], None]
 
 
 class PostgresWriter:
-    """Combines writes, and answers each caller when its write is durable."""
+    """A queue that combines writes, and answers each caller when its write is durable."""
 
     def __init__(self, server: Server, *, tell: _Tell) -> None:
         """`tell` receives the written records after each commit."""

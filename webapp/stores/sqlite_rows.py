@@ -56,7 +56,7 @@ def record_of(row: _Row) -> Record:
 
 
 def microseconds(moment: datetime) -> int:
-    """Return the time as the file stores it. A float of seconds would be inexact."""
+    """Return the microseconds since 1970. A float of seconds is exact to a quarter of one."""
     return round(moment.timestamp() * 1_000_000)
 
 

@@ -38,7 +38,7 @@ class ValkeyChanges:
         opening: str,
         read: Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]],
     ) -> None:
-        """`read` returns the records of these names."""
+        """`read` returns the records with the given names, or None for each missing one."""
         self._server = server
         self._channel = channel
         self._opening = opening
