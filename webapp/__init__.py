@@ -1,7 +1,7 @@
-"""The half that acts: sockets, files, clocks, stores and pages around what `flows` thinks.
+"""The part of elicit-url with side effects: sockets, files, clocks, stores and pages.
 
-What others may build on stands here and in `webapp.testing`, the kit for their tests; the rooms
-below are ours to move (docs/architecture.md).
+The logic without side effects is in `flows`. The public names are here and in `webapp.testing`, the
+kit for tests. All other modules are private and may change (docs/architecture.md).
 """
 # Of elicit-url, as elicit_url.py reads here.
 
@@ -50,7 +50,7 @@ if sys.platform == "win32":
 
 
 def __getattr__(name: str) -> object:
-    """Imported when it is asked for: a command that needs one room does not start them all."""
+    """Import a public name on first use, so that a command does not load every package."""
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_ROOMS[name]), name)

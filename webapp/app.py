@@ -1,4 +1,4 @@
-"""The application: every part is built here, once, in sight."""
+"""The ASGI application: this module creates all of its parts, once."""
 
 import asyncio
 import inspect
@@ -62,7 +62,7 @@ from webapp.sweeper import sweep
 from webapp.workers.processes import must_share
 from webapp.workers.sessions import routed
 
-# By address: a person who clicks about never meets it.
+# The limit for each address. A person who clicks around never reaches it.
 PAGES_AT_ONCE = 100
 BETWEEN_PAGES = timedelta(seconds=0.2)
 _log = logging.getLogger(__name__)
@@ -87,14 +87,14 @@ async def open_app(
     users: Users | None = None,
     asked_as: object | None = None,
 ) -> AsyncGenerator[ASGIApp]:
-    """Everything that serves `server`, running, as one ASGI application without a lifespan.
+    """Yield everything that serves `server`, running, as one ASGI application without a lifespan.
 
-    `wires` has the calls that come over stdio beside. What is not configured is the sandbox's, if
-    there is one. `built` is told of the service, for who has to end it gently. `options` are for
-    the application that the server's library makes. `outbound` is the network's unless given. Where
-    it has no endpoint, calls come to the server itself, in this process. Without a server
-    the application asks its `users` for itself, in blocks `asking` that may name it by `asked_as`.
-    Raises GateWithoutTool.
+    `wires` also has the calls that come over stdio. The sandbox, if there is one, replaces
+    everything that is not configured. `built` receives the service, for callers that have to stop
+    it gracefully. `options` are for the application that the server's library creates. `outbound`
+    is the network unless given. Without `has_endpoint`, calls come to the server itself, in this
+    process. Without a server, the application asks its `users` itself, in blocks `asking` that may
+    name it by `asked_as`. Raises GateWithoutTool.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     users = users or Users(application=_name_of(settings, server))
@@ -186,11 +186,11 @@ async def open_app(
 
 
 class NotRunning(RuntimeError):
-    """The lifespan of an application is not where it has to be; the message says what to write."""
+    """The application's lifespan does not run correctly. The message says what to write."""
 
 
 class App:
-    """The application with its lifespan, for an ASGI server, or an application that mounts it."""
+    """The application with its lifespan, for an ASGI server or an application that mounts it."""
 
     def __init__(
         self,
@@ -213,12 +213,12 @@ class App:
 
     @asynccontextmanager
     async def lifespan(self, host: object = None) -> AsyncGenerator[None]:
-        """What runs while the application serves: `host` is the one that mounts it.
+        """Run the services of the application. `host` is the application that mounts this one.
 
-        An application does not run the lifespans of those that it mounts, so it is given this one:
+        A framework does not run the lifespans of mounted applications, so pass this one to it:
         Starlette(lifespan=app.lifespan), FastAPI(lifespan=app.lifespan),
-        Litestar(lifespan=[app.lifespan]), or `async with app.lifespan(): yield` inside its own.
-        Raises NotRunning where it runs already.
+        Litestar(lifespan=[app.lifespan]), or `async with app.lifespan(): yield` in your own
+        lifespan. Raises NotRunning if the lifespan runs already.
         """
         if self._loop is not None:
             raise NotRunning(_TWICE)
@@ -244,7 +244,7 @@ class App:
                 with told_of_the_end(lambda: group.create_task(drain())):
                     try:
                         yield
-                    except Exception as error:  # noqa: BLE001 - the host's, and no group's of ours
+                    except Exception as error:  # noqa: BLE001 - raise the host's error, no group
                         raised = error
             if raised is not None:
                 raise raised
@@ -279,7 +279,7 @@ class App:
                 state = "shutdown"
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
-        except Exception as error:  # noqa: BLE001 - the edge of the whole application
+        except Exception as error:  # noqa: BLE001 - end of the whole application
             _log.exception("app.failed")
             why = error.why if isinstance(error, StoreUnavailable) else str(error)
             await send({"type": f"lifespan.{state}.failed", "message": why})
@@ -334,16 +334,19 @@ def create_app(
     sandbox: bool = False,
     plugins: Sequence[object] = (),
 ) -> App:
-    """The application that serves our pages, and `server` (an MCPServer or FastMCP server) with it.
+    """Return the application that serves our pages, and `server` (an MCPServer or FastMCP server).
 
-    `who` is given a browser's request (Starlette's: headers, cookies, a session of yours) and says
-    which of your users sends it: an id as blocks `asking` name their owner, or None. It may be
-    async, and has five seconds. `sign_in_url` is where they sign in. Without a server, `name` is
-    what the pages call your application, and what is kept for its users goes by it; left out, it is
-    the host of ELICIT_URL. With `sandbox` (or ELICIT_SANDBOX), which is for a server on this
-    machine, what is not configured is played beside it: accounts and payments to try. `plugins` are
-    objects with hooks: see flows.hooks. Raises ValueError for a server
-    without a name of its own, for another name beside it, and for a `sign_in_url` that is none.
+    `who` receives a browser's request (Starlette's: headers, cookies, your session) and returns
+    which of your users sent it: an id that blocks `asking` use as their owner, or None. It may be
+    async, and has five seconds. `sign_in_url` is where your users sign in.
+
+    Without a server, `name` is what the pages call your application, and identifies its users'
+    stored data. The default is the host of ELICIT_URL. With `sandbox` (or ELICIT_SANDBOX), for a
+    server on this machine, a sandbox simulates everything that is not configured: accounts and
+    payments to try. `plugins` are objects with hooks: see flows.hooks.
+
+    Raises ValueError for a server without its own name, for a `name` in addition to a server, and
+    for an invalid `sign_in_url`.
     """
     if server is not None:
         must_be_named(server)
@@ -360,7 +363,7 @@ def create_app(
 
 
 async def _warn_of_replication(store: Store) -> None:
-    """Log what a lost server would take with it: `elicit doctor` has all of it."""
+    """Log what the loss of a server could lose. `elicit doctor` shows the complete list."""
     if isinstance(store, Replicated):
         with suppress(StoreUnavailable):
             for says, fix in await store.replication(asks_hosts=False):
@@ -375,7 +378,7 @@ def _name_of(settings: Settings, server: Any) -> str:
 async def _own_store(
     stack: AsyncExitStack, settings: Settings, *, clock: Clock, has_sandbox: bool
 ) -> tuple[Store, int]:
-    """The store, and how many processes serve it. Raises StoreUnavailable."""
+    """Return the store and the number of processes that serve it. Raises StoreUnavailable."""
     number = must_share(
         sys.argv, store=settings.store, has_sandbox=has_sandbox, caller=inspect.currentframe()
     )
@@ -404,7 +407,7 @@ def _hosted(
 
 
 def _guarded(app: ASGIApp, service: Service, *, settings: Settings) -> ASGIApp:
-    if not settings.is_local:  # there everybody has the same address
+    if not settings.is_local:  # on one machine, everybody has the same address
         rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=service.clock)
         free, credential = (*MACHINE_PATHS, "/static"), partial(credential_of, service)
         app = Paced(app, rates=rates, free=free, credential=credential)
@@ -414,14 +417,14 @@ def _guarded(app: ASGIApp, service: Service, *, settings: Settings) -> ASGIApp:
         allowed_origins=settings.origins,
         trusted_proxies=settings.proxies,
         taken_path=settings.taken_path,
-        # Each process counts for itself, and is asked by its own address.
+        # Each process has its own metrics, and is read at its own address.
         any_host_paths=frozenset({METRICS_PATH}) if settings.telemetry.metrics else frozenset(),
     )
     return app if settings.hsts is None else StrictTransport(app, life=settings.hsts)
 
 
 def _vouching(server: Any, *, settings: Settings) -> str:
-    """Who vouches for the subjects of access tokens that name no issuer."""
+    """Return the issuer of access tokens that name no issuer."""
     return settings.identity.server_issuer or issuer_of(server)
 
 
@@ -433,7 +436,7 @@ def _uses(settings: Settings) -> TokenUses:
 def _verifier(
     served: HostedApplication, issuer: Issuer | None, *, settings: Settings, clock: Clock
 ) -> Verifier | None:
-    """Who says whose an access token is: the server's own sign-in, before ours; None: nobody."""
+    """Return the verifier of access tokens: the server's own, else ours, or None."""
     if isinstance(served, HostedServer) and served.has_own_sign_in:
         return served.own_tokens(issuer=_vouching(served.server, settings=settings))
     if issuer is None:

@@ -1,11 +1,12 @@
-"""The collector: what the store holds that nobody has answered, spent or looked into.
+"""The collector: metrics about open questions, unused payments and unresolved ones.
 
-A question's kind is inside its seal, so with a hundred thousand open ones nobody can count at each
-look. The store is read through once, in small pages with pauses, so that it and the loop have
-their time for others; from then on every write is heard, those of other processes too, and a look
-adds up what is remembered. What could go wrong: a write that was missed, or rows that were erased,
-of which nobody hears. So the store is read through again after a miss (a connection that was lost,
-more news than is kept), and every hour for what nobody knows to have missed.
+The kind of a question is sealed, so a hundred thousand open questions cannot be counted for each
+request. The store is therefore read once, in small pages with pauses that leave time for others.
+After that, the collector receives every write, including those of other processes, and a request
+only adds up the entries in memory.
+
+Risks: a missed write, or erased rows, for which there is no notification. The store is therefore
+read again after a miss (a lost connection, or more changes than are buffered), and every hour.
 """
 
 import asyncio
@@ -31,9 +32,9 @@ from webapp.telemetry.families import MetricFamily, Samples
 _log = logging.getLogger(__name__)
 EVERY: Final = timedelta(hours=1)
 AFTER_A_MISS: Final = timedelta(seconds=30)
-# Reading takes at most a fifth of the time, for as long as it lasts.
+# Reading takes at most a fifth of the time.
 PAUSES: Final = 4
-AT_ONCE: Final = 1000  # of what is added up
+AT_ONCE: Final = 1000  # entries that are added up in one step
 ADDED_UP_AFTER: Final = timedelta(seconds=5)
 AGES: Final = (
     (timedelta(minutes=1), "1m"),
@@ -51,17 +52,17 @@ _FILE: Final = "sqlite:///"
 _COUNTED: Final[Mapping[str, type[Counted]]] = {
     KINDS[kind]: kind for kind in (Elicitation, Payment, UnresolvedPayment)
 }
-# Kind of the row, kind or status of what it is, since when, and until when it counts.
+# Kind of the row, kind or status of the value, since when, and until when it counts.
 _Entry = tuple[str, str, datetime, datetime | None]
 
 
 class Collector:
-    """Of one service, and what that writes by itself its metrics hear."""
+    """The collector of one service. Its metrics also receive the service's own writes."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._entries: dict[str, _Entry] | None = None
-        self._heard: dict[str, _Entry | None] | None = None  # while the store is read through
+        self._heard: dict[str, _Entry | None] | None = None  # received while reading
         self._read_at: datetime | None = None
         self.has_missed = asyncio.Event()
         self._added: tuple[datetime, Mapping[MetricFamily, Samples]] | None = None
@@ -74,15 +75,15 @@ class Collector:
             service.elicitations.missed.append(self.has_missed.set)
 
     def wrote(self, values: Sequence[object]) -> None:
-        """Of this process."""
+        """Apply writes of this process."""
         for value in values:
             if isinstance(value, Elicitation | Payment | UnresolvedPayment):
                 self._take(value.id, _entry_of(value))
 
     async def collect(self) -> None:
-        """Read through what is there, and again when it is time; runs until cancelled.
+        """Read the store, and again when it is time. Runs until cancelled.
 
-        Returns at once where nobody reads it.
+        Returns immediately if the server has no metrics.
         """
         if self._metrics is None:
             return
@@ -92,7 +93,7 @@ class Collector:
                 await self.read_through()
             except StoreUnavailable as error:
                 _log.warning("store.unavailable", extra={"why": error.why})
-            except Exception:  # noqa: BLE001 - a task's edge, and nothing is served by it
+            except Exception:  # noqa: BLE001 - end of a task, and no request depends on it
                 _log.exception("metrics.not_counted")
             pause = AFTER_A_MISS if self._entries is None else EVERY
             with suppress(TimeoutError):
@@ -102,12 +103,12 @@ class Collector:
                 await asyncio.sleep(AFTER_A_MISS.total_seconds())
 
     async def page(self) -> bytes:
-        """All metrics, as Prometheus reads them."""
+        """Return all metrics in the Prometheus format."""
         assert self._metrics is not None
         return self._metrics.page(await self._samples())
 
     async def _samples(self) -> Mapping[MetricFamily, Samples]:
-        """What the store holds at the moment, and whether it is well."""
+        """Return the current metrics of the store, and whether it is ready."""
         service = self._service
         is_ready = not service.is_draining and await service.readiness.is_ready()
         found: dict[MetricFamily, Samples] = {families.READY: {(): float(is_ready)}}
@@ -139,9 +140,9 @@ class Collector:
         unresolved: Counter[tuple[str, ...]] = Counter({(each.value,): 0 for each in _UNRESOLVED})
         for number, (row, what, since, until) in enumerate(tuple(self._entries.values())):
             if not number % AT_ONCE:
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)  # let other tasks run
             if until is not None and until <= now:
-                continue  # its time is over: the sweeper writes so, or it is erased
+                continue  # expired: the sweeper will change the status, or the record is erased
             if row == KINDS[Elicitation]:
                 counts[what, _age(now - since)] += 1
             elif row == KINDS[Payment]:
@@ -158,7 +159,7 @@ class Collector:
         }
 
     async def read_through(self) -> None:
-        """Know what is there; what is written meanwhile counts as it was written last."""
+        """Read all entries of the store, and then apply the changes received during the reading."""
         service, found = self._service, dict[str, _Entry]()
         heard: dict[str, _Entry | None] = {}
         self._heard = heard
@@ -187,7 +188,7 @@ class Collector:
             self._take(record.id, await self._read(record))
 
     async def _read(self, record: Record) -> _Entry | None:
-        """None for what is over, which is most of what is there and need not be opened."""
+        """Return the entry of a record, or None for one that has ended, without opening it."""
         if not _may_count(record.kind, record.status):
             return None
         try:
@@ -232,7 +233,7 @@ def _may_count(kind: str, status: str) -> bool:
 
 
 def _room(address: str | None) -> int | None:
-    """Room on the disk of a store that is a file."""
+    """Return the free space on the disk of a store that is a file."""
     if address is None or not address.startswith(_FILE):
         return None
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What commands have in common: the settings, the store, a quiet log, and a no in sentences."""
+"""Functions that commands share: the settings, the store, a quiet log, and refusals."""
 
 import contextlib
 import logging
@@ -27,12 +27,12 @@ from webapp.stores import Store, is_gone, why_not_opened, without_password
 from webapp.stores.moving import is_half, moved_to
 from webapp.stores.opening import SQLITE
 
-# At INFO they log every address they ask for, and there are tokens in those.
+# These loggers write every requested address at INFO, and addresses can contain tokens.
 TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
 
 
 class CommandRefused(Exception):
-    """It cannot be served: sentences for the terminal, and the exit status."""
+    """The command is refused. Has sentences for the terminal, and the exit status."""
 
     def __init__(self, *sentences: str, status: int = 1) -> None:
         super().__init__("\n".join(sentences))
@@ -46,7 +46,7 @@ class CommandRefused(Exception):
 
 
 def own_command() -> str:
-    """What somebody types for `elicit` here: that word, where it leads to this installation."""
+    """Return what the user types to run this installation: `elicit`, or its path."""
     start = Path(sys.argv[0])
     own = start if start.name == "elicit" else Path(sys.executable).with_name("elicit")
     found = shutil.which("elicit")
@@ -61,7 +61,7 @@ def own_command() -> str:
 def settings_for(
     environment: Mapping[str, str], *, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT
 ) -> Settings:
-    """Raises Refused."""
+    """Return the settings of the environment. Raises CommandRefused."""
     try:
         return read_settings(environment, host=host, port=port)
     except BadSettings as error:
@@ -69,9 +69,9 @@ def settings_for(
 
 
 def quieten(level: int = logging.WARNING, *, log: LogSettings | None = None) -> None:
-    """Keep addresses out of the log, whatever a server's author configured for the root logger.
+    """Keep addresses out of the log, whatever the server's author configured for the root logger.
 
-    `log` is how a process that serves writes it.
+    `log` are the log settings of a process that serves.
     """
     if log is None:
         show_events()
@@ -85,7 +85,7 @@ def quieten(level: int = logging.WARNING, *, log: LogSettings | None = None) -> 
 
 
 def _is_no_answer(record: logging.LogRecord) -> bool:
-    """False for a person's no and its like, which the library logs as a crash with a traceback."""
+    """Return False for declined questions and the like, which the library logs with a traceback."""
     error = record.exc_info[1] if record.exc_info else None
     while error is not None:
         if isinstance(error, ElicitError):
@@ -95,18 +95,18 @@ def _is_no_answer(record: logging.LogRecord) -> bool:
 
 
 def store_refused(error: StoreUnavailable | ValueError) -> CommandRefused:
-    """The same sentence from each command; a bad address is a bad setting."""
+    """Return the same refusal for every command. A bad address is a bad setting."""
     return CommandRefused(why_not_opened(error), status=2 if isinstance(error, ValueError) else 1)
 
 
 def must_exist(settings: Settings, environment: Mapping[str, str]) -> None:
-    """Refuse a file that ELICIT_STORE names and that does not exist: to read makes no store.
+    """Refuse a store file in ELICIT_STORE that does not exist, because reading must not create it.
 
-    Raises Refused.
+    Raises CommandRefused.
     """
     is_missing = False
     if environment.get(STORE.name) and settings.store.startswith(SQLITE):
-        with contextlib.suppress(OSError):  # the opening has the better sentence
+        with contextlib.suppress(OSError):  # opening the store raises the better error
             is_missing = is_gone(settings.store)
     if is_missing:
         raise CommandRefused(
@@ -118,7 +118,7 @@ def must_exist(settings: Settings, environment: Mapping[str, str]) -> None:
 
 @contextlib.asynccontextmanager
 async def opened_store(settings: Settings) -> AsyncGenerator[Store]:
-    """Raises Refused."""
+    """Open the store of the settings. Raises CommandRefused."""
     try:
         store = await open_noted(settings, clock=utc_now)
     except (StoreUnavailable, ValueError) as error:
@@ -131,7 +131,7 @@ async def opened_store(settings: Settings) -> AsyncGenerator[Store]:
 
 @contextlib.asynccontextmanager
 async def connected(settings: Settings) -> AsyncGenerator[Service]:
-    """The service without a server, on the store of these settings. Raises Refused."""
+    """Yield the service without a server, on the store of these settings. Raises CommandRefused."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             service = await stack.enter_async_context(connect(settings))
@@ -144,15 +144,15 @@ async def connected(settings: Settings) -> AsyncGenerator[Service]:
 
 
 async def must_be_unfenced(store: Store) -> None:
-    """Raises Refused; that a store has moved away is a wrong setting, all else may pass."""
+    """Raise CommandRefused for a fenced store. If it has moved away, the settings are wrong."""
     if (why := await _fence_of(store)) is not None:
         raise CommandRefused(why, status=2 if moved_to(why) is not None else 1)
 
 
 async def warn_if_fenced(store: Store) -> None:
-    """Say next to a list that servers use another store, and refuse to list half a copy.
+    """Warn that servers use another store, and refuse to list half a copy.
 
-    Raises Refused.
+    Raises CommandRefused.
     """
     if (why := await _fence_of(store)) is not None:
         if is_half(why):
@@ -161,7 +161,7 @@ async def warn_if_fenced(store: Store) -> None:
 
 
 async def _fence_of(store: Store) -> str | None:
-    """Raises Refused."""
+    """Return the reason of the store's fence, or None. Raises CommandRefused."""
     try:
         return await store.fenced()
     except StoreUnavailable as error:

@@ -34,12 +34,12 @@ utc_now: Clock = partial(datetime.now, UTC)
 async def connect(
     settings: Settings, *, server: str | None = None, clock: Clock = utc_now
 ) -> AsyncGenerator[Service]:
-    """The service without a server: within it, trusted code completes elicitations of any process.
+    """Yield the service without a server. Trusted code in it can complete any elicitation.
 
-    `server` is the name of the server whose tools and blocks are meant by an `elicitation_id`,
-    where several servers share the store.
+    `server` names the server whose tools and blocks an `elicitation_id` belongs to, if several
+    servers share the store.
 
-    Raises StoreUnavailable, or Unreadable if the store was made under other secrets.
+    Raises StoreUnavailable, or Unreadable if the store was created under other secrets.
     """
     async with AsyncExitStack() as stack:
         store = await open_noted(settings, clock=clock)
@@ -66,9 +66,9 @@ def service_of(
     users: Users | None = None,
     telemetry: Telemetry = NONE,
 ) -> AbstractAsyncContextManager[Service]:
-    """The service that these settings describe, on an open store: see `open_service`.
+    """Return the service of these settings on an open store: see `open_service`.
 
-    Plugins that the settings name come before the others. Raises BadPlugin.
+    Plugins of the settings come before the others. Raises BadPlugin.
     """
     return open_service(
         store=store,
@@ -105,11 +105,11 @@ def _marks_of(settings: Settings, store: Store) -> Path | None:
 
 
 def telemetry_of(settings: Settings) -> Telemetry:
-    """Who hears of what happens here: metrics where they are read, traces where they are kept."""
+    """Return the metrics and the tracer that the settings enable."""
     tracer = tracer_here(exports=settings.telemetry.exports_traces)
     if not settings.telemetry.metrics:
         return Telemetry(tracer=tracer)
-    from webapp.telemetry.metrics import metrics_here  # noqa: PLC0415 - an extra
+    from webapp.telemetry.metrics import metrics_here  # noqa: PLC0415 - an optional dependency
 
     return Telemetry(metrics=metrics_here(), tracer=tracer)
 
@@ -129,7 +129,7 @@ async def outbound_of(stack: AsyncExitStack, settings: Settings) -> Outbound:
 
 
 def names_in(settings: Settings) -> dict[str, str]:
-    """What providers of payments and the issuer are called, by how their addresses begin."""
+    """Return short names for payment providers and the issuer, by the start of their addresses."""
     names = {seller.api: seller.name for seller in settings.sellers.values()}
     client = settings.identity.client
     if client is not None and client.provider.issuer is not None:
@@ -138,11 +138,11 @@ def names_in(settings: Settings) -> dict[str, str]:
 
 
 def _no_cookies() -> CookieJar:
-    """A jar that takes none: what others set would be kept for the life of the process."""
+    """Return a cookie jar that stores nothing: a cookie would stay for the life of the process."""
     return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """The certificate authorities, read once in a process: it takes a tenth of a second."""
+    """Return the trusted certificate authorities, read once, because that takes 0.1 s."""
     return httpx.create_ssl_context()

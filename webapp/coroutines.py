@@ -1,9 +1,9 @@
-"""Coroutines: code of the application's own, beside any tool, that awaits one of its users.
+"""Asking a user from the application's own coroutines, outside of any tool.
 
-What could go wrong: a user who is somebody else. The block says whom it asks, the author's `who`
-says who is at a browser, and a link opens where the two are one. Or a question that is asked twice:
-by the same owner and key a block is the same wish, so that a newer one takes over the wait of an
-older one, and one after a crash goes on with what was asked, paid and done.
+Risks: the wrong user answers. The block names the owner, the author's `who` identifies the person
+at a browser, and a link opens only if both are the same. Or a question is asked twice. Two blocks
+with the same owner and key are the same request: a newer one takes over the wait of an older one,
+and a block after a crash continues with the existing questions, payments and results.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from webapp.identity.users import USER_ID_CHARACTERS, is_user_id
 from webapp.service import Service
 
 T = TypeVar("T")
-# What stands in the place of a tool's name: an account is shared with the whole application.
+# Used as the name of the tool: an account is shared with the whole application.
 APPLICATION: Final = "the application"
 KEY_CHARACTERS = 256
 _LOOK_AGAIN = timedelta(minutes=1)
@@ -74,18 +74,22 @@ _log = logging.getLogger(__name__)
 async def asking(
     owner: str, *, show: Show, key: str | None = None, app: object | None = None
 ) -> AsyncGenerator[None]:
-    """Within the block verbs ask the user `owner` of your application, in any coroutine.
+    """Ask the user `owner` of your application within the block, in any coroutine.
 
-    `show` is given each link, when it waits already, and may be async; it is cancelled when there
-    is nothing more to show. `key` names the wish: another block with the same owner and key, also
-    after a restart, goes on with the same questions, and the one that waited gets Cancelled. A
-    block without a key is a wish of its own. `app` is what create_app gave, where several run.
+    `show` receives each link after the question has opened. `show` may be async, and is cancelled
+    when there is nothing more to show. `key` identifies the request: another block with the same
+    owner and key, also after a restart, continues with the same questions, and the block that
+    waited gets Cancelled. Each block without a key is a separate request. `app` is the result of
+    create_app, if several applications run.
 
-    What the block got is used up when it ends without an error; after a payment or `once` the same
-    owner and key raise AlreadyDone for two minutes. After an error of yours a payment is there for
-    the same owner and key, and after a cancel or a crash all of it is. Raises InvalidQuestion,
-    NoAsker, NotConfigured where nobody could tell whose a browser is, and StoreUnavailable where
-    the end of the block could not be stored: it is stored as soon as that works again.
+    The results of the block are used up when it ends without an error. After a payment or `once`,
+    the same owner and key then raise AlreadyDone for two minutes. After your own error, a payment
+    can be used again with the same owner and key. After a cancel or a crash, all results can be
+    used again.
+
+    Raises InvalidQuestion, NoAsker, NotConfigured if no browser could be identified as the user's,
+    and StoreUnavailable if the end of the block could not be stored; the end is stored as soon as
+    possible.
     """
     service = _service_of(app)
     call = _call(service, _user_id(owner), show=show, key=_checked_key(key))
@@ -106,9 +110,9 @@ async def asking(
 
 @contextmanager
 def completing(*, app: object | None = None) -> Generator[None]:
-    """Within it `complete_elicitation` works in code of your application's own, as in a route.
+    """Allow `complete_elicitation` within the block, for code such as a route of your application.
 
-    `app` is what create_app gave, where several run. Raises NoAsker.
+    `app` is the result of create_app, if several applications run. Raises NoAsker.
     """
     with questions.asking(_service_of(app).completing):
         yield
@@ -116,7 +120,7 @@ def completing(*, app: object | None = None) -> Generator[None]:
 
 @asynccontextmanager
 async def asked_in(service: Service, *, app: object | None) -> AsyncGenerator[None]:
-    """While it is served, blocks `asking` find it; at the end they are told."""
+    """Let blocks `asking` find the service while it runs, and notify them at the end."""
     one = _Running(service=service, app=app, loop=asyncio.get_running_loop())
     _RUNNING.append(one)
     try:
@@ -134,12 +138,12 @@ class _Running:
     loop: asyncio.AbstractEventLoop
 
 
-# What is served in this process at this moment: a block need not be handed the application.
+# The services that run in this process, so that a block needs no reference to the application.
 _RUNNING: Final[list[_Running]] = []
 
 
 def _service_of(app: object | None) -> Service:
-    """Raises NoAsker."""
+    """Return the service for this event loop. Raises NoAsker."""
     found = [one for one in _RUNNING if app is None or one.app is app]
     here = [one for one in found if one.loop is asyncio.get_running_loop()]
     if len(here) == 1:
@@ -168,9 +172,9 @@ def _checked_key(key: object) -> str | None:
 
 
 def _call(service: Service, user: str, *, show: Show, key: str | None) -> Call:
-    """Raises NotConfigured."""
+    """Return the call of a block. Raises NotConfigured."""
     caller = service.identity.caller_of_user(user)
-    assert service.users is not None  # else it would not know its users
+    assert service.users is not None  # otherwise its users would be unknown
     named = {"key": key} if key is not None else {"block": secrets.token_urlsafe(18)}
     return service.call(
         caller,
@@ -185,20 +189,20 @@ def _call(service: Service, user: str, *, show: Show, key: str | None) -> Call:
 
 
 def _goes_on(error: Exception, call: Call) -> bool:
-    """Whether a block with the same owner and key goes on where this one was."""
+    """Return True if a block with the same owner and key continues where this one stopped."""
     return call.is_interrupted or isinstance(error, Cancelled | StoreUnavailable | ResultNotKept)
 
 
 async def _logged(service: Service, work: Any) -> None:
-    """To its end; what the block raised is not covered by what goes wrong here."""
+    """Run the work to completion and log its errors, so that the block's own error is raised."""
     try:
         await service.elicitations.whole(work)
-    except Exception:  # noqa: BLE001 - the block's own error is on its way
+    except Exception:  # noqa: BLE001 - the block's own error is being raised
         _log.exception("call.bookkeeping_failed")
 
 
 class _BlockVerbs(Verbs):
-    """Those of a block; where a tool's body would be ended, the verb raises."""
+    """The verbs of a block. They raise where the body of a tool would be ended."""
 
     async def ask(self, question: Question[T]) -> Outcome[T]:
         with self._interrupted():
@@ -231,7 +235,7 @@ class _BlockVerbs(Verbs):
 
 
 class _ByAuthor:
-    """Presents by the author's own function."""
+    """A presenter of questions that calls the author's own function."""
 
     def __init__(self, show: Show, user_codes: UserCodes) -> None:
         self._show = show
@@ -248,7 +252,7 @@ class _ByAuthor:
         return state
 
     async def heed(self, call: Leg) -> None:
-        pass  # nobody answers but on the page
+        pass  # answers come only from the page
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return now + timeout
@@ -287,7 +291,7 @@ class _ByAuthor:
             await showing
 
     async def _held(self, call: Leg, asked: Elicitation, waiter: Waiter) -> Elicitation:
-        """An exchange that began in time may end later."""
+        """Wait without a limit, because an exchange that began in time may end later."""
         current = asked
         while call.is_waiting_for(current) and not call.is_draining:
             current = await call.hold(current, waiter, until=call.now + _LOOK_AGAIN)

@@ -1,8 +1,8 @@
-"""How long since: by a clock that nobody sets, as durations are counted.
+"""Durations and deadlines, measured by a clock that cannot be set.
 
-What could go wrong: the machine's clock is set, or the machine sleeps. A duration that is taken
-from the time of day is then too long by the step, or over at once. The time of day is for what is
-stored, and for what others are told; what one process measures goes by this.
+Risks: the machine's clock is set, or the machine sleeps. A duration by the time of day is then too
+long, or ends at once. The time of day is used for stored values and for values that others receive.
+Durations within one process use a monotonic clock.
 """
 
 import asyncio
@@ -15,30 +15,30 @@ Ticks = Callable[[], float]
 
 
 class Clock(Protocol):
-    """The time of day, aware and in UTC."""
+    """A function that returns the time of day, timezone-aware and in UTC."""
 
     def __call__(self) -> datetime: ...
 
 
 def ticks_of(clock: Callable[[], datetime]) -> Ticks:
-    """Seconds that only go forward: the system's, or those of a test's clock."""
+    """Return a function for monotonic seconds: the system's, or the one of a test's clock."""
     return getattr(clock, "ticks", time.monotonic)
 
 
 def sleep_of(clock: Callable[[], datetime]) -> Callable[[float], Awaitable[object]]:
-    """Return what waits for so many seconds: the event loop, or a test's clock."""
+    """Return a function that sleeps for some seconds: the event loop's, or a test's."""
     return getattr(clock, "sleep", asyncio.sleep)
 
 
-STEP = timedelta(seconds=10)  # less is what clocks drift, and what a lease of 30 s can bear
+STEP = timedelta(seconds=10)  # smaller steps are normal drift, and harmless for a lease of 30 s
 UNSURE = timedelta(seconds=15)
 
 
 class Steps:
-    """Whether the time of day was set, or the machine slept, a moment ago.
+    """A detector of recent steps of the time of day: the clock was set, or the machine slept.
 
-    A lease that is out by then may be one that its holder, who saw no time pass, renews in seconds.
-    A process that has just begun cannot know, and takes it that it is so.
+    The holder of a lease that has expired by such a step may not know, and will renew the lease in
+    a few seconds. A process that has just started cannot know either, and assumes a step.
     """
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
@@ -57,7 +57,7 @@ class Steps:
         return now < self._until
 
     async def over(self) -> None:
-        """Wait until this process is sure again: whoever lives has renewed its lease by then."""
+        """Wait until this process is sure: by then, every live holder has renewed its lease."""
         while self.is_recent:
             await self._sleep(self._until - self._ticks())
 
@@ -69,9 +69,9 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 class HandClock:
-    """A clock for tests: time passes only when a test says so.
+    """A clock for tests, whose time passes only when a test says so.
 
-    It may be set, too, as a machine's: what counts durations does not see that.
+    Like a machine's clock it can be set, which durations ignore.
     """
 
     def __init__(self, start: datetime = NOON) -> None:
@@ -82,17 +82,17 @@ class HandClock:
         return self.now
 
     def tick(self, **amount: float) -> datetime:
-        """Let time pass, in the words of timedelta: `tick(minutes=5)`."""
+        """Let time pass, with the arguments of timedelta: `tick(minutes=5)`."""
         self.now += timedelta(**amount)
         return self.now
 
     def set(self, **amount: float) -> datetime:
-        """Show another time of day from now on: `set(hours=-2)`."""
+        """Change the time of day: `set(hours=-2)`. Durations are not affected."""
         self._set_by += timedelta(**amount)
         return self.tick(**amount)
 
     async def sleep(self, seconds: float) -> None:
-        """Let so much time pass at once, for whoever waits."""
+        """Let this much time pass at once."""
         self.tick(seconds=seconds)
         await asyncio.sleep(0)
 
@@ -101,7 +101,7 @@ class HandClock:
 
 
 class Deadline:
-    """So long from now."""
+    """A point in time at a fixed distance from now."""
 
     def __init__(self, after: timedelta, *, ticks: Ticks) -> None:
         self._ticks = ticks
@@ -113,9 +113,9 @@ class Deadline:
 
     @property
     def is_over(self) -> bool:
-        # By `left`, which is all that whoever waits goes by: less than that is no time to wait for.
+        # Consistent with `left`, which waiting code uses: any shorter time is not worth waiting.
         return self.left <= timedelta()
 
     def at(self, now: datetime) -> datetime:
-        """What time of day that is, as the clock shows it now."""
+        """Return the deadline as a time of day, by the clock's current time."""
         return now + self.left

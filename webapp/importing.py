@@ -1,8 +1,8 @@
-"""Importing: an author's or an operator's own module, by its name.
+"""Importing a module of an author or operator by its name.
 
-What could go wrong: a folder of theirs has a name of ours, so the working directory comes behind
-the installed packages; a module that is missing is told from one that it wants to import; and the
-module is written for an earlier version of its library than the one that is installed beside us.
+Risks: the author's folder has the same name as one of our packages, so the working directory comes
+after the installed packages. A missing module looks like a missing dependency of it, so the errors
+differ. Or the module is written for an older version of a library than the installed one.
 """
 
 import importlib
@@ -25,9 +25,9 @@ _FASTMCP_NEEDED = 4
 
 
 def imported(name: str) -> ModuleType:
-    """Raises ImportError in words for the terminal; whatever else the module raises comes through.
+    """Import a module by its dotted name. Raises ImportError with a sentence for the terminal.
 
-    The name is one of Python's, with dots.
+    Any other exception of the module is raised unchanged.
     """
     here = Path.cwd()
     if str(here) not in sys.path:
@@ -39,7 +39,7 @@ def imported(name: str) -> ModuleType:
 
 
 def raised_at(error: BaseException) -> str:
-    """Return `file:line` of the innermost place in an author's own code; of all code if none is."""
+    """Return `file:line` of the innermost place in the author's code, or in any code."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}:{error.lineno}"
     places = [
@@ -53,7 +53,7 @@ def raised_at(error: BaseException) -> str:
 
 
 def shadowed(module: ModuleType) -> str:
-    """What to add if a file or folder of the author's stands behind a package of that name."""
+    """Return a hint if an installed package hides a file or folder of the author with that name."""
     here = Path.cwd()
     for mine in (here / f"{module.__name__}.py", here / module.__name__):
         if mine.exists() and here not in Path(file_of(module)).parents:
@@ -87,7 +87,7 @@ def _why_not(error: ImportError, wanted: str, here: Path) -> str:
 
 
 def _of_another_version(error: ImportError) -> str:
-    """Return what to do about a module that is written for an earlier version of its library."""
+    """Return how to fix a module that is written for an earlier version of its library."""
     modules = {f.f_globals.get("__name__", "") for f, _ in traceback.walk_tb(error.__traceback__)}
     if any(name.partition(".")[0] == _FASTMCP for name in modules):
         installed = _version(_FASTMCP)

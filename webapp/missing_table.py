@@ -21,10 +21,10 @@ def missing_table(
     also: Sequence[str] = (),
     has_none: bool = False,
 ) -> NotConfigured:
-    """Return the error for a name that is not known and has no table in `elicit.toml`.
+    """Return the error for an unknown name without a table in `elicit.toml`.
 
-    `known` are the names that there are, `config` is where the file is, as the reader may know.
-    `also` are settings that count only beside the table.
+    `known` are the known names, and `config` is the path of the file as the reader may see it.
+    `also` are settings that are needed together with the table.
     """
     table, near = f"[{kind}.{name}]", get_close_matches(name, [*known], n=1)
     how = f"Write {table} in {config}, as docs/{_PAGES[kind]} has it."

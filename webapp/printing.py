@@ -1,11 +1,11 @@
-"""What a command prints: the one way from a text to a terminal.
+"""Printing: the only way by which commands write text to a terminal.
 
-An address can be a link there (OSC 8), which stands as its beginning; anywhere else it is whole.
+An address can become a link (OSC 8), whose text is shortened. Elsewhere it is printed completely.
 
-What could go wrong: a terminal that obeys a text. What a tool, a provider or a page wrote may set
-the title, clear the screen, write to the clipboard or turn letters around. So whatever is printed,
-ours included, has no sign that a terminal obeys; each is shown as one that it does not know. A
-link is made afterwards, of an address that has no such sign.
+Risks: a terminal executes control characters. Text from a tool, a provider or a page could set the
+title, clear the screen, write to the clipboard or change the direction of text. All printed text,
+including ours, therefore has its control characters replaced by U+FFFD. Links are added afterwards,
+around addresses without control characters.
 """
 
 import os
@@ -15,15 +15,15 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 from urllib.parse import urlsplit
 
-UNREAD = 141  # as a shell says of a program that SIGPIPE ended
+UNREAD = 141  # a shell's exit status for a program that SIGPIPE ended
 TRACE = "\N{REPLACEMENT CHARACTER}"
-SHORT_LINK = 40  # an address of so many signs stands whole
+SHORT_LINK = 40  # a shorter address is shown completely
 
-# Set by terminals that make links of OSC 8; what others make of it is not known.
+# Set by terminals that support OSC 8 links. Other terminals may print them badly.
 _TERMINALS_WITH_LINKS = {
     "TERM_PROGRAM": ("iTerm.app", "WezTerm", "vscode", "ghostty", "Hyper", "rio", "zed"),
     "TERM": ("xterm-kitty", "xterm-ghostty", "alacritty", "foot", "contour", "wezterm"),
-    "WT_SESSION": (),  # with any value
+    "WT_SESSION": (),  # any value
     "KONSOLE_VERSION": (),
     "DOMTERM": (),
 }
@@ -31,31 +31,31 @@ _VTE_WITH_LINKS = 5000
 
 
 def printed(text: str, *, keeps_lines: bool = False) -> str:
-    """Without signs that a terminal obeys or that turn letters around."""
+    """Return the text without control characters and characters that change its direction."""
     return "".join(_sign(sign, keeps_lines=keeps_lines) for sign in text)
 
 
 def tell(
     text: str, *, out: TextIO | None = None, end: str = "\n", links: Sequence[str] = ()
 ) -> None:
-    """Print it, whoever wrote it; to standard output, unless told otherwise.
+    """Print text from any source, by default to standard output.
 
-    `links` are addresses in it that a terminal makes links of. Where the output takes no more the
-    command ends: quietly if nobody reads, as behind `head`.
+    `links` are addresses in the text that a terminal shows as links. If writing fails, the command
+    ends. It ends without an error if the reader has closed the pipe, as `head` does.
     """
     stream: TextIO | None = sys.stdout if out is None else out
-    if stream is None:  # it was closed before we began
+    if stream is None:  # standard output was closed before the start
         return
     shown = printed(text, keeps_lines=True) + end
     if links and stream.isatty() and makes_links(os.environ):
         for url in links:
             shown = shown.replace(url, _linked(url))
-    encoding = stream.encoding or "utf-8"  # which may lack a sign
+    encoding = stream.encoding or "utf-8"  # may lack a character
     try:
         stream.write(shown.encode(encoding, "replace").decode(encoding))
         stream.flush()
     except OSError as error:
-        # Python flushes once more at its end, and would complain there.
+        # Python flushes once more at exit, and would print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         if isinstance(error, BrokenPipeError):
             raise SystemExit(UNREAD) from None
@@ -63,7 +63,7 @@ def tell(
 
 
 def makes_links(environment: Mapping[str, str]) -> bool:
-    """Whether the terminal of that environment is one that knows links, and nobody wants none."""
+    """Return True if the terminal supports links and NO_COLOR is not set."""
     if environment.get("NO_COLOR") or environment.get("TERM", "dumb") == "dumb":
         return False
     vte = environment.get("VTE_VERSION", "")
@@ -76,7 +76,7 @@ def makes_links(environment: Mapping[str, str]) -> bool:
 
 
 def _linked(url: str) -> str:
-    """The same as a link, where nothing in it could end that."""
+    """Return the address as a link, if no character in it could end the link."""
     if not (url.isascii() and url.isprintable() and " " not in url):
         return url
     parts = urlsplit(url)

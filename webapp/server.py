@@ -1,4 +1,4 @@
-"""The MCP server that is served: its own application, its tools."""
+"""The MCP server that is served, with its own application and tools."""
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -24,11 +24,11 @@ from webapp.mcp.resuming import Streams
 
 MCP_PATH = "/mcp"
 _log = logging.getLogger(__name__)
-_MCP_SERVER: type[Any] = MCPServer  # its own type has a parameter that is of no use here
+_MCP_SERVER: type[Any] = MCPServer  # the type without its parameter, which has no use here
 
 
 class HostedApplication:
-    """What answers beside our own routes; of itself nothing does, and no tool is there."""
+    """An application next to our own routes. This base class has no routes and no tools."""
 
     server: Any = None
 
@@ -37,15 +37,15 @@ class HostedApplication:
 
     @property
     def has_own_sign_in(self) -> bool:
-        """Whether the server's author has its callers checked already."""
+        """True if the server's author already authenticates callers."""
         return False
 
     async def tools(self) -> tuple[tuple[str, str], ...]:
-        """Name and description of each tool that anybody may see listed."""
+        """Return the name and description of each tool that anybody may list."""
         return ()
 
     def has_route(self, scope: Scope) -> bool:
-        """Whether an answer comes from there."""
+        """Return True if this application answers the request."""
         return False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,13 +53,13 @@ class HostedApplication:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Its own lifespan."""
+        """Run the application's own lifespan."""
         yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTokens:
-    """What the server's author has callers checked by, at the endpoint itself. Is a Verifier."""
+    """A Verifier that uses the authentication of the server's author."""
 
     backend: BearerAuthBackend
     scopes: Sequence[str]
@@ -89,7 +89,7 @@ class OwnTokens:
 
 
 class HostedServer(HostedApplication):
-    """An MCPServer or a FastMCP server, and the application that the library makes of it."""
+    """An MCPServer or a FastMCP server, and the application that the library creates for it."""
 
     def __init__(
         self,
@@ -99,9 +99,9 @@ class HostedServer(HostedApplication):
         around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """`around` makes a layer about the MCP endpoint, inside the author's own sign-in.
+        """`around` adds a layer around the MCP endpoint, inside the author's own authentication.
 
-        `options` are the author's own, for what the library calls its application's.
+        `options` are the author's own, for the library's application.
         """
         super().__init__(server.name)
         self.server = server
@@ -118,15 +118,14 @@ class HostedServer(HostedApplication):
 
     @property
     def has_own_sign_in(self) -> bool:
-        """Whether the server's author has its callers checked already."""
+        """True if the server's author already authenticates callers."""
         keeper = self.server.settings if isinstance(self.server, _MCP_SERVER) else self.server
         return getattr(keeper, "auth", None) is not None
 
     def own_tokens(self, *, issuer: str) -> OwnTokens | None:
-        """How it checks access tokens, of which that issuer vouches for those that name none.
+        """Return the server's verifier of access tokens; `issuer` is used if a token names none.
 
-        None where nothing of the library's does: what an author's own middleware looks at is not
-        for others to know.
+        Return None if the library does not authenticate: an author's own middleware stays private.
         """
         for layer in self._application.user_middleware:
             backend = layer.kwargs.get("backend")
@@ -135,22 +134,22 @@ class HostedServer(HostedApplication):
         return None
 
     async def tools(self) -> tuple[tuple[str, str], ...]:
-        """Name and description of each tool that anybody may see listed.
+        """Return the name and description of each tool that anybody may list.
 
-        None are where the author's own middleware, or a low-level server's handler, lists them
-        within an MCP request only.
+        The result is empty if the author's own middleware, or the handler of a low-level server,
+        lists tools only within an MCP request.
         """
         if isinstance(self.server, Server):
             return ()
         try:
             tools = await self.server.list_tools()
-        except Exception:  # noqa: BLE001 - it is the author's code
+        except Exception:  # noqa: BLE001 - the author's code may raise anything
             _log.warning("tools.not_listed", exc_info=True)
             return ()
         return tuple((tool.name, tool.description or "") for tool in tools)
 
     def has_route(self, scope: Scope) -> bool:
-        """Whether the library's application (or a route of the author's in it) answers there."""
+        """Return True if the library's application, or an author's route in it, has this path."""
         whole = rooted(scope)
         return any(route.matches(whole)[0] is not Match.NONE for route in self._application.routes)
 
@@ -160,13 +159,13 @@ class HostedServer(HostedApplication):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """The library's own lifespan."""
+        """Run the library's own lifespan."""
         async with self._application.router.lifespan_context(self._application):
             yield
 
 
 def _application(server: Any, streams: Streams, options: Mapping[str, Any]) -> Starlette:
-    # Host and Origin are checked for everything by our own layer, in one place.
+    # Our own layer checks Host and Origin for all requests, in one place.
     application: Starlette
     if isinstance(server, _MCP_SERVER | Server):
         unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)

@@ -1,4 +1,4 @@
-"""The sweeper: what time alone asks for, once across processes."""
+"""The sweeper: work that is due at a time, done once across all processes."""
 
 import asyncio
 import logging
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 EVERY_SECONDS = 5.0
 HOLD = timedelta(seconds=30)
 DUE_AT_ONCE = 100
-_EVENT = KINDS[OutgoingEvent]  # which may wait long for whoever does not take it
+_EVENT = KINDS[OutgoingEvent]  # an event may wait long for its receiver
 _log = logging.getLogger(__name__)
 
 
 async def sweep(service: Service) -> None:
-    """Look every five seconds, and at each turn to ask; runs until cancelled.
+    """Sweep every five seconds, and whenever a checkout can be polled; runs until cancelled.
 
-    After a round that failed comes the next.
+    A failed round is logged, and the next round follows.
     """
     while True:
         try:
@@ -50,13 +50,16 @@ async def sweep(service: Service) -> None:
         except StoreUnavailable as error:
             service.elicitations.high_water.reconnected()
             _log.warning("store.unavailable", extra={"why": error.why})
-        except Exception:  # noqa: BLE001 - a task's edge
+        except Exception:  # noqa: BLE001 - end of a task
             _log.exception("sweeper.failed")
         await service.kinds.payments.checkouts.turns.come(within=EVERY_SECONDS)
 
 
 async def fall_due(service: Service) -> int:
-    """Expire, close, reconcile, wipe, erase: one round. Returns how many rows were looked at."""
+    """Run one round: expire, close, reconcile, wipe and erase.
+
+    Return the number of processed rows.
+    """
     elicitations = service.elicitations
     now = elicitations.clock()
     await service.webhook_log.write_counts()
@@ -65,7 +68,7 @@ async def fall_due(service: Service) -> int:
     due = [each.due_at for each in records if each.due_at and each.kind != _EVENT]
     lag = max([(now - due_at).total_seconds() for due_at in due] or [0])
     service.telemetry.observer.swept(at=now, lag_seconds=lag)
-    # All at once: a provider that does not answer keeps none of the others waiting.
+    # All at once, so that a provider that does not answer delays no other record.
     async with asyncio.TaskGroup() as group:
         for record in records:
             group.create_task(_look(service, record, now))
@@ -97,14 +100,14 @@ async def _tried(service: Service, record: Record, now: datetime) -> None:
     except Unreadable:
         _log.exception("record.unreadable", extra={"kind": record.kind})
     except Conflict:
-        _log.info("sweeper.outrun", extra={"kind": record.kind})  # it is looked at again
+        _log.info("sweeper.outrun", extra={"kind": record.kind})  # the record stays due
     except StoreUnavailable as error:
         _log.warning("store.unavailable", extra={"why": error.why})
     except ElicitError as error:
-        # The other side cannot be asked now, or says what cannot be: the row stays due.
+        # The provider is unavailable or refuses: the row stays due.
         _log.warning("provider.failed", extra={"id": record.id, "why": str(error)})
-    except Exception:  # noqa: BLE001 - the edge of a task
-        # Whatever is wrong with this one, the others of the round are not to wait for it.
+    except Exception:  # noqa: BLE001 - end of the task
+        # An error of one record must not stop the others of the round.
         _log.exception("sweeper.row_failed", extra={"kind": record.kind})
 
 

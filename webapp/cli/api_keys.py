@@ -1,4 +1,4 @@
-"""`elicit api-keys`: the keys of programs that ask over the HTTP API, made, listed and revoked."""
+"""`elicit api-keys`: create, list and revoke the keys of programs that use the HTTP API."""
 
 import argparse
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ COLUMNS = ("id", "program", "scopes", "owners", "state", "made_at", "expires_at"
 
 
 class ApiKeyRow(Struct, frozen=True, kw_only=True):
-    """An API key, without its text; `used_at` is right to a minute."""
+    """An API key without its text. `used_at` is accurate to a minute."""
 
     id: str
     program: str
@@ -73,7 +73,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 async def new_api_key(
     service: Service, *, program: str, scopes: str, expires: timedelta, owners: list[str]
 ) -> list[str]:
-    """Make one; its text is said here and nowhere else. Raises Refused."""
+    """Create a key and return its text, which is not shown again. Raises CommandRefused."""
     now = service.clock()
     try:
         wanted = [KeyScope(word.strip()) for word in scopes.split(",")]
@@ -91,7 +91,7 @@ async def new_api_key(
 
 
 async def list_api_keys(service: Service) -> Table[ApiKeyRow]:
-    """The latest first."""
+    """List the API keys, the latest first."""
     now = service.clock()
     found = sorted(await service.api_keys.all(), key=lambda key: key.made_at, reverse=True)
     return Table(
@@ -100,7 +100,7 @@ async def list_api_keys(service: Service) -> Table[ApiKeyRow]:
 
 
 async def revoke_api_key(service: Service, id: str) -> list[str]:
-    """End one at once. Raises Refused."""
+    """Revoke a key immediately. Raises CommandRefused."""
     there = {tail_of(key): key for key in await service.api_keys.all()}
     meant = the_one(id, there, what="API key", shown_by="api-keys list")
     await service.api_keys.revoke(meant.id)

@@ -1,4 +1,4 @@
-"""`elicit approvals`: what people have allowed tools without being asked again, and its end."""
+"""`elicit approvals`: list and revoke the permissions that people gave tools for some time."""
 
 import argparse
 from datetime import datetime
@@ -20,9 +20,10 @@ COLUMNS = (
 
 
 class ApprovalRow(Struct, frozen=True, kw_only=True):
-    """What one person has allowed one tool; without `arguments`, whatever those are.
+    """A person's permission for a tool. Without `arguments`, it covers all arguments.
 
-    `client` is whose calls it is for; None: every client of theirs.
+    `client` limits the permission to the calls of one client. None means every client of the
+    person.
     """
 
     id: str
@@ -51,23 +52,23 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_approvals(service: Service, owner: str | None = None) -> Table[ApprovalRow]:
-    """What is in force of that person, or of everybody, the latest first. Raises Refused."""
+    """List the valid approvals of a person or of all, the latest first. Raises CommandRefused."""
     whose = owner and await owner_of(service, owner)
     found = await service.kinds.gates.approvals.all(owner=whose)
     return Table(rows=[*map(_row, found)], columns=COLUMNS, nothing="Nothing is approved.")
 
 
 async def revoke_approval(service: Service, id: str) -> list[str]:
-    """End one: the next call asks again. Raises Refused."""
+    """Revoke an approval, so that the next call asks again. Raises CommandRefused."""
     approvals = service.kinds.gates.approvals
     there = {tail_of(one): one for one in await approvals.all()}
     meant = the_one(id, there, what="approval", shown_by="approvals list")
-    await approvals.revoke(meant.id)  # gone meanwhile, it is ended all the same
+    await approvals.revoke(meant.id)  # no error if the approval is gone in the meantime
     return ["It is revoked: the next call asks again."]
 
 
 async def clear_approvals(service: Service, owner: str | None = None) -> list[str]:
-    """End all of that person's, or of everybody's. Raises Refused."""
+    """Revoke all approvals of a person or of everybody. Raises CommandRefused."""
     whose = owner and await owner_of(service, owner)
     count = await service.kinds.gates.approvals.clear(owner=whose)
     if not count:

@@ -1,13 +1,13 @@
-"""What the arguments of commands have in common: ports, ids, commands within a command."""
+"""Arguments that several commands share: ports, ids, and commands within a command."""
 
 import argparse
 import re
 from collections.abc import Sequence
 from typing import Any
 
-# As the lists show it, or the beginning of that; or as a tool knows it, with its owner's tag.
+# An id as lists show it, or its beginning, or an id with its owner's tag, as tools see it.
 _ID = re.compile(r"[A-Za-z0-9_-]{1,24}|[A-Za-z0-9_-]{20}([A-Za-z0-9_-]{24})")
-_PLACE = 2  # of an id: elicit payments refund ID; of `elicit show ID` one before
+_PLACE = 2  # the position of an id: elicit payments refund ID; one less in `elicit show ID`
 _OWNER = "--owner"
 _BEGINNING = re.compile(r"-[A-Za-z0-9_][A-Za-z0-9_-]+")
 _DASHED = re.compile(r"-(?:[A-Za-z0-9_-]{23}|[A-Za-z0-9_-]{43})")
@@ -15,7 +15,7 @@ _PLAIN = "id:"
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments; an id or owner that begins as an option does is marked as none."""
+    """Return the arguments with a mark on ids and owners that look like options."""
     found = list[str]()
     id_place = 1 if arguments[:1] == ["show"] else _PLACE
     for place, word in enumerate(arguments):
@@ -29,7 +29,7 @@ def with_ids(arguments: Sequence[str]) -> list[str]:
 
 
 def commands_of(parser: argparse.ArgumentParser) -> Any:
-    """Where the commands of a command are added."""
+    """Return the object to which the commands within a command are added."""
     return parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
 
@@ -43,7 +43,7 @@ def add_id(parser: argparse.ArgumentParser, *, shown_by: str) -> None:
 
 
 def add_port(parser: argparse.ArgumentParser, *, default: int) -> None:
-    """Of a server on this machine."""
+    """Add the option `--port` for a server on this machine."""
     parser.add_argument(
         "--port",
         type=port,

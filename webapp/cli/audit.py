@@ -1,9 +1,9 @@
-"""`elicit audit`: whether what is told of every owner is whole, and what that is.
+"""`elicit audit`: verify the audit chains of all owners, and export one.
 
-What could go wrong: a check of the chains alone, which cannot show that the end of one was removed.
-So the chains are compared with the heads in the store, and with those in the folders of
-ELICIT_AUDIT_HEADS, which somebody who writes to the store cannot reach. Without any head the
-command fails: it has verified nothing.
+Risks: a check of the chains alone cannot show that the end of a chain was removed. The chains are
+therefore compared with the heads in the store, and with the heads in the folders of
+ELICIT_AUDIT_HEADS, which a writer of the store cannot reach. Without any head the command fails,
+because it has verified nothing.
 """
 
 import argparse
@@ -43,10 +43,10 @@ _PAGE = 100
 
 
 class AuditRow(Struct, frozen=True, kw_only=True):
-    """One entry; of one that nobody can open any more only its number is told.
+    """An audit entry. An entry that can no longer be opened has only its number.
 
-    `about` is the id that lists show, `proof` what an answer was believed for, `digest` that of all
-    the person was shown.
+    `about` is the id that lists show, `proof` is why an answer was accepted, and `digest` is the
+    hash of everything that the person saw.
     """
 
     number: int
@@ -89,7 +89,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 async def verify_chains(
     service: Service, *, against: Path | None = None, key: str | None = None
 ) -> list[str]:
-    """Raises Refused with all that is wrong, also where no head shows how long the chains were."""
+    """Verify all chains.
+
+    Raises CommandRefused with all faults, or if there is no head to compare.
+    """
     signer = None if key is None else _key(key)
     stored = await service.heads.stored(key=signer)
     found, documents = list(stored.faults), list(stored.documents)
@@ -140,7 +143,7 @@ def _compared(
     *,
     key: bytes | None,
 ) -> tuple[list[HeadDocument], list[str]]:
-    """Return the genuine heads of one place, and what is wrong with them or with the store."""
+    """Return the genuine heads of one place, and the faults of the heads or of the store."""
     genuine = list[HeadDocument]()
     wrong = [] if elsewhere else ["There is no head, though ELICIT_AUDIT_HEADS names this folder."]
     for document in elsewhere:
@@ -158,7 +161,7 @@ def _compared(
 async def _from_elsewhere(
     service: Service, against: Path | None
 ) -> list[tuple[Path, list[HeadDocument | BadHead]]]:
-    """Read the heads that no server can change. Raises Refused."""
+    """Read the heads that no server can change. Raises CommandRefused."""
     try:
         found = await service.heads.in_folders()
     except OSError as error:
@@ -181,7 +184,7 @@ def _held(documents: Sequence[HeadDocument], *, of: str) -> str:
 
 
 async def make_head(service: Service) -> list[str]:
-    """Raises Refused."""
+    """Create a head and return its lines. Raises CommandRefused."""
     try:
         document = await service.heads.make()
     except Conflict as error:
@@ -192,19 +195,19 @@ async def make_head(service: Service) -> list[str]:
 
 
 async def show_keys(service: Service) -> list[str]:
-    """One a line, the newest first."""
+    """Return the public keys, one a line, the newest first."""
     return [base64.b64encode(key).decode() for key in service.heads.public_keys]
 
 
 async def export_chain(service: Service, owner: str) -> Table[AuditRow]:
-    """Raises Refused if nobody or several are meant."""
+    """Return the chain of one owner. Raises CommandRefused if no owner or several match."""
     tag = await _owner_of(service, owner)
     rows = [row async for row in told_of(service, tag)]
     return Table(rows=rows, columns=COLUMNS, nothing="Nothing is told of that owner.")
 
 
 async def told_of(service: Service, owner: str) -> AsyncIterator[AuditRow]:
-    """The entries of one owner's chain, by the owner's tag, the oldest first."""
+    """Yield the entries of an owner's chain, the oldest first. `owner` is the owner's tag."""
     owners = service.elicitations.owners
     locker, after = await owners.reader(owner), None
     while page := await owners.store.list(AUDIT, owner=owner, after=after, limit=_PAGE):
@@ -222,14 +225,14 @@ async def told_of(service: Service, owner: str) -> AsyncIterator[AuditRow]:
 def _row(locker: Locker | None, owner: str, number: int, sealed: bytes) -> AuditRow:
     try:
         entry = None if locker is None else opened(locker, owner, number, sealed)
-    except Unreadable:  # of before the owner was erased
+    except Unreadable:  # the entry is older than the erasure of the owner
         entry = None
     fields = {} if entry is None else msgspec.structs.asdict(entry)
     return AuditRow(number=number, **fields)
 
 
 async def _owner_of(service: Service, who: str) -> str:
-    """Also of one who was erased: whoever has a chain."""
+    """Return the tag of the owner, who may have been erased. Raises CommandRefused."""
     issuer, mark, subject = who.rpartition("#")
     if mark:
         return service.elicitations.owners.tag(issuer=issuer, subject=subject)

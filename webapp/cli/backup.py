@@ -1,7 +1,7 @@
-"""`elicit backup`: a copy of the store and of its key, while servers run.
+"""`elicit backup`: copy the store and its key while servers run.
 
-What could go wrong: a copy that nobody can open, since its key is elsewhere. So the key goes with
-it or it is said that it does not. When it was made is noted in the store, for `elicit doctor`.
+Risks: a copy that cannot be opened because its key is elsewhere. The key is therefore copied as
+well, or the command says that it is not. The store records the time for `elicit doctor`.
 """
 
 import argparse
@@ -68,7 +68,7 @@ async def _back_up(settings: Settings, target: Path) -> int:
         try:
             now = utc_now()
             rows = await write_backup(store, target, now=now)
-            if await store.fenced() is None:  # a move may have begun meanwhile
+            if await store.fenced() is None:  # a move may have begun in the meantime
                 await note_backup(store, now)
         except StoreUnavailable as error:
             raise CommandRefused(f"The store cannot be read: {error.why}") from error

@@ -1,4 +1,4 @@
-"""`elicit clients`: what each client did with what it was sent, for a day, and its end."""
+"""`elicit clients`: list what each client did with links and forms in a day, or forget it."""
 
 import argparse
 from datetime import datetime
@@ -16,7 +16,10 @@ COLUMNS = ("id", "name", "version", "owner", "forms", "links", "confirms", "seen
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):
-    """A person's client, and its last act with forms, confirmations and links; None: sent none."""
+    """A person's client, and what it last did with forms, links and confirmations.
+
+    None means that the client was sent none.
+    """
 
     id: str
     name: str
@@ -40,14 +43,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_clients(service: Service) -> Table[ClientRow]:
-    """Of all owners, the latest first."""
+    """List the clients of all owners, the latest first."""
     found = await service.clients.all()
     nothing = "No client is remembered."
     return Table(rows=[*map(_row, found)], columns=COLUMNS, nothing=nothing)
 
 
 async def forget_client(service: Service, id: str) -> list[str]:
-    """The next question is put to it as if it had never been asked. Raises Refused."""
+    """Forget a client, so that its next question is sent as the first one.
+
+    Raises CommandRefused.
+    """
     there = {tail_of(one): one for one in await service.clients.all()}
     meant = the_one(id, there, what="client", shown_by="clients list")
     await service.clients.forget(meant.id)
@@ -55,7 +61,7 @@ async def forget_client(service: Service, id: str) -> list[str]:
 
 
 async def clear_clients(service: Service) -> list[str]:
-    """Forget all, of everybody."""
+    """Forget the clients of all owners."""
     count = await service.clients.forget()
     if not count:
         return ["No client is remembered."]

@@ -1,4 +1,4 @@
-"""`elicit connect`: the account that a tool waits for, connected from a terminal."""
+"""`elicit connect`: connect an account that a tool waits for, from a terminal."""
 
 import argparse
 import asyncio
@@ -33,7 +33,7 @@ COLUMNS = ("id", "provider", "tool", "server", "scopes", "account", "asked_at")
 
 
 class WaitingRow(Struct, frozen=True, kw_only=True):
-    """An account that a tool waits for; `account` is which one it must be, if that is said."""
+    """An account that a tool waits for. `account` names a specific one, if the tool needs it."""
 
     id: str
     provider: str
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 async def list_waiting(service: Service, *, provider: str | None) -> Table[WaitingRow]:
-    """The accounts that tools of this machine's own user wait for, oldest first."""
+    """List the accounts that tools of this machine's own user wait for, oldest first."""
     rows = list[WaitingRow]()
     for one in await open_questions(service, provider=provider):
         terms = service.kinds.accounts.terms(one)
@@ -134,7 +134,7 @@ async def _is_right(question: str) -> bool:
 
 
 async def _line(prompt: str) -> str:
-    """What is typed; nothing where the input has ended."""
+    """Return the line that the person types, or "" at the end of the input."""
     tell(prompt, end="")
     line: str = await asyncio.to_thread(sys.stdin.readline)
     return line.strip()

@@ -1,9 +1,9 @@
-"""Connecting an account in a terminal, where the person has no browser here (RFC 8628).
+"""Connecting an account in a terminal, for a person without a browser on this machine (RFC 8628).
 
-What could go wrong: a code that somebody else enters, with their own account or for a person who
-was sent it. So only questions of this machine's own user are answered here, the code is shown in
-that user's terminal alone, and the account is named before it is kept. And words of a tool, a
-server or a provider that steer the terminal: they stand there without what it would obey.
+Risks: a code that another person enters, with their own account or because somebody sent it to
+them. Only questions of this machine's own user are therefore answered here, the code is shown only
+in that user's terminal, and the account is named before it is saved. Or text from a tool, a server
+or a provider that controls the terminal: it is printed without control characters.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,16 +29,16 @@ LONGEST_QUOTATION = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """What is said there, how one of several is chosen, how a yes is asked for, how time passes."""
+    """The terminal of a person: output, a choice, a confirmation, and the passing of time."""
 
     say: Callable[[str], None]
-    choose: Callable[[int], Awaitable[int | None]]  # from 1 to so many; None for none of them
+    choose: Callable[[int], Awaitable[int | None]]  # a number from 1 to the argument, or None
     is_right: Callable[[str], Awaitable[bool]]
     pause: Callable[[timedelta], Awaitable[None]]
 
 
 async def open_questions(service: Service, *, provider: str | None) -> list[Elicitation]:
-    """The accounts that tools of this machine's own user wait for, oldest first."""
+    """Return the questions for accounts that this machine's own user has open, oldest first."""
     accounts = service.kinds.accounts
     waiting = await service.elicitations.open_of(service.identity.local_owner)
     asked = [elicitation for elicitation in waiting if elicitation.kind == "oauth"]
@@ -50,7 +50,7 @@ async def open_questions(service: Service, *, provider: str | None) -> list[Elic
 async def chosen(
     service: Service, waiting: Sequence[Elicitation], terminal: Terminal
 ) -> Elicitation | None:
-    """The one to answer; where there are several, the one that the person names."""
+    """Return the question to answer, which the person chooses if there are several."""
     if len(waiting) == 1:
         return waiting[0]
     now = service.clock()
@@ -65,9 +65,12 @@ async def chosen(
 
 
 async def connect_by_code(service: Service, asked: Elicitation, terminal: Terminal) -> bool:
-    """Whether the account is connected; what became of it is said.
+    """Connect the account, report the result, and return True if the account was connected.
 
-    Raises Denied for the person's no at the provider, Failed, NotConfigured.
+    Raises:
+        Denied: The person declined at the provider.
+        Failed: The provider or the server refused.
+        NotConfigured: The server has no client for this provider.
     """
     accounts, clock = service.kinds.accounts, service.elicitations.clock
     client, terms = _client(service, asked), accounts.terms(asked)
@@ -93,14 +96,14 @@ async def connect_by_code(service: Service, asked: Elicitation, terminal: Termin
 
 
 def plain(text: str, *, limit: int = LONGEST_NAME) -> str:
-    """Words that are not ours, on one line, without what a terminal obeys or turns around."""
-    # Cut first: a name may be a megabyte long.
+    """Return foreign text on one line, shortened and without terminal control characters."""
+    # Cut first: a name may have a megabyte.
     words = " ".join(printed(" ".join(text[: 4 * limit].split())).split())
     return words if len(words) <= limit else words[: limit - 1].rstrip() + "…"
 
 
 def _client(service: Service, asked: Elicitation) -> Client:
-    """Ours at the provider, where the question was asked as the same."""
+    """Return our OAuth client if the question was asked with the same one. Raises otherwise."""
     accounts = service.kinds.accounts
     client, terms = accounts.client_for(asked), accounts.terms(asked)
     if client is not None and client.client_id == terms.client_id:
@@ -133,7 +136,7 @@ async def _answered(
 
 
 async def _question(service: Service, asked: Elicitation, client: Client, grant: Grant) -> str:
-    """Whose account it is, whose place it would take, and who would use it."""
+    """Return the question: whose account it is, which one it replaces, and who would use it."""
     connections = service.kinds.accounts.connections
     key = connections.key(client, server=asked.asked.server)
     held = await connections.find(asked.owner, key, account=None)
@@ -153,7 +156,7 @@ def _outcome(who: str, before: Elicitation, after: Elicitation) -> str:
 
 
 def _told(service: Service, asked: Elicitation, client: Client) -> str:
-    """Who asks, for what and why."""
+    """Return the request: who asks, for which account, with which scopes, and why."""
     terms, provider = service.kinds.accounts.terms(asked), client.provider
     account = f"the account {plain(terms.account)}" if terms.account else "your account"
     scopes = provider.asks(terms.asked())
@@ -181,13 +184,13 @@ def _told_code(code: DeviceCode) -> str:
 
 
 def _who(asked: Elicitation) -> str:
-    """The tool of the server; the server where the person asked on its page."""
+    """Return the tool and its server, or only the server if the person asked on its page."""
     server = plain(asked.asked.server) or "a server"
     return f"{plain(asked.asked.tool)} of {server}" if asked.asked.tool else server
 
 
 def _through(asked: Elicitation) -> str:
-    """The client: only questions of this machine are answered here, where none is verified."""
+    """Return the client's own name, never verified: only local questions are answered here."""
     client = plain(asked.asked.client or "")
     return f', through what calls itself "{client}"' if client else ""
 

@@ -1,7 +1,7 @@
-"""`elicit doctor`: what is wrong with settings, key, store, address and registrations; and the fix.
+"""`elicit doctor`: find problems of settings, keys, store, address and registrations, with fixes.
 
-What could go wrong: somebody is told that all is well, where it was only not looked at. So what
-cannot be found out from here is told as such.
+Risks: the report says that all is well although a check did not happen. Everything that cannot be
+checked from here is therefore reported as such.
 """
 
 import argparse
@@ -96,7 +96,7 @@ async def _examine() -> list[Finding]:
 
 
 def _trusting_itself(settings: Settings) -> Settings:
-    """Our own public address may lead to a private one from here."""
+    """Trust our own public address, which may lead to a private address from here."""
     parts = urlsplit(settings.url)
     own = TrustedHost(port=parts.port or 443, name=parts.hostname or "")
     return replace(settings, trusted_hosts=(*settings.trusted_hosts, own))
@@ -105,7 +105,7 @@ def _trusting_itself(settings: Settings) -> Settings:
 async def examine_store(
     settings: Settings, *, outbound: Outbound, clock: Clock = utc_now
 ) -> list[Finding]:
-    """What is kept, whether it opens, and what in it waits for somebody."""
+    """Check the store: whether the secrets open it, and which records need an operator."""
     found = list[Finding]()
     try:
         async with opened_store(settings) as store:
@@ -160,7 +160,7 @@ async def _store_clock(store: Store, clock: Clock) -> Sequence[Finding]:
 async def _kept(
     settings: Settings, store: Store, *, outbound: Outbound, clock: Clock
 ) -> Sequence[Finding]:
-    """The age of the last backup, payments to look at, and clients that were caught."""
+    """Check the age of the last backup, payments to look at, and clients that misbehaved."""
     found = [_backup(await last_backup(store), clock())] if store.address is not None else []
     async with service_of(settings, store=store, clock=clock, outbound=outbound) as service:
         loose = len(await service.kinds.payments.loose_ends.open())
@@ -183,7 +183,7 @@ async def _kept(
 
 
 async def examine_registrations(service: Service) -> Sequence[Finding]:
-    """Return what providers of accounts have refused of our client ids, secrets and addresses."""
+    """Return the findings about our client ids, secrets and addresses that providers refused."""
     found = list[Finding]()
     for refused in await service.kinds.accounts.refused_registrations():
         name, label = refused.provider.upper(), service.kinds.accounts.label_of(refused.provider)
@@ -203,7 +203,7 @@ async def examine_registrations(service: Service) -> Sequence[Finding]:
 
 
 async def _step_back(high_water: HighWater, now: datetime) -> Sequence[Finding]:
-    """Find out if the store has lost what it had acknowledged."""
+    """Check whether the store has lost data that it had acknowledged."""
     if (why := await high_water.why_older()) is not None:
         says = f"the store is older than it was: {why}"
         return [wrong("step back", says, fix="start a server, then do what docs/failover.md says")]
@@ -222,7 +222,7 @@ async def _step_back(high_water: HighWater, now: datetime) -> Sequence[Finding]:
 
 
 async def examine_events(service: Service) -> Sequence[Finding]:
-    """What each address of events was not told of."""
+    """Check each event address for events that it has not received."""
     events, found = service.events, list[Finding]()
     if events.addresses:
         await events.backlog.read_through()
@@ -255,7 +255,7 @@ def _backup(made_at: datetime | None, now: datetime) -> Finding:
 
 
 def _of_setting(sentence: str) -> Finding:
-    """The sentence says what to do, as each of a setting does."""
+    """Return a finding for an error in the settings, whose sentence includes the fix."""
     return wrong("settings", sentence)
 
 
@@ -264,7 +264,7 @@ def _of_store(sentence: str) -> Finding:
 
 
 def _must_be_whole(path: Path) -> None:
-    """Raises Refused, or sqlite3.Error."""
+    """Check the integrity of the database file. Raises CommandRefused, or sqlite3.Error."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
         (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":

@@ -1,4 +1,4 @@
-"""`elicit events`: what addresses of the operator's were told, listed, sent again and tried out."""
+"""`elicit events`: list, resend and test the events for the operator's addresses."""
 
 import argparse
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ _SOON = "A server sends it within seconds."
 
 
 class EventRow(Struct, frozen=True, kw_only=True):
-    """An event; `id` is its `webhook-id`, `about` the question, payment or account.
+    """An outgoing event. `id` is its `webhook-id`, `about` the question, payment or account.
 
-    `next_at` is when one that waits is tried again.
+    `next_at` is the time of the next attempt of an event that waits.
     """
 
     id: str
@@ -59,7 +59,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_events(service: Service) -> Table[EventRow]:
-    """The latest first."""
+    """List the events, the latest first."""
     rows = [_row(event) for event in await service.events.all()]
     return Table(rows=rows, columns=COLUMNS, nothing="No event was kept.")
 
@@ -67,7 +67,7 @@ async def list_events(service: Service) -> Table[EventRow]:
 async def replay_events(
     service: Service, *, id: str | None = None, given_up: str | None = None
 ) -> Sequence[str]:
-    """Have them sent again. Raises Refused."""
+    """Send an event again, or all events that were given up. Raises CommandRefused."""
     events = await service.events.all()
     if given_up is None:
         there = {event.webhook_id: event for event in events}
@@ -83,7 +83,7 @@ async def replay_events(
 
 
 async def try_address(service: Service, *, name: str) -> Sequence[str]:
-    """Raises Refused if it is not taken."""
+    """Send a test event. Raises CommandRefused if the receiver does not accept it."""
     address = _address(service, name)
     why = await service.events.test(address)
     if why is not None:
@@ -95,7 +95,7 @@ async def try_address(service: Service, *, name: str) -> Sequence[str]:
 
 
 async def resume_address(service: Service, *, name: str) -> Sequence[str]:
-    """What happened meanwhile is not told. Raises Refused."""
+    """Resume an address, for new events only. Raises CommandRefused."""
     address = _address(service, name)
     await service.events.resume(address)
     again = f"elicit events replay --given-up {address.name}"

@@ -1,8 +1,8 @@
-"""What `elicit doctor` looks at beyond this machine: our address, the clock, our registrations.
+"""The checks of `elicit doctor` beyond this machine: our address, the clock, our registrations.
 
-What could go wrong: a server that looks well to itself and is reached by nobody: its name leads
-elsewhere, a proxy changes what goes through it, a provider sends people and webhooks to another
-address. So the doctor goes out and comes in again by the public address, and asks the providers.
+Risks: a server that looks healthy to itself but that no client reaches. Its name leads elsewhere, a
+proxy changes requests, or a provider sends people and webhooks to another address. The doctor
+therefore calls the server by its public address, and queries the providers.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ from webapp.settings.settings import Settings
 CERTIFICATE_DAYS_AT_LEAST = 14
 CLOCKS_APART_AT_MOST = timedelta(seconds=30)
 _HTTPS = 443
-# How a certificate's end is found out: of a host and port.
+# Returns when the certificate of a host and port expires.
 Certificate = Callable[[str, int], Awaitable[datetime]]
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that was looked at; `standing` is ok, note (may be so) or wrong.
+    """The result of one check. `standing` is `ok`, `note` (may be fine) or `wrong`.
 
-    `fix` is what to do, with the setting and its value.
+    `fix` says what to do, with the setting and its value.
     """
 
     subject: str
@@ -59,13 +59,13 @@ def note(subject: str, says: str, *, fix: str) -> Finding:
 
 
 def wrong(subject: str, says: str, *, fix: str | None = None) -> Finding:
-    """Without a fix of its own `says` has it."""
+    """Return a `wrong` finding. Without `fix`, the text of `says` contains the fix."""
     return Finding(subject=subject, standing="wrong", says=says, fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The network, the clock, and how a certificate is looked at: what tests replace."""
+    """The network, the clock and the certificate check, which tests replace."""
 
     outbound: Outbound
     now: Callable[[], datetime]
@@ -73,7 +73,7 @@ class Surroundings:
 
 
 async def examine_outside(settings: Settings, around: Surroundings) -> list[Finding]:
-    """All of it, in the order in which it is told."""
+    """Run all checks, and return the findings in the order in which they are shown."""
     parts = await asyncio.gather(
         _address(settings, around),
         *(_payments(settings, name, around) for name in sorted(settings.sellers)),
@@ -84,7 +84,7 @@ async def examine_outside(settings: Settings, around: Surroundings) -> list[Find
 
 
 async def certificate_end(host: str, port: int) -> datetime:
-    """When the certificate there ends. Raises OSError, ssl.SSLError too."""
+    """Return when the host's certificate expires. Raises OSError, including ssl.SSLError."""
     async with asyncio.timeout(10):
         _, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context())
     certificate = writer.get_extra_info("peercert")
@@ -93,7 +93,7 @@ async def certificate_end(host: str, port: int) -> datetime:
 
 
 async def _address(settings: Settings, around: Surroundings) -> list[Finding]:
-    """Out, and in again by the public address."""
+    """Check that a request to the public address comes back to this server."""
     if settings.is_local:
         return [ok("address", f"{settings.url} is for this machine alone")]
     found = [await _alive(settings, around.outbound)]
@@ -200,7 +200,7 @@ async def _encrypted(settings: Settings, around: Surroundings) -> Finding:
 
 
 async def _payments(settings: Settings, name: str, around: Surroundings) -> list[Finding]:
-    """What one payment provider says of us, and of the time."""
+    """Check our registration at one payment provider, and compare the clocks."""
     seller = settings.sellers[name]
     place = None if name in settings.unreached else f"{settings.url}/webhooks/{name}"
     gateway = Gateways({name: seller}).examinable.get(name)
@@ -236,7 +236,7 @@ def _clock(told_at: str, label: str, now: datetime) -> Sequence[Finding]:
 
 
 async def _event_address(address: EventAddress, around: Surroundings) -> list[Finding]:
-    """Whether it is reached; it is told nothing, so what it answers does not count."""
+    """Check that the address is reachable. The request has no event, so any response is fine."""
     setting = f"ELICIT_EVENTS_{address.name.upper()}_URL"
     try:
         await around.outbound.send(httpx.Request("HEAD", address.url), bytes_at_most=0)
@@ -250,7 +250,7 @@ async def _event_address(address: EventAddress, around: Surroundings) -> list[Fi
 
 
 async def _accounts(settings: Settings, around: Surroundings) -> list[Finding]:
-    """The issuer where people sign in, and the providers that we are registered at."""
+    """Check the issuer where people sign in, and the providers where we are registered."""
     found = list[Finding]()
     client = settings.identity.client
     if client is not None:
@@ -300,11 +300,11 @@ async def _issuer(setting: str, client: Client, redirect: str, around: Surroundi
 async def _takes_back(
     client: Client, metadata: Metadata, redirect: str, outbound: Outbound
 ) -> bool | None:
-    """Whether a browser in which nobody is signed in gets back to us; None where that is not told.
+    """Return True if the issuer redirects a browser without a session to us; None if unknown.
 
-    With `prompt=none` an issuer shows nothing. To an address that is registered it says
-    `login_required` (OpenID Connect Core, 3.1.2.6); to another one it must not redirect (RFC 6749,
-    4.1.2.1), and most answer 400.
+    With `prompt=none` an issuer shows no page. To a registered address it redirects with
+    `login_required` (OpenID Connect Core, 3.1.2.6). To another address it must not redirect (RFC
+    6749, 4.1.2.1), and most issuers answer 400.
     """
     away = SignIn(client=client, redirect_uri=redirect).begin(metadata).url
     asked = httpx.URL(away).copy_set_param("prompt", "none")

@@ -1,7 +1,7 @@
-"""`elicit export`: what is kept of one person, as JSON, for them.
+"""`elicit export`: one person's data as JSON, to give to that person.
 
-What could go wrong: the copy opens what the person's own browser never showed: tokens, secrets. So
-each kind of row is told field by field, and none of these is among the fields.
+Risks: the copy contains data that the person's own browser never showed, such as tokens and
+secrets. The fields of each kind of row are therefore listed here, and none of them is secret.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from webapp.cli.people import add_owner, owner_of
 from webapp.records.values import Approval, ClientRecord, KeptSecret, StoredWebhook, ValueT
 from webapp.service import Service
 
-# What is told of each kind of row.
+# The exported fields of each kind of row.
 _QUESTION = ("id", "kind", "status", "created_at", "expires_at", "settled_at", "content")
 _ASKED = ("server", "tool", "client", "message")
 _ACCOUNT = (
@@ -44,11 +44,11 @@ _WEBHOOK = (
 _APPROVAL = ("server", "tool", "about", "given_at", "until", "status")
 _CLIENT = ("name", "release", "forms", "links")
 _SECRET = ("status",)
-_NOT_TOLD = "secret"  # the kind whose answers nobody reads
+_NOT_TOLD = "secret"  # the kind whose answers are never shown
 
 
 class Export(Struct, frozen=True, kw_only=True):
-    """What is kept of one person; amounts are in minor units of ISO 4217."""
+    """The data of one person. Amounts are in minor units of ISO 4217."""
 
     owner: str
     made_at: datetime
@@ -70,7 +70,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def export_owner(service: Service, owner: str) -> Export:
-    """Raises Refused if nobody or several are meant."""
+    """Export a person's data. Raises CommandRefused if no person or several match."""
     tag = await owner_of(service, owner)
 
     async def told(kind: type[ValueT], fields: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ async def export_owner(service: Service, owner: str) -> Export:
 
 
 def _told(row: AuditRow) -> dict[str, Any]:
-    """What stands in an entry, without what it has no word for."""
+    """Return the fields of an audit entry that have a value."""
     fields: dict[str, Any] = msgspec.to_builtins(row)
     return {name: value for name, value in fields.items() if value is not None}
 

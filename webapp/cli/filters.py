@@ -1,7 +1,7 @@
-"""Filters of lists: which rows a list shows, and how many, in one way for every list.
+"""Filters of lists: which rows a list shows, and how many, the same for every list.
 
-What could go wrong: a list that was cut and looks whole. So what a limit left out is said on
-standard error. In a pipe and in JSON there is a limit only where one is given.
+Risks: a list that was cut looks complete. The number of rows beyond a limit is therefore printed on
+standard error. In a pipe and in JSON there is no default limit.
 """
 
 import argparse
@@ -31,7 +31,7 @@ _UNITS: Final[Mapping[str, timedelta]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """Which rows are wanted: `where` by the text of fields, `since` and `until` by their time."""
+    """The wanted rows: `where` compares the text of fields, `since` and `until` their time."""
 
     where: tuple[tuple[str, str], ...] = ()
     since: datetime | None = None
@@ -64,7 +64,7 @@ def add_filters(parser: argparse.ArgumentParser, *, of: type[Struct]) -> None:
 
 
 def filters_in(given: dict[str, Any]) -> Filters:
-    """Take the filters out of the options that were given."""
+    """Remove the filters from the given options and return them."""
     return Filters(
         where=tuple(given.pop("where")),
         since=given.pop("since"),
@@ -74,10 +74,10 @@ def filters_in(given: dict[str, Any]) -> Filters:
 
 
 def filtered(table: Table[R], by: Filters, *, of: type[Struct], as_json: bool) -> Table[R]:
-    """Return the table with the wanted rows, and say how many others a limit left out.
+    """Return the table with the wanted rows, and report how many others a limit removed.
 
     Raises:
-        CommandRefused: A field that there is not, or a time where rows have none.
+        CommandRefused: A field does not exist, or the rows have no time.
     """
     unknown = [name for name, _ in by.where if name not in of.__struct_fields__]
     if unknown:

@@ -1,11 +1,11 @@
-"""`elicit keys`: replace the secret while processes serve, and say what the old ones still open.
+"""`elicit keys`: rotate the secret while servers run, and list what the old secrets still wrap.
 
-What could go wrong: a key is wrapped under a secret that a running process lacks, or a secret is
-thrown away that something still needs. With a key file every process sees a new secret before it
-is used, and none is taken out that wraps a key in any store that was opened with the file; one
-whose file is gone holds it back, too, and is named. With ELICIT_SECRET nobody can know what
-all the others have, so a secret that no process of this store has had yet is refused, and one that
-it needs stays.
+Risks: a key is wrapped under a secret that a running process lacks, or a secret is removed that is
+still needed. With a key file, every process sees a new secret before it is used. No secret is
+removed that wraps a key in any store that was opened with the file. A store whose file is gone also
+prevents the removal, and is named. With ELICIT_SECRET, the command cannot know the settings of
+other processes. A secret that no process of this store has had is therefore refused, and a secret
+that the store needs stays.
 """
 
 import argparse
@@ -50,13 +50,13 @@ To replace the secret while processes serve, in this order:
   4. with the same setting: elicit keys rotate
   5. {days} days after the third step: elicit keys retire OLD says whether {name}=new is enough"""
 
-# Clocks of the processes that mint and of this command may differ.
+# Clocks of the processes that create links and of this command may differ.
 _LEEWAY = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """The secrets in use and the store; `variable` names where they are set, else `file` does."""
+    """The secrets in use and the store. The secrets are in the setting `variable`, or in `file`."""
 
     ring: Ring
     store: Store
@@ -74,9 +74,10 @@ COLUMNS = ("fingerprint", "wraps", "state", "ceased_at", "source", "store")
 
 
 class SecretRow(Struct, frozen=True, kw_only=True):
-    """A secret, where it stands, and how many keys of the store it wraps.
+    """A secret, its source, and how many keys of the store it wraps.
 
-    It is the `newest`, `older`, or `not here`: then what it wraps cannot be opened.
+    `state` is `newest`, `older` or `not here`. A key that a `not here` secret wraps cannot be
+    opened.
     """
 
     fingerprint: str
@@ -147,17 +148,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
 async def rotate(
     keys: Keys, *, now: datetime, anyway: bool = False, after_leak: bool = False
 ) -> list[str]:
-    """Make a new secret where we can, and wrap everything under the newest.
+    """Create a new secret if the secrets are in a key file, and wrap every key under the newest.
 
-    `after_leak`: make new data keys, too, and seal everything anew. What an interrupted rotation
-    has left is finished first, without another secret. Raises Refused.
+    With `after_leak`, create new data keys as well, and seal all data again. An interrupted
+    rotation is first completed without another new secret. Raises CommandRefused.
     """
     lines = list[str]()
     newest = keys.ring.newest
     if after_leak and await is_under_way(keys.store, keys.ring):
-        pass  # the secret that is the newest is the one that was made for it
+        pass  # the newest secret was created for the rotation that was interrupted
     elif keys.file is not None:
-        # Before the file is changed: it also shows that this store is one of these secrets.
+        # First, before the file changes: this also shows that the store uses one of these secrets.
         left = await rewrap(store=keys.store, ring=keys.ring)
         if left.done:
             lines.append(
@@ -221,7 +222,7 @@ async def _after_leak(keys: Keys, *, now: datetime) -> list[str]:
 
 
 async def list_keys(keys: Keys) -> Table[SecretRow]:
-    """Each secret by its fingerprint, the newest first, and how many keys it wraps."""
+    """List each secret by its fingerprint, the newest first, with the number of keys it wraps."""
     counted, secrets = await count_wrapped(keys.store), _secrets(keys)
     here = keys.ring.fingerprints
     rows = [
@@ -239,7 +240,7 @@ async def list_keys(keys: Keys) -> Table[SecretRow]:
 
 
 async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = False) -> list[str]:
-    """Take an old secret out of the key file, if nothing needs it any more. Raises Refused."""
+    """Remove an old secret from the key file if no key needs it. Raises CommandRefused."""
     there = {one.hex(): one for one in keys.ring.fingerprints}
     found: bytes = the_one(
         fingerprint.lower(), there, what=f"secret of {keys.source}", shown_by="keys list"
@@ -277,7 +278,7 @@ async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = 
 
 
 async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
-    """Raises Refused if another store of the file needs it, or cannot be asked."""
+    """Raise CommandRefused if another store of the file needs the secret or cannot be checked."""
     for address in file.stores():
         if address == keys.store.address:
             continue

@@ -1,6 +1,6 @@
-"""The command line: a module for each command, of its name, which declares its arguments.
+"""The command line. The module with a command's name declares the arguments of that command.
 
-It starts in elicit_url.py. Only the module of the command that is asked for is imported.
+The program starts in elicit_url.py. Only the module of the requested command is imported.
 """
 
 import argparse
@@ -43,10 +43,10 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns 0, 1 if it did not work, 2 if it was asked for wrongly."""
+    """Run a command. Return 0, 1 if the command failed, or 2 if it was called wrongly."""
     given = with_ids(sys.argv[1:] if arguments is None else arguments)
     options = parser_for(given).parse_args(given)
-    from flows.hooks import BadPlugin  # noqa: PLC0415 - not for the usage
+    from flows.hooks import BadPlugin  # noqa: PLC0415 - not needed for --help
     from webapp.command import CommandRefused  # noqa: PLC0415 - as above
 
     try:
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser_for(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """It knows the arguments of the command that they begin with, and the names of all."""
+    """Return a parser with the names of all commands and the arguments of the given one."""
     parser = argparse.ArgumentParser(
         prog="elicit",
         description="A tool awaits a person, who does something in a browser; then it goes on.",
@@ -76,7 +76,7 @@ def parser_for(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _module_of(name: str) -> ModuleType:
-    """What it imports stays: looking for garbage in that is a tenth of the start."""
+    """Import the command's module with garbage collection off, which saves a tenth of the start."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""`elicit move`: a store goes to another place, whatever each of the two is.
+"""`elicit move`: move a store to another place, between any two kinds of store.
 
-What could go wrong: the secret stays behind, and nothing that was moved can be opened. So it is
-said which secret is needed there; a key file notes the new place, and is kept for it.
+Risks: the secret stays behind, and the moved data cannot be opened. The command therefore says
+which secret the new place needs. A key file records the new place.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _address_of(argument: str) -> str:
-    """As it was given, or what the named variable holds. Raises Refused."""
+    """Return the address itself, or the value of the named variable. Raises CommandRefused."""
     name = argument.removeprefix(_VARIABLE)
     if name == argument:
         return argument
@@ -105,7 +105,7 @@ def _tell_moved(moved: Moved, *, old: str, new: str) -> None:
 
 
 def _tell_of_secret(old: str, new: str) -> None:
-    """Of this environment: the key file, which notes the new place, or what is set."""
+    """Say which secret the new place needs, and record the new place in the key file."""
     key_file = key_file_of(os.environ)
     if key_file is None:
         tell("The secret does not move: the servers need the ELICIT_SECRET of now.")
@@ -126,7 +126,7 @@ async def _say_what(source: str, target: str) -> None:
     await _must_hold_something(source)
     is_there = await _holds_something(target)
     async with _opened(source) as store:
-        if is_there or is_shared(target):  # a file would be made
+        if is_there or is_shared(target):  # opening a missing file would create it
             await _must_take(target, store, is_there=is_there)
         kinds = Counter([each.kind async for page in store.scan() for each in page])
         if why := await store.fenced():
@@ -138,7 +138,7 @@ async def _say_what(source: str, target: str) -> None:
 
 
 async def _must_take(target: str, source: Store, *, is_there: bool) -> None:
-    """Open it as a move would, with tables where it has none. Raises what that would."""
+    """Open the target as a move would, and create its tables. Raises the errors of a move."""
     async with _opened(target) as new:
         if not is_there or await new.fenced() is not None:
             return
@@ -161,7 +161,7 @@ async def _unfence(address: str) -> None:
 
 
 async def _must_hold_something(address: str) -> None:
-    """Opening it would make a new one."""
+    """Raise CommandRefused if no store is there, because opening would create one."""
     if not await _holds_something(address):
         raise CommandRefused("There is no store at the address that you named, or it is empty.")
 

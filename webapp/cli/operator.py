@@ -1,9 +1,9 @@
-"""What the commands of an operator have in common: work on the store of this environment.
+"""The functions that all operator commands share: they run work on the environment's store.
 
-Work says sentences, or gives a table of rows or one row, which are shown in one way for all.
+Work returns sentences, a table of rows, or one row. All commands print each of these in one way.
 
-What could go wrong: a list that leaves out what it could not read, and looks whole. So that is
-told, and the command has failed.
+Risks: a list omits rows that could not be read, and looks complete. The command therefore names
+such rows and fails.
 """
 
 import argparse
@@ -53,9 +53,10 @@ def does(
     *,
     only_reads: bool = False,
 ) -> None:
-    """The command is this work, which gets the arguments by their names.
+    """Make the parser run `work`, whose arguments come from the options.
 
-    A command that only reads refuses a missing store instead of making one, as those below do.
+    With `only_reads`, the command refuses a missing store instead of creating one. So do the
+    commands of `lists` and `shows`.
     """
     parser.set_defaults(run=partial(_run, work, _say, only_reads=only_reads))
 
@@ -66,7 +67,7 @@ def lists(
     *,
     of: type[Struct],
 ) -> None:
-    """The same of work that gives a table, of rows of that class, which options narrow."""
+    """Make the parser run `work`, which returns a table that filters can narrow."""
     add_json(parser, of=of, says="one JSON array, with an object for each")
     add_filters(parser, of=of)
     parser.set_defaults(run=partial(_run, work, partial(_list, of=of)))
@@ -79,7 +80,7 @@ def shows(
     of: type[Struct],
     show: Callable[..., object] = show_facts,
 ) -> None:
-    """The same of work that gives one row."""
+    """Make the parser run `work`, which returns one row."""
     add_json(parser, of=of, says="one JSON object")
     parser.set_defaults(run=partial(_run, work, show))
 
@@ -91,7 +92,7 @@ def operate(
     show: Callable[[T], object],
     only_reads: bool = True,
 ) -> None:
-    """Do the work on the store of that environment, and show what it gives. Raises Refused."""
+    """Run the work on the environment's store, and print the result. Raises CommandRefused."""
     quieten()
     settings = settings_for(environment)
     if only_reads:
@@ -107,7 +108,7 @@ def counted(records: int) -> str:
 
 
 def kind_word(kind: str) -> str:
-    """What an operator reads of a kind of record."""
+    """Return the word that operators see for a kind of record."""
     return _KIND_WORDS.get(kind, kind)
 
 
@@ -139,7 +140,7 @@ def _list(table: Table[Any], *, of: type[Struct], by: Filters, as_json: bool) ->
 async def _operate(
     settings: Settings, work: Callable[[Service], Awaitable[T]]
 ) -> tuple[T, Sequence[Record]]:
-    """What it gives, and what it could not read."""
+    """Return the result of the work, and the records that could not be read."""
     async with connected(settings) as service:
         try:
             rows = service.elicitations.rows
@@ -154,7 +155,7 @@ async def _operate(
 
 
 def _not_all(left_out: Sequence[Record]) -> CommandRefused:
-    """Rows that were damaged, or put there by somebody else: the others are listed."""
+    """Return the error for rows that could not be read. The other rows were listed."""
     kinds = sorted({record.kind for record in left_out})
     ids = ", ".join(record.id.removeprefix(record.owner) for record in left_out[:NAMED_AT_MOST])
     more = ", ..." if len(left_out) > NAMED_AT_MOST else ""

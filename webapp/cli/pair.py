@@ -1,4 +1,4 @@
-"""`elicit pair`: how a client and a browser are known as this user's."""
+"""`elicit pair`: print a token for a client and an address for a browser of this user."""
 
 import argparse
 import os

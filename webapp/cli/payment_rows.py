@@ -1,8 +1,8 @@
-"""Rows of `elicit payments list`: what an operator reads of each payment.
+"""The rows of `elicit payments list`: what an operator sees of each payment.
 
-What could go wrong: a list that shows whose it is, or that calls money gone which is not. So owners
-are cut short, and no key of a provider's is in what is printed. What a provider calls a payment and
-its page is: by that it is found in its dashboard and on a bank's statement.
+Risks: a list that shows who paid, or that reports money as lost that is not. Owners are therefore
+shortened, and no API key of a provider is printed. The provider's ids of the payment and of its
+page are included, because they find it in the provider's dashboard and on a bank statement.
 """
 
 from datetime import datetime
@@ -23,12 +23,12 @@ _OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
 
 
 class PaymentRow(Struct, frozen=True, kw_only=True):
-    """A payment; or one that is on its way, or that somebody has to look at at its provider.
+    """A payment, a pending payment, or a payment that an operator has to check at its provider.
 
-    Amounts are in minor units of ISO 4217. `paid_at` is when it was asked for or looked into last,
-    as long as it is not known to be paid; `paid` is what came instead. `claimed` is what a bank
-    claims or has taken, `disputes` how far each claim is, and `owed` what a refund that failed
-    still owes to the person.
+    Amounts are in minor units of ISO 4217. `paid` is the amount that arrived instead. If it is
+    unknown whether the payment was made, `paid_at` is when it was requested or last checked.
+    `claimed` is what a bank claims or has taken back, `disputes` is the stage of each dispute, and
+    `owed` is what a failed refund still owes the person.
     """
 
     id: str
@@ -174,7 +174,7 @@ def _note(payment: Payment, *, is_taken: bool) -> str | None:
 
 
 def _of_claims(payment: Payment) -> list[str]:
-    """Return what the operator is told of a bank's claims, and what there is to do."""
+    """Return what the operator has to know about disputes, and what to do."""
     is_part = payment.status is not ReceiptStatus.DISPUTED
     much = f"{claimed_price(payment)} of it" if is_part else "it"
     match stage_of(payment):

@@ -1,7 +1,7 @@
-"""`elicit payments`: what an operator sees, and refunds.
+"""`elicit payments`: list payments, refund them, and close what needed an operator.
 
-What could go wrong: money that is refunded twice, or not at all and said to be. So a refund that
-may have failed since is asked about before the command says that it is there.
+Risks: a payment is refunded twice, or a refund that failed is reported as made. The command
+therefore checks the state of an earlier refund before it reports that refund.
 """
 
 import argparse
@@ -80,10 +80,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_payments(service: Service, *, only_open: bool) -> Table[PaymentRow]:
-    """What was paid, the latest first; `only_open`: what nobody has used and nobody has back.
+    """List payments. With `only_open`, list those that are neither used nor refunded.
 
-    What a bank claims or asks about is open, too, and what a failed refund owes; first stands what
-    somebody has to look at.
+    Disputes and inquiries of a bank are open, too, and so are amounts that a failed refund still
+    owes. Payments that an operator has to look at come first, then the latest.
     """
     there = await _all(service)
     rows = [row for row in there.values() if row.is_open or not only_open]
@@ -92,7 +92,7 @@ async def list_payments(service: Service, *, only_open: bool) -> Table[PaymentRo
 
 
 async def show_payment(service: Service, id: str) -> PaymentRow:
-    """One of the list, by its own id or by that of the question. Raises Refused."""
+    """Return a payment by its id, or by the id of its question. Raises CommandRefused."""
     there = await _all(service)
     of_question = [row for row in there.values() if row.question.startswith(id)]
     if not of_question or any(one.startswith(id) for one in there):
@@ -111,13 +111,13 @@ async def refund_payment(
     also_spent: bool,
     amount: str | None = None,
 ) -> list[str]:
-    """Refund it; what was refunded already is only told. Raises Refused.
+    """Refund a payment, or report an earlier refund. Raises CommandRefused.
 
-    `amount`: only so much of it in all, in its currency, such as "3.00".
+    With `amount`, refund only up to that total, in the payment's currency, for example "3.00".
     """
     payment = _meant(id, {tail_of(one): one for one in await _payments(service)})
     part = payment.price if amount is None else _part(payment, amount)
-    if payment.refunded:  # which may have failed meanwhile
+    if payment.refunded:  # the earlier refund may have failed in the meantime
         await service.kinds.payments.refunds.ask_about(payment)
         payment = await service.kinds.payments.ledger.read(payment.owner, payment.id) or payment
     if (said := _refunded_already(payment, part)) is not None:
@@ -146,13 +146,13 @@ async def refund_payment(
     if is_whole:
         return [_given(part, refund)]
     after = await service.kinds.payments.ledger.read(payment.owner, payment.id) or payment
-    if after.refunded > part.minor_units:  # another refund was first
+    if after.refunded > part.minor_units:  # another refund was faster
         return [f"{after.refunded_price} of {payment.price} was refunded already."]
     return [f"{_given(part, refund)} That is all that was refunded of {payment.price}."]
 
 
 async def end_payment(service: Service, id: str) -> list[str]:
-    """Somebody has looked at it, at the provider: it is listed no more. Raises Refused."""
+    """Remove a payment from the list after an operator has checked it. Raises CommandRefused."""
     loose_ends, ledger = service.kinds.payments.loose_ends, service.kinds.payments.ledger
     paid = [one for one in await _payments(service) if one.may_be_delivered or one.owed]
     open_rows: list[UnresolvedPayment | Payment] = [*await loose_ends.open(), *paid]
@@ -173,9 +173,9 @@ async def end_payment(service: Service, id: str) -> list[str]:
 
 
 async def reconcile_payments(service: Service, *, since: datetime | timedelta) -> list[str]:
-    """Compare what was begun at the providers since then with this store, to the end of it.
+    """Compare all checkouts since that time at the providers with this store, to completion.
 
-    Raises Refused if a provider does not answer: the server goes on with it then.
+    Raises CommandRefused if a provider does not answer; the server then continues by itself.
     """
     reconciling, now = service.kinds.payments.reconciling, service.clock()
     start = now - since if isinstance(since, timedelta) else since
@@ -226,7 +226,7 @@ async def _payments(service: Service) -> list[Payment]:
 
 
 async def _all(service: Service) -> dict[str, PaymentRow]:
-    """By their ids: what somebody has to look at, what is on its way, what was paid."""
+    """Return the rows by their ids: payments to look at, pending payments, then paid ones."""
     paid, ledger = await _payments(service), service.kinds.payments.ledger
     rows = [
         *map(of_unresolved, await service.kinds.payments.loose_ends.open()),
@@ -237,7 +237,10 @@ async def _all(service: Service) -> dict[str, PaymentRow]:
 
 
 async def _on_their_way(service: Service) -> list[Elicitation]:
-    """Whose payer chose a way that takes time, also where their question is over, latest first."""
+    """List questions with a payment by a method that takes time, the latest first.
+
+    The list includes questions that have expired.
+    """
     rows = service.elicitations
     found = {
         one.id: one

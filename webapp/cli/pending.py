@@ -1,7 +1,7 @@
-"""`elicit pending`: what people are asked now and have not answered.
+"""`elicit pending`: list the questions that are open now.
 
-What could go wrong: a list that lets somebody answer, or read what was asked. It has neither a link
-nor a word of any question, and owners and ids are cut short.
+Risks: a list that lets its reader answer a question or read its text. The list therefore has no
+links and no text of a question, and owners and ids are shortened.
 """
 
 import argparse
@@ -21,7 +21,7 @@ COLUMNS = ("id", "kind", "tool", "server", "owner", "asked_at", "expires_at")
 
 
 class PendingRow(Struct, frozen=True, kw_only=True):
-    """What one person is asked."""
+    """An open question to one person."""
 
     id: str
     kind: str
@@ -41,7 +41,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_pending(service: Service, owner: str | None = None) -> Table[PendingRow]:
-    """Of that person, or of all owners, the latest first. Raises Refused."""
+    """List the open questions of a person or of all, the latest first. Raises CommandRefused."""
     asked = await service.elicitations.open_of(owner and await owner_of(service, owner))
     return Table(rows=[*map(_row, asked)], columns=COLUMNS, nothing="Nobody is asked anything.")
 

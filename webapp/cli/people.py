@@ -1,8 +1,8 @@
-"""One person's data: who is meant, and all records of theirs.
+"""Finding one person, and all records of that person.
 
-What could go wrong: somebody else's data is handed out or erased, as a name fits two. So a person
-is named by the tag that the lists show, of which any beginning will do that no other has, or as
-their issuer names them, which is exact.
+Risks: another person's data is exported or erased because a name matches two people. A person is
+therefore identified by the tag that lists show, of which any unique beginning works, or exactly, by
+the issuer and subject.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def add_owner(parser: argparse.ArgumentParser, *, is_required: bool = True) -> N
 
 
 async def owner_of(service: Service, who: str) -> str:
-    """The tag of the one who is meant. Raises Refused."""
+    """Return the tag of the person. Raises CommandRefused if no person or several match."""
     store = service.elicitations.store
     issuer, mark, subject = who.rpartition("#")
     if mark:
@@ -39,7 +39,7 @@ async def owner_of(service: Service, who: str) -> str:
 
 
 async def records_of(service: Service, owner: str) -> AsyncIterator[Sequence[Record]]:
-    """Theirs alone, of every kind."""
+    """Yield all records of the owner, of every kind."""
     async for page in service.elicitations.store.scan():
         if theirs := [each for each in page if each.owner == owner]:
             yield theirs

@@ -1,4 +1,4 @@
-"""The option `--plugin`, of the commands that serve."""
+"""The option `--plugin` of the commands that start a server."""
 
 import argparse
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
 
 
 def with_plugins(settings: Settings, names: Sequence[str]) -> Settings:
-    """The settings with these behind those of the environment."""
+    """Return the settings with these plugins after those of the environment."""
     policies = settings.policies
     return replace(settings, policies=replace(policies, plugins=(*policies.plugins, *names)))
 

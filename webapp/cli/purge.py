@@ -1,11 +1,13 @@
-"""`elicit purge`: what is kept of one person is erased; what was paid stays, as books need it.
+"""`elicit purge`: erase one person's data, except payments, which accounting needs.
 
-What could go wrong: a call that is at work with what is erased under it. So nothing is erased until
-it has ended. Money that is lost with its row: a payment that comes late, a refund that is on its
-way, a bank's claim. So payments and the questions that may still be paid stay until their own time,
-and that is said; of webhooks stays what they say of the money. A provider that keeps a grant which
-nobody here knows of any more: so accounts are disconnected there first, and nothing is erased where
-that did not work.
+Risks:
+
+- A call uses the data while it is erased. Nothing is therefore erased before that call has ended.
+- Money is lost together with its row: a late payment, a refund in progress, a dispute. Payments and
+  questions that can still be paid therefore stay until they expire, and the report says so. The
+  facts about money in webhooks stay, too.
+- A provider keeps a grant that no record here shows any more. Accounts are therefore disconnected
+  first, and nothing is erased if that fails.
 """
 
 import argparse
@@ -30,7 +32,7 @@ from webapp.records.values import KINDS, DoneOnce, EarlyEvent, StoredWebhook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 
-# With what opens them, which is the person's data key.
+# Also the data key of the person, which opens these records.
 _STAYS = {
     DATA_KEY,
     AUDIT,
@@ -54,7 +56,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[str]:
-    """Erase it, or say what would be. Raises Refused."""
+    """Erase the person's data, or report what would be erased. Raises CommandRefused."""
     tag = await owner_of(service, owner)
     there = [each async for page in records_of(service, tag) for each in page]
     paid = await _asked_for_money(service, tag)
@@ -100,7 +102,7 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
 
 
 async def _at_work(service: Service, owner: str) -> list[str]:
-    """The tools that have an answer of this person in hand, or do work of `once` for them."""
+    """Return the tools that use an answer of this person now, or that run `once` for them."""
     elicitations = service.elicitations
     rows, now = elicitations.rows, service.clock()
     asked = await rows.all(Elicitation, owner=owner, skips_unreadable=True)
@@ -138,7 +140,7 @@ async def _disconnect(service: Service, owner: str) -> list[str]:
 
 
 async def _erase(service: Service, owner: str) -> None:
-    """What may go is marked as over, and what is over is erased: again, until nothing is left."""
+    """Mark all erasable records as expired and erase them, until none is left."""
     store, now = service.elicitations.store, service.clock()
     for _ in range(_ROUNDS_AT_MOST):
         paid = await _asked_for_money(service, owner)
@@ -154,32 +156,32 @@ async def _erase(service: Service, owner: str) -> None:
             try:
                 await store.write(*left[start : start + _AT_ONCE])
             except Conflict:
-                continue  # somebody wrote one of them: next round
+                continue  # another process wrote one of these records: try again in the next round
         while await store.erase(owner=owner, before=now):
             pass
     raise CommandRefused("Somebody goes on writing there: stop their calls, and run it again.")
 
 
 async def _forget_payers(service: Service, owner: str) -> int:
-    """Webhooks have the payer's name and address in their bodies; how many keep them, for now."""
+    """Erase the payer's data from webhook bodies, and return how many still need their body."""
     hooks = await service.elicitations.rows.all(StoredWebhook, owner=owner, skips_unreadable=True)
     waiting = 0
     for hook in hooks:
         try:
             waiting += not await service.hooks.forget_body(hook)
-        except Conflict:  # somebody is at work on it
+        except Conflict:  # another process is using this webhook
             waiting += 1
     return waiting
 
 
 async def _asked_for_money(service: Service, owner: str) -> set[str]:
-    """The ids of questions for a payment: what comes late is held against them."""
+    """Return the ids of questions for a payment, against which late payments are checked."""
     rows = await service.elicitations.rows.all(Elicitation, owner=owner, skips_unreadable=True)
     return {each.id for each in rows if each.kind == "payment"}
 
 
 def _is_sealed(record: Record) -> bool:
-    """Under the data key of now, which the key itself is not, nor the audit of before."""
+    """Return True if the current data key seals the record: not for data keys and the audit."""
     return record.kind not in _UNTOLD
 
 

@@ -1,7 +1,7 @@
-"""`elicit questions`: what people were asked, answered or not, and what became of each.
+"""`elicit questions`: list all questions, answered or not, with their results.
 
-What could go wrong: a list that lets somebody answer, or read what was asked. It has neither a link
-nor a word of any question, and owners and ids are cut short.
+Risks: a list that lets its reader answer a question or read its text. The list therefore has no
+links and no text of a question, and owners and ids are shortened.
 """
 
 import argparse
@@ -22,7 +22,7 @@ COLUMNS = ("id", "kind", "status", "tool", "server", "owner", "asked_at", "ended
 
 
 class QuestionRow(Struct, frozen=True, kw_only=True):
-    """A question to one person; `why` says how it failed, or was declined."""
+    """A question to one person. `why` is the reason of a failed or declined question."""
 
     id: str
     kind: str
@@ -50,7 +50,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_questions(service: Service, owner: str | None = None) -> Table[QuestionRow]:
-    """Of that person, or of all owners, the latest first. Raises CommandRefused."""
+    """List the questions of a person or of all owners, the latest first. Raises CommandRefused."""
     whose = owner and await owner_of(service, owner)
     found = await service.elicitations.all(Elicitation, owner=whose)
     found.sort(key=lambda one: one.created_at, reverse=True)

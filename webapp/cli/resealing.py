@@ -1,9 +1,9 @@
-"""New data keys: for everybody after a leak, with everything sealed anew, or for who is purged.
+"""New data keys: for all owners after a leak, or for one owner whose data is purged.
 
-What could go wrong: a process that serves meanwhile seals under a data key that is gone, and what
-it wrote opens for nobody. So the older data keys stay, to open only, until every process must have
-heard of the new ones, and what was written under them till then is sealed anew as well. Each step
-is one compare-and-set of one record: the whole may stop anywhere, and be run again.
+Risks: a running process seals a record under a data key that was removed, and the record can never
+be opened. The older data keys therefore stay, for opening only, until every process must have
+received the new ones. Records that were written under the older keys by then are sealed again. Each
+step is one compare-and-set of one record, so the command may stop anywhere and be run again.
 """
 
 import asyncio
@@ -25,7 +25,10 @@ HEARD_AFTER = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resealed:
-    """What was done; `until` is when the last of the older data keys may go, if any is left."""
+    """The result.
+
+    `until` is when the last older data key may be removed, or None if none is left.
+    """
 
     made: int
     sealed: int
@@ -35,19 +38,19 @@ class Resealed:
 
 
 async def is_under_way(store: Store, ring: Ring) -> bool:
-    """Whether there are older data keys still."""
+    """Return True if there are still older data keys."""
     async for page in pages(store, DATA_KEY):
         for record in page:
             try:
                 if len(unwrapped(ring, record).keys) > 1:
                     return True
             except Unreadable:
-                continue  # a rotation counts those
+                continue  # the rotation counts unreadable records
     return False
 
 
 async def reseal(store: Store, ring: Ring, *, now: datetime) -> Resealed:
-    """Give whoever's data key is older than the newest secret a new one, and seal all under it."""
+    """Renew each data key that is older than the newest secret, and seal all records again."""
     made = sealed = lost = dropped = 0
     until: datetime | None = None
     async for page in pages(store, DATA_KEY):
@@ -65,7 +68,7 @@ async def reseal(store: Store, ring: Ring, *, now: datetime) -> Resealed:
 
 
 async def renew_purged(owners: Owners, owner: str, *, now: datetime) -> None:
-    """Let nothing more be sealed under the data key of now, which is to be destroyed."""
+    """Stop using the current data key for new records, because it will be destroyed."""
     found = await owners.store.read(owner, DATA_KEY, owner)
     while found is not None:
         current = unwrapped(owners.ring, found)
@@ -85,10 +88,10 @@ async def renew_purged(owners: Owners, owner: str, *, now: datetime) -> None:
 async def destroy_purged(
     owners: Owners, owner: str, left: Sequence[Record], *, now: datetime
 ) -> datetime | None:
-    """Seal anew what is left, and destroy the older keys; or say from when on that may be done.
+    """Seal the remaining records again and destroy the older keys, or return when that is allowed.
 
-    The new key stays, and so does the record: a process that had it and missed that it is gone
-    would seal what nobody opens.
+    The new key and its record stay. A process that still had the key would otherwise seal records
+    that nothing can open.
     """
     for record in left:
         await _seal(owners.store, owners.ring, record)
@@ -127,11 +130,11 @@ async def _renew(store: Store, ring: Ring, record: Record, *, now: datetime) -> 
 
 
 async def _seal(store: Store, ring: Ring, record: Record) -> bool | None:
-    """Whether this call sealed it anew; None where nothing opens it."""
+    """Return True if this call sealed the record again; None if no key opens the record."""
     found: Record | None = record
     while found is not None:
         kept = await store.read(found.owner, DATA_KEY, found.owner)
-        if kept is None:  # the owner was erased meanwhile
+        if kept is None:  # the owner was erased in the meantime
             return False
         row = Row(owner=found.owner, kind=found.kind, id=found.id, version=found.version)
         try:
@@ -150,7 +153,7 @@ async def _seal(store: Store, ring: Ring, record: Record) -> bool | None:
 
 
 async def _drop(store: Store, ring: Ring, record: Record, *, now: datetime) -> bool | datetime:
-    """Whether the older ones went; or when they may."""
+    """Return True if the older keys were removed, or the time when they may be."""
     try:
         current = unwrapped(ring, record)
     except Unreadable:
@@ -174,5 +177,5 @@ async def _drop(store: Store, ring: Ring, record: Record, *, now: datetime) -> b
             )
         )
     except Conflict:
-        return False  # somebody else is at it
+        return False  # another process changed the record
     return True

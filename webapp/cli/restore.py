@@ -1,10 +1,10 @@
-"""`elicit restore`: a backup in the place of the store, whichever store it was made of.
+"""`elicit restore`: restore a backup into the store, which may be of another kind.
 
-What could go wrong: a file that is put in place under a server that has the old one open; a server
-that begins to serve what is half there. So a file is put in place whole, while no process has the
-old one open, which is kept aside; another store has to be empty, and is fenced until all is there.
-The key comes when all is there and nobody serves it yet: a refused command leaves no key behind,
-and no server makes another one.
+Risks: a file is replaced while a server has the old one open, or a server starts with half of the
+data. A file is therefore replaced as a unit, while no process has the old one open, and the old
+file is renamed. Any other store has to be empty, and is fenced until all data is there. The key is
+written last, before any server can start: a refused command leaves no key behind, and no server
+creates another one.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from webapp.stores.moving import NotMoved, Scan, copy, fence_empty, half, open_w
 from webapp.stores.opening import SQLITE
 from webapp.stores.sqlite_file import SIDES
 
-# What a connection of SQLite's holds a lock on for as long as it has the file open (its os_unix.c).
+# The byte range that SQLite locks for as long as a connection has the file open (its os_unix.c).
 _LOCKED_FROM, _LOCKED_BYTES = 0x40000002, 510
 
 
@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 async def _must_open(backup: BackupFile, source: Path, key_file: KeyFile | None) -> None:
-    """Raises Refused if the secrets with which it will be served open nothing of it."""
+    """Raise CommandRefused if the secrets of the future server cannot open the backup."""
     if key_file is None:
         ring, is_from = settings_for(os.environ).ring, "ELICIT_SECRET"
     else:
@@ -100,7 +100,7 @@ async def _must_open(backup: BackupFile, source: Path, key_file: KeyFile | None)
 def _put_in_file(
     backup: BackupFile, source: Path, store: Path, *, put_key: Callable[[], None]
 ) -> None:
-    """In place of what is there, which is kept aside."""
+    """Replace the current file, which is renamed."""
     store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone(store):
         draft = store.with_name(f"{store.name}.{secrets.token_hex(8)}")
@@ -122,7 +122,7 @@ def _put_in_file(
 async def _put(
     backup: BackupFile, source: Path, address: str, *, put_key: Callable[[], None]
 ) -> None:
-    """Into an empty store, or one to which this was begun before."""
+    """Write into an empty store, or into one where this command was interrupted."""
     words = half(str(source), f"elicit restore {source}")
     try:
         opened = await open_store(address, watches=False)
@@ -139,7 +139,7 @@ async def _put(
 
 
 async def _marked(backup: BackupFile) -> Scan:
-    """Read the backup with a mark that says that it was restored, so that servers act on that."""
+    """Return the backup's rows with a mark that tells servers that the store was restored."""
     marks = [each async for page in backup.scan() for each in page if each.kind == MARK]
     made_at, now = backup.made_at, utc_now()
     ours = restored(marks[0] if marks else None, made_at=made_at, now=now)
@@ -153,7 +153,7 @@ async def _marked(backup: BackupFile) -> Scan:
 
 
 def _must_be_one_key(file: KeyFile, key: Path) -> None:
-    """Raises Refused if no key that is there opens the backup."""
+    """Raise CommandRefused if no key is there that opens the backup."""
     if not key.exists():
         if not file.path.exists():
             raise CommandRefused(
@@ -180,7 +180,7 @@ def _put_key_back(file: KeyFile | None, key: Path) -> None:
 
 @contextmanager
 def _alone(store: Path) -> Generator[None]:
-    """Raises Refused while any process has the store open; none opens it within."""
+    """Lock out other processes. Raises CommandRefused if one of them has the store open."""
     if not store.exists():
         yield
         return

@@ -1,4 +1,4 @@
-"""`elicit serve`: an author's server, or the demo tools, over HTTP with the pages."""
+"""`elicit serve`: serve an author's server, or the demo tools, and the pages by HTTP."""
 
 import argparse
 import asyncio
@@ -22,7 +22,7 @@ from webapp.serving.supervising import Parent, supervise
 from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL, Settings
 from webapp.workers.relay import make_private
 
-DEMO = "the demo"  # what no path looks like
+DEMO = "the demo"  # cannot be a path
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="processes that serve, on one socket and one store; one that dies is replaced, and "
         "SIGHUP starts them anew one by one",
     )
-    # Of --reload and --workers, to itself.
+    # Options that --reload and --workers pass to the processes that they start.
     parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--parent-fd", type=int, help=argparse.SUPPRESS)
     parser.set_defaults(run=_run)
@@ -100,7 +100,7 @@ def _run(options: argparse.Namespace) -> int:
 def _bound(options: argparse.Namespace) -> socket.socket:
     """Return the socket that has the port.
 
-    Raise CommandRefused; what is wrong with the settings, or with the module, is told before.
+    Raises CommandRefused. Errors in the settings or in the module are reported first.
     """
     host, port = options.host, options.port
     try:
@@ -130,7 +130,7 @@ def _reload(options: argparse.Namespace, settings: Settings, listener: socket.so
 
 
 def _again(options: argparse.Namespace) -> list[str]:
-    """What another process of this command is given."""
+    """Return the arguments for another process of this command."""
     plugins = [word for name in options.plugin for word in ("--plugin", name)]
     server = [options.server] if options.server else []
     return ["serve", *server, "--host", options.host, *plugins]
@@ -162,7 +162,7 @@ def _supervise(
     if _has_sandbox(options.server, settings, asked=options.sandbox):
         annex = stack.enter_context(annex_of(settings, listener))
     if settings.telemetry.metrics:
-        from webapp.telemetry.metrics import counted_together  # noqa: PLC0415 - an extra
+        from webapp.telemetry.metrics import counted_together  # noqa: PLC0415 - an optional dependency
 
         stack.enter_context(counted_together())
     quieten(log=settings.log)
@@ -174,7 +174,7 @@ def _supervise(
 
 
 def _has_sandbox(name: str | None, settings: Settings, *, asked: bool) -> bool:
-    """The demo has one, where only this machine reaches it."""
+    """Return True if the server has a sandbox. The local demo always has one."""
     return asked or settings.has_sandbox or (name is None and settings.is_local)
 
 

@@ -1,4 +1,4 @@
-"""The servers that a store has kept things for: by name, and where each was served from first."""
+"""`elicit servers`: list the servers that have records in the store, and where each one runs."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from webapp.serving.known_servers import known_server_id
 
 
 class ServerRow(Struct, frozen=True, kw_only=True):
-    """A server, the one place that it is served from, and since when."""
+    """A server, the one place that serves it, and since when."""
 
     name: str
     place: str
@@ -39,7 +39,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_servers(service: Service) -> Table[ServerRow]:
-    """By their names."""
+    """List the servers by name."""
     known = await service.elicitations.all(KnownServer, skips_unreadable=True)
     rows = [ServerRow(name=one.name, place=one.place, since=one.since) for one in known]
     return Table(
@@ -50,7 +50,7 @@ async def list_servers(service: Service) -> Table[ServerRow]:
 
 
 async def accept_server(service: Service, *, name: str, place: str) -> list[str]:
-    """From now on the name is served from there, with all that is kept for it. Raises Refused."""
+    """Accept a new place for a server, with all its records. Raises CommandRefused."""
     elicitations = service.elicitations
 
     async def moved() -> Sequence[KnownServer]:

@@ -1,6 +1,6 @@
-"""`elicit settings`: each setting with its default, whether it is set, and what it is for.
+"""`elicit settings`: list each setting with its default, its purpose, and whether it is set.
 
-What could go wrong: a secret on a screen that is shared. So no value is printed, of none of them.
+Risks: a secret on a shared screen. The command therefore never prints a value.
 """
 
 import argparse
@@ -20,7 +20,7 @@ COLUMNS = ("name", "is_set", "default", "says")
 
 
 class SettingRow(Struct, frozen=True, kw_only=True):
-    """A setting; `set_by` are the variables that set it, of which those of providers have many."""
+    """A setting. `set_by` names the variables that set it; settings of providers have several."""
 
     name: str
     is_set: bool

@@ -1,11 +1,11 @@
-"""`elicit show ID`: what an id is about, and all that happened to it, in the order of time.
+"""`elicit show ID`: the records that belong to an id, and their history in order of time.
 
-An id is any that a page, a line of the log, a list, an event or a provider's dashboard names: of a
-question (or its link), a payment, a checkout session, a webhook, an event out, an account or a
-call. Each leads to the same: the question that it belongs to, with its timeline.
+The id is one that a page, a log line, a list, an event or a provider's dashboard shows: of a
+question (or its link), a payment, a checkout session, a webhook, an outgoing event, an account or a
+call. Each id leads to the same result: the question that it belongs to, with its timeline.
 
-What could go wrong: an id that fits two things. Then both are named and nothing is shown. And a
-timeline that says what people were asked or answered: it has kinds, states, reasons and ids.
+Risks: an id that matches two records; both are then named and nothing is shown. Or a timeline that
+reveals what people were asked or answered; it has only kinds, states, reasons and ids.
 """
 
 import argparse
@@ -39,18 +39,18 @@ from webapp.service import Service
 Found: TypeAlias = (
     Elicitation | Payment | UnresolvedPayment | StoredWebhook | OutgoingEvent | Connection | Run
 )
-# In the order in which an id is looked for.
+# The order in which the kinds are searched.
 _SOUGHT: Final[tuple[type[Found], ...]] = (
     *(Elicitation, Payment, UnresolvedPayment, StoredWebhook, Connection, Run, OutgoingEvent),
 )
-_NUMBER: Final = re.compile(r"[0-9a-f]{12}")  # of a page of an error
+_NUMBER: Final = re.compile(r"[0-9a-f]{12}")  # the number on an error page
 _LINK: Final = re.compile(r"(https?://\S+)/e/([\w.~-]+)")
 _COLUMNS: Final = ("at", "what", "id", "why")
 _SHORTEST: Final = 4
 
 
 class TimelineRow(Struct, frozen=True, kw_only=True):
-    """One thing that happened; `id` is what it happened to, as lists show it."""
+    """An event in the history. `id` is the record that it happened to, as lists show it."""
 
     at: datetime
     what: str
@@ -59,9 +59,9 @@ class TimelineRow(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """The records that an id is about. `question`, `payments` and `accounts` are their ids.
+    """The records that belong to an id. `question`, `payments` and `accounts` are their ids.
 
-    `led_nowhere` is how often the person pressed Continue and the provider could not be reached.
+    `led_nowhere` counts how often the person pressed Continue while the provider was unreachable.
     """
 
     id: str
@@ -111,7 +111,7 @@ def show_history(history: History, *, as_json: bool) -> None:
 
 
 async def show(service: Service, id: str) -> History:
-    """Return what the id is about. Raises CommandRefused."""
+    """Return the history of the record with this id. Raises CommandRefused."""
     found = await _meant(service, id)
     question = await _question_of(service, found)
     return await _history(service, found, question)
@@ -131,7 +131,7 @@ async def _meant(service: Service, id: str) -> Found:
     if not meant:
         raise _nothing(id)
     if len({_question_id(row) for row in meant.values()} - {None}) == 1:
-        # Rows of one question lead to the same timeline: the one that says most is shown.
+        # All rows of one question lead to the same timeline. Show the most informative row.
         return min(meant.values(), key=lambda row: _SOUGHT.index(type(row)))
     named = "; ".join(
         f"{_word_of(row)} {tail_of(row)}" for row in [*meant.values()][:CANDIDATES_NAMED]
@@ -141,7 +141,7 @@ async def _meant(service: Service, id: str) -> Found:
 
 
 async def _alike(service: Service, id: str) -> list[Found]:
-    """Return every row with an id that is this one, or begins so."""
+    """Return every row that has this id, or an id that begins with it."""
     found = list[Found]()
     for kind in _SOUGHT:
         for row in await service.elicitations.all(kind):
@@ -157,7 +157,7 @@ def _word_of(row: Found) -> str:
 
 
 def _names_of(row: Found) -> tuple[str, ...]:
-    """Return the ids by which a row may be sought, our own first."""
+    """Return the ids by which a row can be found, our own first."""
     names: list[str | None] = [tail_of(row), row.id]
     match row:
         case Elicitation():
@@ -176,7 +176,7 @@ def _names_of(row: Found) -> tuple[str, ...]:
 
 
 async def _by_link(service: Service, token: str, *, server: str) -> Elicitation:
-    """Return the question of a link, which may have expired."""
+    """Return the question of a link, which may have expired. Raises CommandRefused."""
     tokens, now = Tokens(service.elicitations.owners.ring, origin=server), service.clock()
     for days in range((RECORD_KEPT + LINK_OUTLIVES) // timedelta(days=1) + 2):
         try:
@@ -270,7 +270,7 @@ async def _history(service: Service, found: Found, question: Elicitation | None)
 
 
 def _happened(row: Found) -> Iterator[TimelineRow]:
-    """Yield what a row says of its past, with the time of each."""
+    """Yield the past events of a row, each with its time."""
     times: Mapping[str, datetime | None]
     match row:
         case Elicitation():
@@ -329,7 +329,7 @@ def _of_question(row: Elicitation) -> Mapping[str, datetime | None]:
 
 
 async def _audited(service: Service, owner: str, ids: set[str]) -> AsyncIterator[TimelineRow]:
-    """Yield what the audit has of these rows, where it is kept."""
+    """Yield the audit entries about these rows, if the server has an audit."""
     async for entry in told_of(service, owner):
         if entry.about in ids and entry.at is not None:
             by = f" by {entry.by}" if entry.by else ""

@@ -1,4 +1,4 @@
-"""`elicit stdio`: an author's server on stdin and stdout, for a client that starts it."""
+"""`elicit stdio`: an author's server on stdin and stdout, started by an MCP client."""
 
 import argparse
 import asyncio

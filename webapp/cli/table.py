@@ -1,13 +1,13 @@
-"""Lists, as all commands show them: columns on a terminal, fields in a pipe, JSON for a program.
+"""Lists of all commands: columns on a terminal, fields in a pipe, JSON for a program.
 
-On a terminal there is a header, ids are as short as tells them apart, times are ages, and what is
-too long for the line is cut. In a pipe the same columns are whole, with a tab between them and no
-header, and times are exact. `--json` is one array with an object for each row; the names of its
-fields are those of the row's class, which docs/lists.md explains.
+On a terminal there is a header, ids have the shortest unique length, times are ages, and text that
+is too long for the line is cut. In a pipe the same columns are complete and separated by tabs,
+without a header, and times are exact. `--json` prints one array with an object for each row. The
+fields have the names of the row class's fields, which docs/lists.md explains.
 
-What could go wrong: a terminal that obeys what a tool, a provider or a model wrote, or a row of
-theirs that looks like two. So a cell has no sign that a terminal obeys and no end of a line, and
-JSON has no sign beyond ASCII.
+Risks: text from a tool, a provider or a model contains terminal control characters, or a line break
+that makes one row look like two. A cell therefore has no control characters and no line breaks, and
+JSON has only ASCII characters.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from msgspec import Struct
 from webapp.command import CommandRefused
 from webapp.printing import printed, tell
 
-SHORTEST_ID = 8  # of most ids the time: the same rows are told apart tomorrow
-NARROWEST = 6  # signs of a cell that is cut
+SHORTEST_ID = 8  # most ids begin with a time, so rows are still distinct tomorrow
+NARROWEST = 6  # characters of a cell that is cut
 CANDIDATES_NAMED = 5
 _GAP = "  "
 _AGES = (
@@ -44,9 +44,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Generic[R]):
-    """Rows, which of their fields are columns, and a sentence for where there is no row.
+    """The rows, the fields that become columns, and the sentence to print without rows.
 
-    `ids` are those that a short id has to be told apart from besides those of the rows.
+    `ids` are further ids from which a short id has to differ.
     """
 
     rows: Sequence[R]
@@ -56,13 +56,13 @@ class Table(Generic[R]):
 
 
 def add_json(parser: argparse.ArgumentParser, *, of: type[Struct], says: str) -> None:
-    """The option `--json`; `of` is the class of the rows that it tells."""
+    """Add the option `--json`. `of` is the class of the rows."""
     parser.add_argument("--json", dest="as_json", action="store_true", help=says)
     parser.set_defaults(of=of)
 
 
 def show_table(table: Table[R], *, as_json: bool, now: datetime) -> None:
-    """Print it, in the way that fits where it is printed."""
+    """Print the table as columns, as tab-separated fields, or as JSON."""
     if as_json:
         tell(as_ascii([msgspec.to_builtins(row) for row in table.rows]))
         return
@@ -73,7 +73,7 @@ def show_table(table: Table[R], *, as_json: bool, now: datetime) -> None:
 
 
 def show_facts(row: Struct, *, as_json: bool) -> None:
-    """Print all that is known of one: a field on each line, and a text of several lines last."""
+    """Print the fields of one row: one field a line, and texts with several lines last."""
     if as_json:
         tell(as_ascii(msgspec.to_builtins(row)))
         return
@@ -107,7 +107,7 @@ def _is_of_rows(value: Any) -> bool:
 def lines_of(
     table: Table[R], *, width: int | None, now: datetime, is_exact: bool = False
 ) -> list[str]:
-    """The lines for a terminal of that width; None: for a pipe. `is_exact`: times are no ages."""
+    """Return the lines of the table. `width` is None for a pipe; `is_exact` prints no ages."""
     rows = [_values(row) for row in table.rows]
     if width is None:
         return ["\t".join(printed(text_of(row[name])) for name in table.columns) for row in rows]
@@ -126,7 +126,7 @@ def lines_of(
 
 
 def shortened(ids: Iterable[str]) -> Mapping[str, str]:
-    """The shortest beginning of each that begins none of the others."""
+    """Return for each id the shortest prefix that no other id begins with."""
     ordered = sorted(set(ids))
     found = dict[str, str]()
     for number, id in enumerate(ordered):
@@ -134,13 +134,13 @@ def shortened(ids: Iterable[str]) -> Mapping[str, str]:
         length = SHORTEST_ID
         while any(other.startswith(id[:length]) for other in beside):
             length += 1
-        # What begins as an option does is not taken short.
+        # Do not shorten an id that looks like an option.
         found[id] = id if id.startswith("-") else id[:length]
     return found
 
 
 def the_one(given: str, rows: Mapping[str, T], *, what: str, shown_by: str) -> T:
-    """The row that is meant by an id, or by a beginning that no other has. Raises Refused."""
+    """Return the row with this id or unique prefix. Raises CommandRefused."""
     if given in rows:
         return rows[given]
     meant = sorted(id for id in rows if id.startswith(given))
@@ -157,7 +157,7 @@ def the_one(given: str, rows: Mapping[str, T], *, what: str, shown_by: str) -> T
 
 
 def age(moment: datetime, now: datetime) -> str:
-    """How long ago it was, or how soon it is."""
+    """Return how long ago the moment was, or how soon it comes."""
     seconds = (now - moment).total_seconds()
     for unit, one, several in _AGES:
         count = int(abs(seconds) // unit)
@@ -168,12 +168,12 @@ def age(moment: datetime, now: datetime) -> str:
 
 
 def cells_of(text: str) -> int:
-    """How many cells of a terminal it fills: a wide sign two, one that combines none."""
+    """Return the width in terminal cells: a wide character has two, a combining one none."""
     return sum(map(_cells, text))
 
 
 def as_ascii(value: object) -> str:
-    """As JSON that no terminal obeys and no program reads otherwise."""
+    """Return the value as JSON without characters that a terminal would obey."""
     return json.dumps(value, indent=2).replace("\x7f", "\\u007f")
 
 
@@ -196,7 +196,7 @@ def text_of(value: Any) -> str:
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal that is printed to, or None if it is no terminal."""
+    """Return the terminal's width in columns, or None if the output is not a terminal."""
     if sys.stdout is None or not sys.stdout.isatty():
         return None
     columns = os.environ.get("COLUMNS", "")
@@ -213,12 +213,12 @@ def _values(row: Struct) -> dict[str, Any]:
 
 
 def _head(name: str) -> str:
-    """Of a column: `is_live` is LIVE, `paid_at` is PAID."""
+    """Return the head of a column: `is_live` becomes LIVE, `paid_at` becomes PAID."""
     return name.removeprefix("is_").removesuffix("_at").replace("_", " ").upper()
 
 
 def _told(name: str, value: Any, short: Mapping[str, str], now: datetime | None) -> str:
-    """As a person reads it on a terminal; without `now` a time is no age."""
+    """Return a field as text for a terminal. Without `now`, a time is exact instead of an age."""
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if now is None else age(value, now)
     text = " ".join(printed(text_of(value)).split())
@@ -226,7 +226,7 @@ def _told(name: str, value: Any, short: Mapping[str, str], now: datetime | None)
 
 
 def _fitting(widths: Sequence[int], is_cut: Sequence[bool], room: int) -> list[int]:
-    """The same, the widest ones cut until all fit, or none can be cut any more."""
+    """Reduce the widest columns until all fit, or none can be cut any further."""
     fitting = list(widths)
     while sum(fitting) > room:
         left = [n for n, width in enumerate(fitting) if is_cut[n] and width > NARROWEST]

@@ -1,4 +1,4 @@
-"""`elicit vacuum`: the room of what was erased is given back to the disk, while servers run."""
+"""`elicit vacuum`: shrink the database file after records were erased, while servers run."""
 
 import argparse
 import asyncio
@@ -42,7 +42,7 @@ async def _vacuum(settings: Settings) -> None:
 
 
 def _size(settings: Settings) -> int | None:
-    """Of a store that is a file of this machine."""
+    """Return the size of the store's file, or None if the store is not a local file."""
     path = Path(settings.store.removeprefix(SQLITE))
     if not settings.store.startswith(SQLITE) or not path.is_file():
         return None

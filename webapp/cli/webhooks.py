@@ -1,4 +1,4 @@
-"""`elicit webhooks`: what providers told us, listed, shown and taken once more."""
+"""`elicit webhooks`: list, show and replay the webhooks that providers sent."""
 
 import argparse
 from datetime import UTC, datetime
@@ -18,9 +18,9 @@ COLUMNS = ("id", "provider", "event", "status", "why", "times", "received_at")
 
 
 class WebhookRow(Struct, frozen=True, kw_only=True):
-    """A delivery; or how many of one day were turned away for one reason, which have no id.
+    """A delivery, or the number of deliveries rejected on one day for one reason, without an id.
 
-    `status` is what became of it, or `turned away`.
+    `status` is the result of the delivery, or `turned away`.
     """
 
     id: str | None
@@ -33,7 +33,7 @@ class WebhookRow(Struct, frozen=True, kw_only=True):
 
 
 class Webhook(WebhookRow, frozen=True, kw_only=True):
-    """All of one; `is_of_ours`: it is about a payment of ours."""
+    """The details of a delivery. `is_of_ours` is True if it concerns one of our payments."""
 
     event_id: str
     is_of_ours: bool
@@ -57,7 +57,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_hooks(service: Service) -> Table[WebhookRow]:
-    """What providers told in the last 30 days, the latest first, and what was turned away."""
+    """List the webhooks of the last 30 days, the latest first, then the rejected ones."""
     hooks, others = await service.webhook_log.hooks(), await service.webhook_log.unverified()
     return Table(
         rows=[*map(_heard, hooks), *map(_turned_away, others)],
@@ -67,7 +67,7 @@ async def list_hooks(service: Service) -> Table[WebhookRow]:
 
 
 async def show_hook(service: Service, id: str) -> Webhook:
-    """One delivery, with its body as it came. Raises Refused."""
+    """Return a delivery with its original body. Raises CommandRefused."""
     hook = await _hook(service, id)
     row = _heard(hook)
     return Webhook(
@@ -82,7 +82,7 @@ async def show_hook(service: Service, id: str) -> Webhook:
 
 
 async def replay_hook(service: Service, id: str) -> list[str]:
-    """Take it as if it came now. Raises Refused."""
+    """Process the delivery as if it arrived now. Raises CommandRefused."""
     hook = await _hook(service, id)
     try:
         replayed = await service.hooks.replay(hook)

@@ -1,13 +1,13 @@
-"""Who calls, and who opens a link: the two have to be one.
+"""Identity: who calls, and who opens a link. Both have to be the same person.
 
-A caller is known by an access token (`access_tokens` says whose it is, `bearer_auth` stands before
-`/mcp`), or as a user of this machine (`local_peer`: whose socket it is, by the system). A browser
-is known by a session after a sign-in (`sign_in`, `sessions`), by the word of the application around
-ours, whose user it is (`users`), by a pairing where the system does not tell (`pairing`), or by
-nothing; then letters are compared in the chat (`user_codes`, RFC 8628's user code). `identity`
-holds the table. A program that calls the HTTP API is known by its key (`api_keys`), and the person
-it acts for by their access token. Who decides what others ask says `approvers`.
+A caller is identified by an access token (`access_tokens` verifies it, `bearer_auth` protects
+`/mcp`), or as a user of this machine (`local_peer` asks the system who owns the socket). A browser
+is identified by a session after a sign-in (`sign_in`, `sessions`), by the application around ours
+(`users`), or by a pairing if the system cannot name the user (`pairing`). Otherwise a code is
+copied to the chat (`user_codes`, RFC 8628's user code). `identity` combines these methods. A
+program that calls the HTTP API is identified by its key (`api_keys`), and the person for whom it
+acts by an access token. `approvers` says who decides about the questions of others.
 
-Promised: loopback proves nothing by itself; an e-mail address is never compared; nothing of a
-question is shown before its opener is known.
+Guarantees: a loopback address proves nothing by itself. E-mail addresses are never compared. No
+part of a question is shown before the person who opens it is identified.
 """

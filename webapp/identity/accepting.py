@@ -1,9 +1,9 @@
-"""Connections as they are accepted: whose each of them is, how many, and how slowly one may send.
+"""Accepted connections: the owner of each, their number, and the time that a request may take.
 
-What could go wrong: a client closes as soon as it has sent, and whoever looks for the owner of its
-socket later finds nobody, or another user's program that got the same port. So the kernel is asked
-at once, and believed only if the accepted socket still stands after that: while it does, nobody
-else can have the client's end.
+Risks: a client closes as soon as it has sent. A later search for the owner of its socket finds
+nothing, or another user's program on the same port. The kernel is therefore asked immediately, and
+its answer counts only if the accepted socket is still open afterwards: until then, no other program
+can have the client's port.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from webapp.identity.local_peer import (
 )
 from webapp.limits import Arrivals
 
-if TYPE_CHECKING:  # it stands for whichever parser is installed
+if TYPE_CHECKING:  # a stand-in for the installed parser
     from uvicorn.protocols.http.h11_impl import H11Protocol as HTTPProtocol
 
     _Base: TypeAlias = HTTPProtocol
@@ -32,7 +32,7 @@ else:
     _Base = object
     try:
         from webapp.http.httptools_reader import FastProtocol as HTTPProtocol
-    except ImportError:  # httptools has no wheel for every machine
+    except ImportError:  # httptools has no wheel for some machines
         from uvicorn.protocols.http.h11_impl import H11Protocol as HTTPProtocol
 
 _Reading: TypeAlias = tuple[str, object]
@@ -49,7 +49,7 @@ _ESTABLISHED = 1  # linux/tcp_states.h; the first byte of struct tcp_info
 
 
 class Arriving(_Base):
-    """What is known of a connection stands in the scope of its requests; before any parser's."""
+    """A mixin for uvicorn's parsers: limits connections and notes the owner in the scope."""
 
     def __init__(self, *arguments: Any, arrivals: Arrivals | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -58,7 +58,7 @@ class Arriving(_Base):
         self._timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
-        self._is_idle = False  # between two requests, and nothing of the next one arrived
+        self._is_idle = False  # between two requests, before any byte of the next one
         self._is_ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -113,7 +113,7 @@ class Arriving(_Base):
             super().shutdown()
 
     def _look(self) -> None:
-        """Give what is being read now its time, from when it began."""
+        """Start the time limit for the part that is being read, when that part begins."""
         reading = self._what_is_read()
         if reading != self._reading:
             self._stop_timer()
@@ -123,10 +123,10 @@ class Arriving(_Base):
                 self._timer = self.loop.call_later(seconds, self._end_late, reading)
 
     def _what_is_read(self) -> "_Reading | None":
-        """The head of the request after that cycle, or the body of that cycle's."""
+        """Return the request part that is being read: the next head, or the current body."""
         cycle: Any = self.cycle  # None before the first request
         if getattr(self, "pipeline", None):
-            return None  # it is queued behind another, and until its turn we read nothing
+            return None  # the request waits for the one before it, and nothing is read until then
         if cycle is None or cycle.response_complete:
             # uvicorn ends a connection that stays idle.
             return None if self._is_idle else ("head", cycle)
@@ -140,7 +140,7 @@ class Arriving(_Base):
         return getattr(self, "_head_bytes", None) is not None
 
     def _end_late(self, reading: "_Reading") -> None:
-        is_ours = self.transport.get_protocol() is self  # and not a websocket's by now
+        is_ours = self.transport.get_protocol() is self  # not a websocket's by now
         if self._what_is_read() == reading and is_ours and not self.transport.is_closing():
             _log.info("request.too_slow", extra={"part": reading[0]})
             is_answered = reading[0] == "body" and self.cycle.response_started
@@ -167,13 +167,13 @@ class Accepted(Arriving, HTTPProtocol):
 
 
 def peer_of(transport: asyncio.BaseTransport) -> Peer | None:
-    """Whose connection it is; None for one that does not come from this machine."""
+    """Return the owner of a connection from this machine, or None for another machine."""
     connection = _connection_of(transport)
     return None if connection is None else _believed(uid_of_peer(connection), connection, transport)
 
 
 async def _searched(transport: asyncio.BaseTransport) -> Peer | None:
-    """The same where the system is searched for it, which takes a while: beside the others."""
+    """Return the owner like `peer_of`, but search in a thread, because that takes time."""
     connection = _connection_of(transport)
     if connection is None:
         return None
@@ -187,7 +187,7 @@ def _connection_of(transport: asyncio.BaseTransport) -> PeerConnection | None:
         "server": transport.get_extra_info("sockname"),
     }
     if not all(isinstance(end, tuple) for end in ends.values()):
-        return None  # a socket of the file system
+        return None  # a Unix socket
     return loopback_of(ends)
 
 
@@ -199,12 +199,12 @@ def _believed(
 
 
 def _still_stands(transport: asyncio.BaseTransport) -> bool:
-    """Whether both ends are open.
+    """Return True if both ends are open.
 
-    Where the system does not tell the state (macOS), a socket that was reset has no peer any more;
-    one whose other end closed still has, and until we close it nobody else can have that end.
+    Some systems (macOS) do not report the state. There a reset socket has no peer, while a socket
+    whose other end was closed still has one. Until we close it, nobody else can use that end.
     """
-    if transport.is_closing():  # its number may be another socket's by now
+    if transport.is_closing():  # its file descriptor may belong to another socket by now
         return False
     number = transport.get_extra_info("socket").fileno()
     with socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as same:

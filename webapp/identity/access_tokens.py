@@ -1,8 +1,8 @@
-"""Access tokens of people, checked in one way wherever one is brought (RFC 9068, RFC 7662).
+"""The verification of people's access tokens, the same for each endpoint (RFC 9068, RFC 7662).
 
-What could go wrong: a second place that looks at less than the first. So `/mcp` and the HTTP API
-ask the same verifier: that of the issuer where people sign in, or the served server's own
-(`webapp.server`). A token's own text goes no further than this.
+Risks: a second endpoint checks less than the first. `/mcp` and the HTTP API therefore use the same
+verifier: that of the issuer where people sign in, or the served server's own (`webapp.server`). The
+text of a token stays inside this module.
 """
 
 import logging
@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 
 
 class CheckedToken(AccessToken):
-    """One that was checked here: its subject is what people are known by on our pages.
+    """An access token that was verified here. Its subject identifies people as on our pages.
 
-    `approves_by` are the claims that approvers go by, as far as it has them.
+    `approves_by` are the token's claims that approvers are matched by.
     """
 
     approves_by: tuple[str, ...] = ()
@@ -43,23 +43,23 @@ class CheckedToken(AccessToken):
 
 
 class Verifier(Protocol):
-    """Who says whose an access token is."""
+    """The protocol of a verifier of access tokens."""
 
     @property
     def issuer(self) -> str:
-        """Who vouches for those that name no issuer."""
+        """The issuer of tokens that name no issuer."""
         ...
 
     async def whose(self, text: str, *, sender: str, use: TokenUse | None = None) -> AccessToken:
-        """`sender` is the address that it came from; without a `use` it is brought for calls.
+        """Verify a token. `sender` is its address; without `use`, the token is for calls.
 
-        Raises BadBearer, and Failed where it cannot be known at the moment.
+        Raises BadBearer, or Failed if the token cannot be verified at the moment.
         """
         ...
 
 
 class IssuerTokens:
-    """The tokens of the issuer where people sign in, made for this server. Is a Verifier."""
+    """A Verifier for tokens that the issuer where people sign in made for this server."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class IssuerTokens:
         clock: Clock,
         introspection: Introspection | None = None,
     ) -> None:
-        """Without `introspection` a token that only its issuer can read is refused.
+        """Refuse tokens that only the issuer can read unless `introspection` is given.
 
-        Raises ValueError unless the resource is the issuer's.
+        Raises ValueError unless the resource belongs to the issuer.
         """
         if resource.issuer != issuer.url:
             raise ValueError(f"{resource.url} cannot be protected by {issuer.url}")
@@ -85,7 +85,7 @@ class IssuerTokens:
         verified = await self._verified(text, sender=sender)
         is_for_calls, needed = self.resource.takes(verified), self.resource.scopes
         if use is not None and use.resource in verified.made_for:
-            needed = ()  # these are for calls
+            needed = ()  # these scopes are for calls
         elif use is not None and not (is_for_calls and use.scope in verified.scopes):
             raise use.refused(came=list(verified.made_for))
         elif not is_for_calls:
@@ -99,7 +99,7 @@ class IssuerTokens:
                 came=list(verified.scopes),
             )
         return CheckedToken(
-            token="",  # it was made for this server and must be passed on to nobody
+            token="",  # the token was made for this server and must not be passed on
             client_id=verified.client_id,
             scopes=list(verified.scopes),
             expires_at=int(verified.expires_at.timestamp()),
@@ -122,9 +122,9 @@ class IssuerTokens:
 
 
 def one_in(scope: Mapping[str, Any], header: bytes) -> str | None:
-    """What stands in that header, in the one place for it; None where there is none.
+    """Return the value of a header, or None if the header is missing.
 
-    Raises BadBearer for several, and for an access token in the address, where logs keep it.
+    Raises BadBearer for several headers, or for an access token in the URL, which logs store.
     """
     query = scope.get("query_string", b"").decode("latin-1")
     try:
@@ -140,7 +140,7 @@ def one_in(scope: Mapping[str, Any], header: bytes) -> str | None:
 
 
 def subject_of(token: AccessToken, identity: Identity, *, issuer: str) -> Subject:
-    """What a checked token says; `issuer` vouches for those that name none."""
+    """Return the subject of a checked token. `issuer` is used if the token names none."""
     claims = token.claims or {}
     subject = Subject(
         issuer=str(claims.get("iss") or issuer), subject=token.subject, client_id=token.client_id
@@ -151,7 +151,7 @@ def subject_of(token: AccessToken, identity: Identity, *, issuer: str) -> Subjec
 
 
 def log_refusal(refusal: BadBearer) -> None:
-    """One line: what was looked at, what was expected and what came; never the token."""
+    """Log a refusal with what was checked, expected and received, but without the token."""
     about = {"why": refusal.reason, "expected": refusal.expected, "came": refusal.came}
     if refusal.reason == "opaque":
         about["do"] = (

@@ -1,10 +1,10 @@
-"""API keys: what a program shows that asks, or answers, over the HTTP API.
+"""API keys: the credentials of programs that ask or answer over the HTTP API.
 
-What could go wrong: a key that leaks. So a store holds a keyed hash of it and never its text, which
-is shown once; it has an end, and is over at once when it is revoked, as the store is asked at each
-request. Scanners of repositories find it by its prefix, and its checksum tells them, and us without
-asking the store, that it is one. And a key that asks and answers itself: its scopes let it do one
-of the two. What moves money or shows the token of an account is a scope of its own.
+Risks: a key leaks. The store therefore has only a keyed hash of it, and the key is shown once. A
+key expires, and a revoked key stops at once, because the store is read at each request. Scanners of
+repositories find a key by its prefix. Its checksum shows scanners, and us without the store, that
+the text is a key. Or a key asks a question and answers it itself: its scopes allow only one of
+both. Scopes that move money or show the access token of an account are separate.
 """
 
 import re
@@ -28,24 +28,24 @@ from webapp.records.values import KINDS, ApiKey
 from webapp.stores import Conflict, Record
 
 PREFIX: Final = "elicit_key_"
-KEPT: Final = timedelta(days=30)  # after its end, so that a list still tells of it
+KEPT: Final = timedelta(days=30)  # after the end of a key, so that lists still show it
 USE_NOTED_EVERY: Final = timedelta(minutes=1)
 _LISTED_EVERY: Final = timedelta(seconds=1)
 _LETTERS: Final = string.ascii_letters + string.digits
-_RANDOM_LETTERS: Final = 40  # 238 bits of chance
+_RANDOM_LETTERS: Final = 40  # 238 random bits
 _CHECKSUM_LETTERS: Final = 6
 _TEXT = re.compile(rf"{PREFIX}([A-Za-z0-9]{{{_RANDOM_LETTERS + _CHECKSUM_LETTERS}}})")
 _PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
 
 class KeyScope(StrEnum):
-    """What a key may do; each word is one of `--scopes`."""
+    """The permission of a key. Each value is a word for `--scopes`."""
 
-    ASK = "ask"  # put questions, read and cancel its own, and use what came of them
-    TOKENS = "tokens"  # be told the token of an account, beside asking
-    REFUND = "refund"  # give back what was paid, beside asking
-    APPROVE = "approve"  # answer forms and confirmations of the owners that it names
-    OPERATE = "operate"  # read, and take or send again, what came from providers and went out
+    ASK = "ask"  # ask questions, read and cancel its own, and use the results
+    TOKENS = "tokens"  # read the access token of an account; needs `ask`
+    REFUND = "refund"  # refund payments; needs `ask`
+    APPROVE = "approve"  # answer forms and confirmations of the owners that the key names
+    OPERATE = "operate"  # read webhooks and events, and process or send them again
 
 
 _ALONE: Final = {
@@ -56,7 +56,7 @@ _BESIDE_ASKING: Final = frozenset({KeyScope.TOKENS, KeyScope.REFUND})
 
 
 class ApiKeyRefused(ElicitError):
-    """A request without a key that works: `why` it does not, and the id of a key that is known."""
+    """A request without a valid key. `why` is the reason, `key` the id of a known key."""
 
     name = "API_KEY_REFUSED"
     http_status = 401
@@ -68,11 +68,11 @@ class ApiKeyRefused(ElicitError):
 
 
 class ApiKeys:
-    """Those of one store."""
+    """The API keys of one store."""
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
-        self._ids = set[str]()  # of all keys, as they were listed last and made since
+        self._ids = set[str]()  # the ids of all keys, from the last list and created since
         self._listed_at = float("-inf")
         elicitations.hearers.append(self._hear)
         elicitations.missed.append(self._forget)
@@ -85,9 +85,9 @@ class ApiKeys:
         owners: Collection[str] = (),
         expires_at: datetime,
     ) -> tuple[str, ApiKey]:
-        """Its text, which is nowhere else, and what is kept of it.
+        """Create a key; return its text, which is not stored, and its record.
 
-        Raises ValueError for what makes no key.
+        Raises ValueError for invalid properties.
         """
         _must_make_a_key(program, scopes=scopes, owners=owners)
         text = new_text()
@@ -106,11 +106,11 @@ class ApiKeys:
         return text, key
 
     async def all(self) -> list[ApiKey]:
-        """Those that are revoked or expired too, as long as they are kept."""
+        """Return all stored keys, including revoked and expired ones."""
         return await self._elicitations.all(ApiKey, owner=SERVICE, skips_unreadable=True)
 
     async def revoke(self, id: str) -> None:
-        """It is refused from the next request on."""
+        """Revoke a key, which is refused from the next request on."""
         now = self._elicitations.clock()
 
         async def revoked() -> list[ApiKey]:
@@ -122,9 +122,9 @@ class ApiKeys:
         await self._elicitations.write_afresh(revoked)
 
     async def is_known(self, text: str) -> bool:
-        """Return True if there is a key of this text, which may have ended.
+        """Return True if a key with this text exists, even if it has expired.
 
-        Guesses cost the store one list of all keys in a second, however many there are.
+        Any number of guesses costs the store one list of all keys a second.
         """
         if not is_key(text):
             return False
@@ -135,7 +135,7 @@ class ApiKeys:
         return id in self._ids
 
     async def of(self, text: str) -> ApiKey:
-        """The key of this text; notes that it was used. Raises ApiKeyRefused."""
+        """Return the key with this text and record its use. Raises ApiKeyRefused."""
         found, why = None, "unknown"
         if is_key(text):
             found = await self._elicitations.read(ApiKey, owner=SERVICE, id=self._id(text))
@@ -150,7 +150,7 @@ class ApiKeys:
                 key=None if found is None else tail_of(found),
             )
         if found.used_at is None or now >= found.used_at + USE_NOTED_EVERY:
-            with suppress(Conflict):  # another request noted it, or it was revoked this moment
+            with suppress(Conflict):  # another request recorded it, or the key was just revoked
                 await self._elicitations.write(replace(found, used_at=now))
         return found
 
@@ -166,13 +166,13 @@ class ApiKeys:
 
 
 def new_text() -> str:
-    """A key that there was never before."""
+    """Return the text of a new key."""
     chance = "".join(secrets.choice(_LETTERS) for _ in range(_RANDOM_LETTERS))
     return f"{PREFIX}{chance}{_checksum(chance)}"
 
 
 def is_key(text: str) -> bool:
-    """Whether it has the form of a key and its checksum: a slip of the pen has not."""
+    """Return True if the text has the form and the checksum of a key, which a typo breaks."""
     found = _TEXT.fullmatch(text)
     if found is None:
         return False
@@ -181,7 +181,7 @@ def is_key(text: str) -> bool:
 
 
 def _checksum(chance: str) -> str:
-    """CRC-32 in base 62, the highest digit first."""
+    """Return the CRC-32 in base 62, with the highest digit first."""
     number, digits = crc32(chance.encode()), ""
     for _ in range(_CHECKSUM_LETTERS):
         number, digit = divmod(number, len(_LETTERS))
@@ -192,7 +192,7 @@ def _checksum(chance: str) -> str:
 def _must_make_a_key(
     program: str, *, scopes: Collection[KeyScope], owners: Collection[str]
 ) -> None:
-    """Raises ValueError."""
+    """Raise ValueError for invalid properties of a new key."""
     if not _PROGRAM.fullmatch(program):
         raise ValueError(
             "the program's name has 1 to 64 letters, digits, spaces or . _ - and begins with a "

@@ -1,13 +1,14 @@
-"""Approvers: who decides for others, by the name that the operator gave them.
+"""Approvers: people who decide for others, under a name that the operator chose.
 
-What could go wrong: somebody approves their own wish, or one who is an approver no more. So a
-person is held against the settings and against whoever asked at the moment of the decision, by what
-was verified of this very request: a subject of the issuer, a claim that it signed, a user of the
-application, this machine's own user. What the issuer said at a sign-in of long ago counts for
-nothing: then the person signs in again. No e-mail address is compared with anything.
+Risks: a person approves their own request, or is no longer an approver. The person is therefore
+compared with the settings and with the asker at the moment of the decision. The comparison uses
+only facts that were verified for this request: a subject of the issuer, a claim that the issuer
+signed, a user of the application, or this machine's own user. An old sign-in does not count, so the
+person has to sign in again. E-mail addresses are never compared.
 
-Two that are known in different ways may be one person. Nobody can tell, so whoever asks is decided
-for by people who are known in the same way, unless the operator lets askers decide.
+Two people who are identified by different methods may be the same person, and the server cannot
+know. An approver must therefore be identified by the same method as the asker, unless the operator
+lets askers decide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,19 +30,19 @@ OWN_USER: Final = "the user of the machine that the server runs on"
 
 
 class KnownBy(StrEnum):
-    """How a person is known here."""
+    """The method by which a person is identified."""
 
     ISSUER = "issuer"
     APPLICATION = "application"
     MACHINE = "machine"
-    CODE = "code"  # by letters, or an issuer where nobody signs in here
+    CODE = "code"  # by a code, or by an issuer although this server has no sign-in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approver:
-    """A name, and who decides under it.
+    """A name and the people who decide under it.
 
-    Subjects and claims are of the issuer where people sign in; users are the application's own.
+    Subjects and claims belong to the issuer where people sign in. Users are the application's own.
     """
 
     name: str
@@ -52,12 +53,12 @@ class Approver:
 
     @property
     def pairs(self) -> frozenset[tuple[str, str]]:
-        """The claims, each with one value."""
+        """The claims as pairs of a name and one value."""
         claims = self.claims or {}
         return frozenset((name, value) for name, values in claims.items() for value in values)
 
     def is_among(self, known_by: KnownBy) -> bool:
-        """Whether anybody who is known in this way decides under the name."""
+        """Return True if a person who is identified by this method can decide under the name."""
         match known_by:
             case KnownBy.ISSUER:
                 return bool(self.subjects or self.pairs)
@@ -71,7 +72,7 @@ class Approver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRules:
-    """What the operator chose: the names, whether who asks may decide, how old a sign-in may be."""
+    """The operator's choices: approvers, whether askers may decide, and the age of a sign-in."""
 
     approvers: tuple[Approver, ...] = ()
     lets_askers_decide: bool = False
@@ -79,15 +80,15 @@ class ApprovalRules:
 
     @property
     def claims(self) -> frozenset[tuple[str, str]]:
-        """All that are to be looked for when somebody signs in."""
+        """The claims to check when a person signs in."""
         return frozenset[tuple[str, str]]().union(*(one.pairs for one in self.approvers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deciding:
-    """A person as they were verified for this request; `since` is when they signed in, if then.
+    """A person as verified for this request. `since` is the time of the sign-in, if there was one.
 
-    `name` is how the operator writes them, `label` what people read.
+    `name` is the name in the operator's settings, `label` the name that people read.
     """
 
     owner: str
@@ -99,7 +100,7 @@ class Deciding:
 
 
 class Approvers:
-    """Those of one server."""
+    """The approvers of one server."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class Approvers:
         clock: Clock,
         config: str = "elicit.toml",
     ) -> None:
-        """`config` is how errors call the file that names approvers."""
+        """`config` is the name of the file with the approvers, for errors."""
         self._config = config
         self._rules = rules
         self._issuer = issuer
@@ -130,20 +131,20 @@ class Approvers:
         self._owners = {one.name: of(one) for one in rules.approvers}
 
     def must_be_there(self, name: str) -> None:
-        """Raises NotConfigured where nobody has the name."""
+        """Raise NotConfigured if no approver has this name."""
         if name not in self._by_name:
             known = self._by_name
             raise missing_table("approvers", name, known=known, config=self._config)
 
     def must_decide_for(self, name: str, caller: Caller) -> None:
-        """Raises NotConfigured where nobody could decide what this caller asks."""
+        """Raise NotConfigured if no approver could decide about this caller's question."""
         self.must_be_there(name)
         if self._rules.lets_askers_decide:
             return
         known_by = self._known_by(
             caller.owner or "", is_for_user=caller.is_user, is_by_code=caller.by_code
         )
-        if known_by is KnownBy.MACHINE:  # there is one of them
+        if known_by is KnownBy.MACHINE:  # this machine has only one user
             raise NotConfigured(
                 "ELICIT_APPROVERS_ASKER",
                 how="To approve your own requests on this machine, set ELICIT_APPROVERS_ASKER=may.",
@@ -158,7 +159,7 @@ class Approvers:
             )
 
     def deciding(self, viewer: Viewer) -> Deciding | None:
-        """Whoever is at a browser; None for whom this machine must pair with first."""
+        """Return the person at a browser, or None if the browser has to be paired first."""
         session = viewer.session
         if viewer.is_user:
             known_by = KnownBy.APPLICATION
@@ -180,7 +181,7 @@ class Approvers:
         )
 
     def deciding_by_token(self, caller: Caller) -> Deciding | None:
-        """Whoever brought an access token; None for one of elsewhere than where people sign in."""
+        """Return the person of an access token, or None for a token of another issuer."""
         if caller.owner is None or caller.by_code or caller.refusal is not None:
             return None
         return Deciding(
@@ -193,18 +194,18 @@ class Approvers:
         )
 
     def is_too_long_ago(self, person: Deciding) -> bool:
-        """Whether they have to sign in again, as they may be somebody else's approver no more."""
+        """Return True if the sign-in is too old to prove that the person is still an approver."""
         counts_for = self._rules.sign_in_counts_for
         return person.since is not None and self._clock() >= person.since + counts_for
 
     def names_of(self, person: Deciding) -> Sequence[str]:
-        """Under which names they decide, as the settings are and by what is known of them now."""
+        """Return the names under which the person decides, by the current settings."""
         if self.is_too_long_ago(person):
             return []
         return [name for name in self._by_name if self._is(person, name)]
 
     def is_asker(self, person: Deciding, asked: Elicitation) -> bool:
-        """Whether they may be whoever asked, and so decide nothing of it."""
+        """Return True if the person may be the asker, who must not decide."""
         if self._rules.lets_askers_decide:
             return False
         known_by = self._known_by(

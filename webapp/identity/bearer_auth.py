@@ -1,9 +1,9 @@
-"""The MCP endpoint as a protected resource (RFC 9728, RFC 6750): whoever calls brings a token.
+"""The MCP endpoint as a protected resource: callers need a token (RFC 9728, RFC 6750).
 
-What could go wrong: a token taken from the address, where logs keep it; two headers that two
-readers read differently; a caller told to give up a good token while the issuer is down. The tools
-and webapp.mcp.attach find the caller where the library puts it (`get_access_token`). The token's
-own text is not there: it was made for this server and must be passed on to nobody.
+Risks: logs store a token in the URL, two readers interpret two headers differently, or a caller
+discards a valid token because the issuer is down. Tools and webapp.mcp.attach find the caller where
+the MCP library stores it (`get_access_token`). The token's text is not stored there, because a
+token for this server must not be passed on.
 """
 
 import json
@@ -33,17 +33,16 @@ _log = logging.getLogger(__name__)
 
 
 class ProtectedResource:
-    """Answers for the metadata, lets known callers through to `resource`, and all to the rest."""
+    """Middleware that serves the metadata and checks the tokens of requests for `resource`."""
 
     def __init__(
         self, app: ASGIApp, *, tokens: IssuerTokens, name: str, root_path: str = ""
     ) -> None:
-        """`root_path` is the part of the resource's path where the application stands.
+        """`root_path` is the part of the resource's path where the application is mounted.
 
-        The metadata is advertised there, where it is ours to answer; RFC 9728, 3.1 has it at the
-        host's root, and whoever sends that here gets it too.
-
-        Raises ValueError unless the resource has a path of its own.
+        The metadata is advertised below that path, where this application answers. RFC 9728, 3.1
+        puts it at the host's root; a proxy can forward that address here, too. Raises ValueError
+        unless the resource has a path of its own.
         """
         resource = tokens.resource
         parts = urlsplit(resource.url)
@@ -127,7 +126,7 @@ class ProtectedResource:
 
 
 def _metadata(resource: Resource, *, name: str) -> dict[str, object]:
-    """RFC 9728, 2. Programs that look at the root find the one resource that there is."""
+    """Return the metadata (RFC 9728, 2). Programs that read the root find the only resource."""
     document: dict[str, object] = {
         "resource": resource.url,
         "authorization_servers": [resource.issuer],
@@ -140,7 +139,7 @@ def _metadata(resource: Resource, *, name: str) -> dict[str, object]:
 
 
 def _text_in(scope: Scope) -> str:
-    """The one token, in its one place. Raises BadBearer."""
+    """Return the token from the Authorization header. Raises BadBearer."""
     header = one_in(scope, b"authorization")
     if header is None:
         raise BadBearer("no token", error=None)
@@ -159,7 +158,7 @@ async def _answer(
     code: str,
     headers: Mapping[str, str],
 ) -> None:
-    """A problem; a websocket, which nothing here speaks, is closed."""
+    """Send a problem document. A websocket is closed, because nothing here supports websockets."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return

@@ -1,8 +1,8 @@
-"""Identity: who asks, who opens, and whether they are the same person.
+"""Identity: who calls, who opens a link, and whether both are the same person.
 
-What could go wrong: a forwarded link. Whoever opens a link must be whoever asked, and that is
-decided here, before any detail is shown and before the redirect. E-mail addresses are compared
-with nothing: a person is a subject of an issuer, or this machine's own user.
+Risks: a forwarded link. The person who opens a link must be the person who asked. This module
+decides that before any detail is shown and before any redirect. E-mail addresses are never
+compared: a person is a subject of an issuer, or this machine's own user.
 """
 
 from collections.abc import Mapping
@@ -35,22 +35,23 @@ _FROM_INSIDE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What the served server's own authentication, or ours, says of a caller."""
+    """A caller as verified by the served server's own authentication, or by ours."""
 
     issuer: str
     subject: str | None
     client_id: str
-    claims: tuple[str, ...] = ()  # that approvers go by
-    signed_in_at: datetime | None = None  # as the issuer says
+    claims: tuple[str, ...] = ()  # the claims that approvers are matched by
+    signed_in_at: datetime | None = None  # according to the issuer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks. `refusal` says why nobody could safely answer, None if somebody can.
+    """The caller of a tool. `refusal` says why no person could safely answer, or is None.
 
-    `client` is the verified client id where `is_client_verified`, else what it calls itself.
-    `by_code`: the link is bound by letters that go from the page to the chat. Without an owner
-    nothing is joined, kept or handed on: there is this run only.
+    `client` is the verified client id if `is_client_verified` is True, otherwise the client's own
+    name. With `by_code`, the link is bound to the person by a code that goes from the page to the
+    chat. Without an owner, questions belong to this run only: nothing is joined, stored or passed
+    on.
     """
 
     owner: str | None
@@ -58,19 +59,19 @@ class Caller:
     refusal: str | None = None
     by_code: bool = False
     is_client_verified: bool = False
-    is_user: bool = False  # one of the application's own, for whom no tool asks
-    name: str | None = None  # what is known of them, as whoever decides for them is told
-    claims: tuple[str, ...] = ()  # that approvers go by
-    signed_in_at: datetime | None = None  # as their issuer says
+    is_user: bool = False  # a user of the application, for whom no tool asks
+    name: str | None = None  # the name that approvers see
+    claims: tuple[str, ...] = ()  # the claims that approvers are matched by
+    signed_in_at: datetime | None = None  # according to the issuer
 
     @property
     def is_anonymous(self) -> bool:
         return self.owner is None
 
     def must_be_answerable(self, kind: str, *, in_client: bool = False) -> None:
-        """Raises NotAllowed unless somebody can safely answer a question of this kind.
+        """Raise NotAllowed unless a person can safely answer a question of this kind.
 
-        `in_client`: whoever asks answers there too, so that no link has to find the person.
+        With `in_client`, the caller answers in the client, so no link has to find the person.
         """
         if self.refusal is not None and (self.is_anonymous or not in_client):
             raise NotAllowed(self.refusal)
@@ -81,7 +82,7 @@ class Caller:
             )
 
     def must_be_known(self) -> str:
-        """The owner. Raises NotAllowed."""
+        """Return the owner. Raises NotAllowed if the owner is unknown."""
         if self.refusal is not None or self.owner is None:
             raise NotAllowed(self.refusal or "It is not known who asks.")
         return self.owner
@@ -89,20 +90,21 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """Who sent a request: `key` is the same for the same sender only.
+    """The sender of a request. `key` is the same for all requests of one sender.
 
-    `share` says who is counted as one: a person with all their clients, or an address.
+    `share` is the same for all senders with a common limit: a person with all clients, or an
+    address.
     """
 
     key: str
     share: str
     is_nameless: bool = False
-    is_own_user: bool = False  # of this machine, who runs the server
+    is_own_user: bool = False  # the user of this machine who runs the server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """Who is at a browser: by a session, as a user of the application, or as this machine's own."""
+    """The person at a browser: from a session, the application, or this machine's own user."""
 
     owner: str
     label: str
@@ -111,14 +113,14 @@ class Viewer:
 
 
 class Way(StrEnum):
-    """Whether a browser may see and answer, and if not, what would help."""
+    """The access of a browser to a question: open, or the reason why not."""
 
     OPEN = "open"
     SIGN_IN = "sign in"
     OTHER_PERSON = "other person"
     CODE = "code"
     OTHER_BROWSER = "other browser"
-    APPLICATION = "application"  # to sign in at the application that asks
+    APPLICATION = "application"  # sign in at the application that asks
     OTHER_USER = "other user"
     PAIR = "pair"
     HERE_ONLY = "here only"
@@ -136,18 +138,18 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityRules:
-    """What the operator chose.
+    """The operator's choices.
 
-    `issuer` is where people sign in, and `claim` what they are known by there; the others allow
-    the code, and the model's own answers. `pairs_for_yes`: on this machine a gate is answered in a
-    browser that was paired.
+    `issuer` is where people sign in, and `claim` identifies them there. `binds_by_code` allows
+    codes, and `lets_model_answer` allows answers from the model. With `pairs_for_yes`, this
+    machine's user can answer a gate only in a paired browser.
     """
 
     issuer: str | None = None
     claim: tuple[str, ...] = SUBJECT_CLAIM
     binds_by_code: bool = False
     asks_anonymous: bool = False
-    lets_model_answer: bool = False  # plain forms only, and marked so
+    lets_model_answer: bool = False  # plain forms only, and marked as such
     pairs_for_yes: bool = False
 
 
@@ -183,11 +185,11 @@ class Identity:
         return self._rules.lets_model_answer
 
     def pairs_for_yes(self, owner: str | None) -> bool:
-        """Whether a gate of theirs is answered on our page alone, in a browser that was paired."""
+        """Return True if this owner answers gates only on our page, in a paired browser."""
         return self._rules.pairs_for_yes and owner == self.local_owner
 
     def as_on_our_pages(self, subject: Subject, claims: Mapping[str, Any]) -> Subject:
-        """Whom the served server's own authentication speaks of, by what our pages go by."""
+        """Return the subject, identified by the claim that our own pages use for this issuer."""
         if subject.issuer != self._rules.issuer or self._rules.claim == SUBJECT_CLAIM:
             return subject
         return replace(subject, subject=subject_of(claims, claim=self._rules.claim))
@@ -195,9 +197,9 @@ class Identity:
     def caller(
         self, scope: Mapping[str, Any] | None, *, subject: Subject | None, client: str
     ) -> Caller:
-        """Who a call is from; `scope` is None where it came over stdio or from this process."""
+        """Return the caller; `scope` is None for a call over stdio or from this process."""
         if subject is not None:
-            # A token that names no client: it is told by what it calls itself.
+            # If the token names no client, use the client's own name.
             known = self._known(replace(subject, client_id=subject.client_id or client))
             return replace(known, is_client_verified=bool(subject.client_id))
         if scope is None:
@@ -215,9 +217,9 @@ class Identity:
         )
 
     def caller_of_user(self, user: str) -> Caller:
-        """Whom the application asks for itself.
+        """Return the caller for a user for whom the application itself asks.
 
-        Raises NotConfigured where no browser could be told as theirs.
+        Raises NotConfigured if no browser could be identified as the user's.
         """
         users, binds = self._users, self._rules.binds_by_code
         if users is None or (users.who is None and not binds):
@@ -231,10 +233,10 @@ class Identity:
         )
 
     def sender(self, scope: Mapping[str, Any], *, subject: Subject | None) -> Sender | None:
-        """Who sent this request, told from all others, without a name too.
+        """Return the sender of a request, which may be an anonymous caller.
 
-        None if the connection ended before that was known. Those without a name who come from
-        elsewhere are one: there is nothing to tell them apart by.
+        Return None if the connection ended before its user was known. Anonymous callers from other
+        machines share one `key`, because nothing distinguishes them.
         """
         if subject is None and self._locality.is_gone(scope):
             return None
@@ -248,7 +250,7 @@ class Identity:
         return Sender(key=key, share=f"{key}@{address_key(scope)}", is_nameless=True)
 
     async def viewer(self, scope: Mapping[str, Any], cookies: Mapping[str, str]) -> Viewer | None:
-        """Who is at this browser, if that is known."""
+        """Return the person at this browser, or None."""
         session = await self._sessions.of(cookies)
         if session is not None and self._holds(session, scope):
             owner = self._owners.tag(issuer=session.issuer, subject=session.subject)
@@ -263,7 +265,7 @@ class Identity:
     async def opening(
         self, elicitation: Elicitation, scope: Mapping[str, Any], cookies: Mapping[str, str]
     ) -> Opening:
-        """Whether this browser belongs to whoever asked."""
+        """Return whether this browser may open the question, and the person at it."""
         if elicitation.is_by_code:
             return Opening(way=self._way_by_code(elicitation, cookies))
         if elicitation.is_for_user:
@@ -281,7 +283,7 @@ class Identity:
         if viewer is not None and viewer.owner == elicitation.owner:
             return Opening(way=Way.OPEN, viewer=viewer)
         if is_local and self._locality.is_local(scope):
-            return Opening(way=Way.OPEN)  # signed in as well, as somebody
+            return Opening(way=Way.OPEN)  # the person may be signed in as somebody else, too
         if is_local:
             return Opening(way=Way.PAIR if self._can_pair(scope) else Way.HERE_ONLY)
         if self._rules.issuer is None:
@@ -290,13 +292,13 @@ class Identity:
         return Opening(way=Way.OTHER_PERSON if is_signed_in else Way.SIGN_IN, viewer=viewer)
 
     async def kept_up(self, cookies: Mapping[str, str]) -> tuple[str, ...]:
-        """The Set-Cookie header that keeps a session in use from going idle, if it is time."""
+        """Return the Set-Cookie headers that extend a session in use, if it is time for that."""
         session = await self._sessions.of(cookies)
         renewed = None if session is None else self._sessions.renewed(session)
         return () if renewed is None else (renewed,)
 
     def code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Code | None:
-        """The letters that this browser is shown, if it asked for any."""
+        """Return the code that this browser shows, or None if it has requested none."""
         codes = elicitation.binding.codes if elicitation.binding is not None else ()
         return next((code for code in codes if self._browser.is_same(code.browser, cookies)), None)
 
@@ -315,7 +317,10 @@ class Identity:
         return Way.CODE
 
     def _holds(self, session: BrowserSession, scope: Mapping[str, Any]) -> bool:
-        """A paired browser is one where the machine cannot say whose it is, and not otherwise."""
+        """Return True unless the session is a pairing that this browser cannot use.
+
+        A pairing is valid only if the machine cannot identify the user of the connection.
+        """
         if session.issuer != LOCAL_ISSUER:
             return True
         return session.subject == self._local_subject and self._can_pair(scope)
@@ -327,7 +332,7 @@ class Identity:
         return self._pairing.is_possible and not self._locality.is_another_user(scope)
 
     def _known(self, subject: Subject) -> Caller:
-        # A server's own authentication may say anything, also what stands for our own user.
+        # A server's own authentication may return any issuer, even the name of our local user.
         if not subject.subject or subject.issuer == LOCAL_ISSUER:
             return self._anonymous(
                 subject.client_id,

@@ -1,17 +1,16 @@
-"""Introspection: whose an access token is that only its issuer can read (RFC 7662).
+"""Introspection: asking the issuer whose opaque access token this is (RFC 7662).
 
-What could go wrong: anybody may send what looks like one, and each must not become a request to
-the issuer. So an answer counts for a minute, for a token that is none as well, and the same token
-is asked about once at a time. A token that was revoked may be let in for that minute.
+Risks: invalid tokens, which anyone can send, each cause a request to the issuer. An answer is
+therefore cached for a minute, also for an invalid token, and there is one request at a time for the
+same token. A token that was revoked may be accepted for that minute.
 
-Nor must one who makes tokens up keep out the others of his address, which a whole office or a
-hosted client may share. What is counted for an address is refusals alone; after too many of them
-its tokens are asked about one after another, each in its turn. A token that was good within the
-hour is asked about again whatever its neighbours do. All the others share so few requests at a
-time that the issuer bears them.
+A sender of invalid tokens must not lock out other users of the same address, which a whole office
+or a hosted client may share. Only refusals count for an address. After too many of them, the tokens
+of that address are checked one after another. A token that was valid within the last hour is always
+checked. All other checks share a limited number of concurrent requests.
 
-An answer is kept as a value: an exception that is raised again gets the frames of each raise, and
-those hold whatever was sent.
+A cached answer is a value and not an exception: an exception that is raised again collects the
+frames of each raise, which would hold the data of those requests.
 """
 
 import asyncio
@@ -35,13 +34,13 @@ from webapp.identity.issuer import Issuer
 KNOWN_AT_MOST = 10_000
 RENEWED_FOR = timedelta(hours=1)
 ASKED_AT_ONCE = 8
-REFUSED_AT_ONCE, BETWEEN_REFUSALS = 30, timedelta(seconds=1)  # of one address, before its line
+REFUSED_AT_ONCE, BETWEEN_REFUSALS = 30, timedelta(seconds=1)  # of one address, before it queues
 LINE_AT_MOST = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Refused:
-    """What a BadBearer says."""
+    """The content of a BadBearer."""
 
     reason: str
     expected: object
@@ -55,7 +54,7 @@ class _Refused:
 
 @dataclass(slots=True)
 class _Inquiry:
-    """The tokens of an address that sent too many bad ones."""
+    """The queue of an address that has sent too many invalid tokens."""
 
     length: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -75,7 +74,8 @@ class Introspection:
         self._refusals = Rates(burst=REFUSED_AT_ONCE, every=BETWEEN_REFUSALS, clock=clock)
         self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
         self._lines: dict[str, _Inquiry] = {}  # by address
-        # Each with when it was said, the oldest first; made-up tokens crowd out no good one.
+        # Each with the time of the answer, the oldest first. Invalid tokens do not displace valid
+        # ones.
         self._good: OrderedDict[bytes, tuple[float, Verified]] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, _Refused]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[_Said]] = {}
@@ -84,7 +84,10 @@ class Introspection:
         return len(self._good) + len(self._refused)
 
     async def verified(self, token: str, *, sender: str) -> Verified:
-        """Raises BadBearer, and Failed where the issuer cannot be asked about it now."""
+        """Return the verified token.
+
+        Raises BadBearer, or Failed if the issuer cannot be asked now.
+        """
         key = hashlib.sha256(token.encode()).digest()
         self._forget()
         said = self._said(key)
@@ -97,7 +100,7 @@ class Introspection:
         return said
 
     def _said(self, key: bytes) -> _Said | None:
-        """What still counts."""
+        """Return the cached answer, unless it has expired."""
         at, said = self._good.get(key) or self._refused.get(key) or (0.0, None)
         return said if at > self._ticks() - ASKED_AGAIN.total_seconds() else None
 
@@ -115,7 +118,7 @@ class Introspection:
     def _answered(self, key: bytes, task: "asyncio.Task[_Said]") -> None:
         del self._asking[key]
         if not task.cancelled():
-            task.exception()  # whoever went away meanwhile does not look
+            task.exception()  # every caller may have gone away
 
     async def _in_turn(self, key: bytes, token: str, sender: str) -> _Said:
         if key in self._good:
@@ -155,7 +158,7 @@ class Introspection:
         if reply.status_code != 200:
             raise Failed(f"{label} does not say whose a token is (HTTP {reply.status_code}).")
         says = members_of(reply, self._client.provider)
-        self._good.pop(key, None)  # the order is that of the answers
+        self._good.pop(key, None)  # keep the order of the answers
         try:
             verified = introspected(says, resource=self._resource, now=self._clock())
         except BadBearer as error:
@@ -168,6 +171,6 @@ class Introspection:
 
 
 def _drop(known: OrderedDict[bytes, tuple[float, _Answer]], *, since: float) -> None:
-    """What was said earlier, and the oldest of what is too much."""
+    """Remove answers that are older than `since`, and the oldest ones beyond the limit."""
     while known and (len(known) > KNOWN_AT_MOST or next(iter(known.values()))[0] <= since):
         known.popitem(last=False)

@@ -1,10 +1,9 @@
-"""The issuer: what it says of itself and the keys that it signs with, fetched and kept.
+"""The issuer: its metadata and signing keys, fetched and cached.
 
-What could go wrong: anybody may send tokens that name unknown keys, and each must not become a
-request to the issuer. So there is one fetch at a time and one in 30 seconds, whatever is sent. An
-issuer that is down is not the caller's fault: the keys from before go on, for a day. Nor is a key
-that is newer than the last fetch: until another fetch has begun, nobody can say that there is no
-such key, and the caller is told to come again, not that the token is bad.
+Risks: tokens with unknown keys, which anyone can send, each cause a request to the issuer. There is
+therefore one fetch at a time, and one in 30 seconds. If the issuer is down, the cached keys work
+for another day. A key may also be newer than the last fetch. Until the next fetch has begun, the
+caller is therefore asked to try again, and does not get an error about an invalid token.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from flows.oauth.requests import get
 from flows.oauth.responses import keys_of
 from webapp.deadline import Clock
 
-# Sends one request as it is, following nothing; raises Failed or httpx.HTTPError.
+# Sends one request without following redirects. Raises Failed or httpx.HTTPError.
 Fetch: TypeAlias = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
 FRESH = timedelta(hours=1)
@@ -40,14 +39,14 @@ class _Known:
     metadata: Metadata
     keys: Sequence[Mapping[str, Any]]
     fetched_at: datetime
-    number: int  # of the fetch
+    number: int  # the number of the fetch
 
 
 class Issuer:
-    """One issuer; `provider` declares it and `discovers` (see flows.providers.openid)."""
+    """A client for one issuer. `provider` declares the issuer and sets `discovers`."""
 
     def __init__(self, provider: Provider, *, fetch: Fetch, clock: Clock) -> None:
-        """Raises ValueError for a provider that cannot be discovered."""
+        """Raise ValueError for a provider without discovery."""
         if not provider.discovers or provider.issuer is None:
             raise ValueError(f"{provider.label} is not found out from an issuer.")
         self.provider = provider
@@ -57,20 +56,20 @@ class Issuer:
         self._known: _Known | None = None
         self._tried_at: datetime | None = None
         self._is_failing = False
-        self._begun = 0  # fetches
-        # By the hash of a key's name, how many fetches had begun when a token named it first.
+        self._begun = 0  # the number of fetches that have begun
+        # For the hash of each unknown key name: how many fetches had begun at its first use.
         self._unknown: OrderedDict[int, int] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
 
     async def metadata(self) -> Metadata:
-        """Raises Failed where it cannot be had."""
+        """Return the issuer's metadata. Raises Failed if it is not available."""
         return (await self._at_hand(lambda _: True)).metadata
 
     async def keys(self, key_id: str | None) -> Sequence[Mapping[str, Any]]:
-        """Return the keys of this name, or all for a token that names none; perhaps there is none.
+        """Return the keys with this id, or all keys if the token has no key id. May be empty.
 
         Raises:
-            Failed: The issuer's keys cannot be had, or this one may be newer than those at hand.
+            Failed: The keys are not available, or this key may be newer than the cached ones.
         """
 
         def has_it(known: _Known) -> bool:
@@ -91,14 +90,14 @@ class Issuer:
         return [key for key in known.keys if key_id in (None, key.get("kid"))]
 
     async def ask(self, request: httpx.Request) -> httpx.Response:
-        """Raises Failed where it does not answer."""
+        """Send a request to the issuer. Raises Failed if there is no answer."""
         try:
             return await self._fetch(request)
         except httpx.HTTPError as error:
             raise Failed(f"{self.provider.label} does not answer.") from error
 
     async def aclose(self) -> None:
-        """Give up a fetch that is under way."""
+        """Cancel a fetch that is in progress."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -107,10 +106,10 @@ class Issuer:
         known = self._usable()
         if known is None or not is_enough(known) or self._since(known.fetched_at) >= FRESH:
             task = self._fetching()
-            # Where the issuer did not answer last time nobody waits for it again without need.
+            # After a failed fetch, wait for the issuer only if the cached keys are not enough.
             needs_it = known is None or not is_enough(known) or not self._is_failing
             if task is not None and needs_it:
-                # Whoever goes away meanwhile must not end it for the others.
+                # A caller that goes away must not cancel the fetch for others.
                 await asyncio.shield(task)
             known = self._usable()
         if known is None:
@@ -122,11 +121,11 @@ class Issuer:
         return known if known and self._since(known.fetched_at) < KEPT else None
 
     def _since(self, moment: datetime) -> timedelta:
-        """Either way: a clock that was set back must not make us wait for the old time."""
+        """Return the distance in either direction: the clock may have been set back."""
         return abs(self._clock() - moment)
 
     def _fetching(self) -> asyncio.Task[None] | None:
-        """The fetch that is under way, or a new one; None if it is too soon for that."""
+        """Return the fetch in progress or a new one, or None if it is too soon for one."""
         if self._task is None or self._task.done():
             if self._tried_at is not None and self._since(self._tried_at) < BETWEEN_FETCHES:
                 return None
@@ -141,14 +140,14 @@ class Issuer:
         except (Failed, httpx.HTTPError) as error:
             self._is_failing = True
             _log.warning("issuer.unavailable", extra={"issuer": self.url}, exc_info=error)
-        except Exception:  # noqa: BLE001 - the edge of a task
+        except Exception:  # noqa: BLE001 - end of the task
             self._is_failing = True
             _log.exception("issuer.failed", extra={"issuer": self.url})
         else:
             self._is_failing = False
             before = {key.get("kid") for key in self._known.keys} if self._known else set[Any]()
             for name in before - {key.get("kid") for key in known.keys}:
-                self._unknown[hash(name)] = 0  # taken back: no fetch is needed to know so
+                self._unknown[hash(name)] = 0  # removed, which is known without a fetch
             self._known = known
 
     async def _read(self) -> _Known:
@@ -161,7 +160,7 @@ class Issuer:
         return _Known(metadata=metadata, keys=keys, fetched_at=self._clock(), number=self._begun)
 
     async def _read_metadata(self) -> Metadata:
-        """OpenID Connect's place for it, or that of RFC 8414, 3.1."""
+        """Fetch the metadata from the address of OpenID Connect, or else of RFC 8414, 3.1."""
         reply = await self._get(self.url.rstrip("/") + "/.well-known/openid-configuration")
         if reply.status_code == 404:
             parts = urlsplit(self.url)

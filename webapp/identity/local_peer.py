@@ -1,18 +1,17 @@
-"""Who is at the other end of a loopback connection: this machine's same user, or somebody else.
+"""The user behind a loopback connection: this machine's same user, or somebody else.
 
-Loopback proves nothing by itself. A proxy, a tunnel, a container and another user of the machine
-all arrive from 127.0.0.1, so the kernel is asked whose socket it is, and everything that smells of
-a relay is refused.
+A loopback address proves nothing. A proxy, a tunnel, a container and another user of the machine
+all connect from 127.0.0.1. The kernel is therefore asked for the owner of the socket, and every
+request with signs of a relay is refused.
 
-What is not closed. A relay that runs as our own user, speaks HTTP/1.1, sends our Host and adds no
-header of its own is the same to us as that user's browser, and everyone whom it lets in is taken
-for that user: nginx told (or in its recent releases by default) to speak HTTP/1.1, socat, `ssh -R`,
-the port relay of a rootless container that shares our network namespace and user. Nobody else can
-start such a relay, so it is a mistake and not an attack; a server that others shall reach needs a
-sign-in. For root this weighs more, as every relay that root runs counts: run the server as a user
-of its own. All programs of one user are one here, also where people share an account. The uid is
-that of whoever made the socket: a program that hands an open connection to another user has lent
-its name.
+Known gap: a relay that runs as our own user, speaks HTTP/1.1, sends our Host and adds no header
+looks like that user's browser, and everyone who can use the relay counts as that user. Examples are
+nginx configured for HTTP/1.1 (the default in recent releases), socat, `ssh -R`, and the port relay
+of a rootless container that shares our network namespace and user. Only the user can start such a
+relay, so it is a mistake and not an attack. A server that others can reach needs a sign-in. For
+root the gap is larger, because every relay that root runs counts: run the server as its own user.
+All programs of one user are one person here, even if people share an account. The uid is that of
+the socket's creator, so a program can pass an open connection to another user.
 """
 
 import importlib
@@ -32,14 +31,13 @@ from typing import Any
 from webapp.http.address import PublicAddress, plain_ip
 from webapp.http.guard import PROXIED_KEY
 
-# In the scope of a request: whose connection it came by.
+# The key in a request's scope for the owner of its connection.
 PEER_KEY = "elicit.peer"
 
-# The uid that stands for every user who has none here (kernel: overflowuid), and that careless
-# services share.
+# The uid that the kernel shows for users without a uid here (overflowuid). Some services share it.
 _NOBODY = 65534
 
-_NAME_KEPT_AT_MOST = 64  # bytes of a header's name: what strangers send is kept no longer
+_NAME_KEPT_AT_MOST = 64  # bytes of a header's name; longer names from strangers are not cached
 _RELAYED = re.compile(
     r"forwarded|via|cdn-loop|max-forwards|surrogate-.*|x-(url-)?scheme"
     r"|([a-z0-9]+-)*(client|connecting|real)-ip"
@@ -52,7 +50,7 @@ _RELAYED = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerConnection:
-    """The two ends as we see them: an address in plain form and a port each."""
+    """The two ends of a connection as this server sees them, each a plain address and a port."""
 
     client: tuple[str, int]
     server: tuple[str, int]
@@ -60,9 +58,9 @@ class PeerConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Whose connection it is; `is_gone` if it ended before that could be known.
+    """The owner of a connection. `is_gone` is True if it ended before the owner was known.
 
-    `connection` is the one that was looked at, where that was a socket.
+    `connection` is the connection that was checked, if it was a socket.
     """
 
     uid: int | None
@@ -71,10 +69,9 @@ class Peer:
 
 
 def uid_of_peer(connection: PeerConnection) -> int | None:
-    """Return the uid that owns the client's socket; None if it cannot be known for certain.
+    """Return the uid that owns the client's socket, or None if the uid is uncertain.
 
-    A peer in another network namespace has no socket here, and one that has closed has no owner any
-    more.
+    A peer in another network namespace has no socket here, and a closed socket has no owner.
     """
     if hasattr(socket, "AF_NETLINK"):
         try:
@@ -97,31 +94,31 @@ def loopback_of(scope: Mapping[str, Any]) -> PeerConnection | None:
 
 
 def can_tell_users() -> bool:
-    """Whether this machine says at all which user made a connection."""
+    """Return True if this machine can say which user made a connection."""
     return is_told_at_once() or importlib.util.find_spec("psutil") is not None
 
 
 def is_told_at_once() -> bool:
-    """Whether the system has a call or a table for that, and not only its processes."""
+    """Return True if the system has a call or a table for sockets, not only a list of processes."""
     return hasattr(socket, "AF_NETLINK") or any(table.exists() for table in _TABLES)
 
 
 class LocalPeers:
-    """Tells requests of this machine's same user from all others."""
+    """The check whether a request comes from this machine's same user."""
 
     def __init__(self, *, uid: int, public_url: str) -> None:
-        """Raise ValueError for an address that is none."""
+        """Raise ValueError for an invalid address."""
         self._uid = uid
         self._address = PublicAddress.parse(public_url)
         self._hosts = frozenset({self._address.authority, *self._address.aliases})
 
     @property
     def are_only(self) -> bool:
-        """Whether nobody else can reach us at our public address, which is on this machine."""
+        """True if the public address is on this machine, so that nobody else can reach it."""
         return self._address.is_on_loopback
 
     def is_local(self, scope: Mapping[str, Any]) -> bool:
-        """Tell whether the request comes from a program of our own user on this machine."""
+        """Return True if the request comes from a program of our own user on this machine."""
         return self.why_not(scope) is None
 
     def why_not(self, scope: Mapping[str, Any]) -> str | None:
@@ -129,15 +126,15 @@ class LocalPeers:
         return self._relay(scope) or self._stranger(scope)
 
     def is_another_user(self, scope: Mapping[str, Any]) -> bool:
-        """Tell whether this machine says for certain that another of its users connected."""
+        """Return True if another user of this machine certainly made the connection."""
         return self.uid(scope) not in (None, self._uid)
 
     def uid(self, scope: Mapping[str, Any]) -> int | None:
-        """The user of this machine who made the connection; None if it is not known for certain.
+        """Return the uid of the user who made the connection, or None if it is uncertain.
 
-        Only what was noted when the connection was accepted counts: asked for later it could be
-        another one's, as a client may close as soon as it has sent, and a server of other people's
-        may have put another client's address in the scope.
+        Only the uid that was stored when the connection was accepted counts. A later check could
+        find another user's socket, because a client may close as soon as it has sent, and another
+        server may have put another client's address into the scope.
         """
         peer = scope.get(PEER_KEY)
         if not isinstance(peer, Peer) or loopback_of(scope) is None:
@@ -145,18 +142,18 @@ class LocalPeers:
         return peer.uid
 
     def is_gone(self, scope: Mapping[str, Any]) -> bool:
-        """Tell whether the connection ended before it could be known whose it is."""
+        """Return True if the connection ended before its owner was known."""
         peer = scope.get(PEER_KEY)
         return isinstance(peer, Peer) and peer.is_gone
 
     def _relay(self, scope: Mapping[str, Any]) -> str | None:
-        """Say what in the request itself shows that something stands between."""
+        """Return a sentence about a sign of a relay in the request, or None."""
         if scope.get(PROXIED_KEY):
             return "A configured proxy handed the request on."
         for name, _ in scope["headers"]:
             if (header := _relaying(name)) is not None:
                 return f"Something relayed the request: it carries the header {header}."
-        # What a one-line nginx gives itself away by when it runs as our own user.
+        # A minimal nginx configuration that runs as our own user uses HTTP/1.0.
         if scope.get("http_version") in {None, "0.9", "1.0"}:
             return "The request came over HTTP/1.0, which relays speak and browsers do not."
         if not self._address.is_on_loopback:
@@ -166,7 +163,7 @@ class LocalPeers:
         return None
 
     def _stranger(self, scope: Mapping[str, Any]) -> str | None:
-        """Say what shows that the one who connected is not our user."""
+        """Return a sentence that says why the connection is not our user's, or None if it is."""
         connection = _connection_of(scope)
         if connection is None:
             return (
@@ -194,12 +191,12 @@ class LocalPeers:
 
 
 def _relaying(name: bytes) -> str | None:
-    """Return the header's name if it is one that relays add."""
+    """Return the header's name if relays add this header."""
     return _kept_relaying(name) if len(name) <= _NAME_KEPT_AT_MOST else _relaying_now(name)
 
 
 def _relaying_now(name: bytes) -> str | None:
-    # CGI's spelling reaches some servers too.
+    # Some servers pass names in CGI's spelling.
     header = name.decode("latin-1").lower().replace("_", "-")
     return header if _RELAYED.fullmatch(header) else None
 
@@ -226,8 +223,8 @@ def _connection_of(scope: Mapping[str, Any]) -> PeerConnection | None:
         return None
 
 
-# Linux: struct inet_diag_req_v2 and inet_diag_msg (linux/inet_diag.h), behind struct nlmsghdr. The
-# ports and addresses are in network order, all else in the machine's.
+# Linux: struct inet_diag_req_v2 and inet_diag_msg (linux/inet_diag.h), after struct nlmsghdr. Ports
+# and addresses are in network byte order, everything else in the machine's.
 _SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST = 1
@@ -242,10 +239,10 @@ _ESTABLISHED = 1
 
 
 def _uid_of_kernel(connection: PeerConnection) -> int | None:
-    """Look up the one socket in tens of microseconds; raise OSError where that is not possible.
+    """Return the uid of one socket in tens of microseconds. Raises OSError if that is impossible.
 
-    The tables of /proc hold the same, but the kernel walks its whole hash table for each reading:
-    milliseconds during which the loop serves nobody.
+    The tables of /proc have the same data, but the kernel walks its whole hash table for each read
+    and blocks the event loop for milliseconds.
     """
     client, server = (ip_address(end[0]).packed for end in (connection.client, connection.server))
     family = socket.AF_INET if len(client) == 4 else socket.AF_INET6
@@ -256,7 +253,7 @@ def _uid_of_kernel(connection: PeerConnection) -> int | None:
     )
     kind = (
         socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-    )  # the answer is there when send returns
+    )  # the answer is ready when send returns
     with socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG) as kernel:
         length = _HEADER.size + len(wanted)
         kernel.send(_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + wanted)
@@ -267,8 +264,8 @@ def _uid_of_kernel(connection: PeerConnection) -> int | None:
     ends_at = _HEADER.size + _STATE.size
     ports = _ENDS.unpack_from(answer, ends_at)[:2]
     _, _, _, uid, inode = _OWNER.unpack_from(answer, ends_at + _ENDS.size + _SOCKET.size)
-    # A listener answers for what it would accept, and a socket that no process holds reads as
-    # root's.
+    # A listener answers for connections that it would accept, and a socket without a process looks
+    # like root's.
     is_certain = (
         state == _ESTABLISHED and ports == (connection.client[1], connection.server[1]) and inode
     )
@@ -279,12 +276,12 @@ _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 def _uid_in_tables(connection: PeerConnection, *, tables: tuple[Path, ...] = _TABLES) -> int | None:
-    """Read the uid in the tables of all sockets: where a sandbox forbids to ask the kernel."""
+    """Return the uid from the tables of all sockets, for a sandbox that forbids netlink."""
     rows = set[tuple[bytes, bytes]]()
     for table in tables:
         try:
             text = table.read_bytes()
-        except OSError:  # a kernel without IPv6 has one table only
+        except OSError:  # a kernel without IPv6 has only one table
             continue
         for needle in _needles(connection):
             at = text.find(needle)
@@ -300,9 +297,9 @@ def _uid_in_tables(connection: PeerConnection, *, tables: tuple[Path, ...] = _TA
 
 
 def _needles(connection: PeerConnection) -> Iterator[bytes]:
-    """Write the ends as a row begins with them, state ESTABLISHED; IPv4 may stand inside IPv6.
+    """Yield the start of a matching row, in state ESTABLISHED; IPv4 may be mapped into IPv6.
 
-    Any other state proves nothing: what is closing has lost its owner and reads as uid 0.
+    Any other state proves nothing: a closing socket has lost its owner and shows uid 0.
     """
     ends = (connection.client, connection.server)
     addresses = [ip_address(address) for address, _ in ends]
@@ -310,7 +307,7 @@ def _needles(connection: PeerConnection) -> Iterator[bytes]:
     if addresses[0].version == 4:
         forms.append([IPv6Address(f"::ffff:{address}").packed for address in addresses])
     for form in forms:
-        # Each 32-bit word is printed as a number of the machine's own byte order.
+        # Each 32-bit word is printed as a number in the machine's byte order.
         words = [
             "".join(
                 f"{int.from_bytes(packed[at : at + 4], byteorder):08X}"
@@ -323,7 +320,7 @@ def _needles(connection: PeerConnection) -> Iterator[bytes]:
 
 
 def _uid_by_processes(connection: PeerConnection, psutil: ModuleType) -> int | None:
-    """Search the processes that we may look into, which is all that macOS lets a plain user do."""
+    """Search the readable processes, which is all that macOS allows a normal user."""
     uids = set[int]()
     for process in psutil.process_iter():
         try:
@@ -334,7 +331,7 @@ def _uid_by_processes(connection: PeerConnection, psutil: ModuleType) -> int | N
                 and _is_end(found.laddr, connection.client)
                 and _is_end(found.raddr, connection.server)
             )
-        except psutil.Error:  # gone meanwhile, or not ours to look into
+        except psutil.Error:  # it has ended, or we may not read it
             continue
     return uids.pop() if len(uids) == 1 else None
 

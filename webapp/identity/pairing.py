@@ -1,8 +1,8 @@
-"""Pairing: the key and the one-time address for where this machine cannot say whose program it is.
+"""Pairing: a key and a one-time address for machines that cannot say whose program connects.
 
-What could go wrong: a key that is read by others. It stands for the one who runs the server, so it
-is printed in that person's terminal only, and counts only where the server's address is on this
-machine. The address works once, for ten minutes, and by a press, since link scanners open links.
+Risks: others read the key. The key stands for the user who runs the server. It is therefore printed
+only in that user's terminal, and works only if the server's address is on this machine. The address
+works once, for ten minutes, and needs a click, because link scanners open links.
 """
 
 import hmac
@@ -25,25 +25,28 @@ from webapp.records.owners import SERVICE
 from webapp.stores import Conflict, Store
 
 ADDRESS_LIVES = timedelta(minutes=10)
-USED = "used pairing"  # the kind of the rows that an address leaves behind
+USED = "used pairing"  # the kind of the rows that a used address leaves behind
 KEY_PREFIX = "elicit_local_"
 _ID_BYTES = 18
 
 
 def key_of(ring: Ring) -> str:
-    """What an MCP client of whoever runs the server sends as `Authorization: Bearer`."""
+    """Return the bearer token for an MCP client of the user who runs the server."""
     return _key(ring, ring.newest)
 
 
 def address_of(tokens: Tokens, *, url: str, now: datetime) -> str:
-    """Where a browser is paired, once, with whoever runs the server at that address."""
+    """Return the address that pairs a browser, once, with the user who runs the server."""
     id = secrets.token_urlsafe(_ID_BYTES)
     claims = Claims(purpose=Purpose.PAIR, id=id, expires_at=now + ADDRESS_LIVES)
     return f"{url}/pair/{tokens.mint(claims, now=now)}"
 
 
 class Pairing:
-    """For one public URL; `uid` is who runs the server. Where people sign in there is none."""
+    """The pairing of one public URL. `uid` is the user who runs the server.
+
+    With a sign-in, no pairing is possible.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Pairing:
         return any(hmac.compare_digest(sent, each) for each in ours)
 
     async def can_use(self, token: str) -> bool:
-        """Whether the address works still."""
+        """Return True if the address still works."""
         try:
             id = self._read(token)
         except InvalidToken:
@@ -81,7 +84,10 @@ class Pairing:
         return await self._store.read(SERVICE, USED, id) is None
 
     async def use(self, token: str) -> SignedIn:
-        """Whom the browser stands for from now on. Raises InvalidToken, also the second time."""
+        """Use the address, and return the person of the browser.
+
+        Raises InvalidToken if it was used.
+        """
         id = self._read(token)
         try:
             await self._store.write(spent(USED, id, until=self._clock() + ADDRESS_LIVES))

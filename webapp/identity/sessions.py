@@ -1,9 +1,9 @@
-"""Who is signed in on our pages, by a sealed cookie; and what a browser keeps while it signs in.
+"""Browser sessions in sealed cookies, and the state of a browser during a sign-in.
 
-What could go wrong: a session that somebody else fixed beforehand (each sign-in makes a new one
-and ends the one before), a cookie that was stolen (it dies at sign-out, by a row in the store, and
-after its limits), one of another server or issuer. On loopback any port can read and overwrite
-the cookies of 127.0.0.1: a session there is as private as the machine.
+Risks: a session that an attacker prepared, a stolen cookie, or a cookie of another server or
+issuer. Each sign-in creates a new session and ends the previous one. A stolen cookie ends at the
+sign-out, by a row in the store, and after its limits. On loopback, any port can read and overwrite
+the cookies of 127.0.0.1, so a session there is as private as the machine.
 """
 
 import re
@@ -30,7 +30,7 @@ IDLE_AT_MOST = timedelta(hours=8)
 LIFE_AT_MOST = timedelta(days=7)
 RENEWED_AFTER = timedelta(minutes=5)
 SIGN_IN_AT_MOST = timedelta(minutes=10)
-LOCAL_ISSUER = "local"  # of a browser that was paired with whoever runs the server
+LOCAL_ISSUER = "local"  # for a browser that was paired with this machine's own user
 ENDED = "ended session"  # the kind of the rows that outlive a sign-out
 BACK_AT_MOST = 1000
 
@@ -41,9 +41,9 @@ _PATH = re.compile(r"/(?!/)[\x21\x23-\x5b\x5d-\x7e]*")
 
 
 class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
-    """Who signed in in this browser; the id says nothing and opens nothing.
+    """The person who signed in in this browser. The id reveals nothing and opens nothing.
 
-    `claims` are what the issuer said of them then, as far as approvers go by it.
+    `claims` are the issuer's statements at the sign-in that approvers are matched by.
     """
 
     id: str
@@ -63,12 +63,12 @@ class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expires_at(self) -> datetime:
-        """When it ends unless it is used before that."""
+        """The time when the session ends unless it is used."""
         return min(self.seen_at + IDLE_AT_MOST, self.ends_at)
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
-    """With what this browser left to sign in, and the path where it goes on afterwards."""
+    """The state with which this browser left to sign in, and the path to return to."""
 
     kept: Json
     back: str
@@ -78,9 +78,9 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sessions:
-    """The sessions of one public URL with the one issuer where its people sign in.
+    """The sessions of one public URL with its issuer.
 
-    Without an issuer they are of browsers that were paired.
+    Without an issuer, the sessions are those of paired browsers.
     """
 
     def __init__(
@@ -95,20 +95,20 @@ class Sessions:
         self._clock = clock
 
     async def of(self, cookies: Mapping[str, str]) -> BrowserSession | None:
-        """The session of the browser with these cookies, if it has one that still holds."""
+        """Return the valid session of the browser with these cookies, or None."""
         session = self._read(cookies, self.cookie_name, Purpose.SESSION, BrowserSession)
         if session is None or session.issuer != self._issuer:
             return None
-        # What the token says of its own end was reckoned by the limits of that day.
+        # The token's own end was computed from the limits at that time.
         if self._clock() >= session.expires_at:
             return None
         return None if await self._store.read(SERVICE, ENDED, session.id) else session
 
     def named(self, cookies: Mapping[str, str]) -> str | None:
-        """Return what tells the browser's session from others, without a look into the store.
+        """Return a name that identifies the browser's session, without reading the store.
 
-        A session that was ended still has its name. So has a browser that is on its way back from
-        a sign-in, until it is back.
+        An ended session still has its name. A browser that has left for a sign-in has a name until
+        it is back.
         """
         session = self._read(cookies, self.cookie_name, Purpose.SESSION, BrowserSession)
         if session is not None:
@@ -116,7 +116,7 @@ class Sessions:
         return None if self.left(cookies) is None else f"sign-in {cookies[self.leaving_name][-32:]}"
 
     async def start(self, signed_in: SignedIn, *, cookies: Mapping[str, str]) -> BrowserSession:
-        """A new session; whatever session the browser had before ends."""
+        """Return a new session, and end the browser's previous one."""
         former = await self.of(cookies)
         if former is not None:
             await self._end(former)
@@ -132,25 +132,28 @@ class Sessions:
         )
 
     def set_cookie(self, session: BrowserSession) -> str:
-        """The whole Set-Cookie header, as seen now."""
+        """Return the Set-Cookie header for the session, as used now."""
         seen = replace(session, seen_at=self._clock())
         text = self._seal(Purpose.SESSION, seen.id, seen, expires_at=seen.expires_at)
         return self._cookie(self.cookie_name, text, life=seen.expires_at - seen.seen_at)
 
     def renewed(self, session: BrowserSession) -> str | None:
-        """The Set-Cookie header that keeps a session in use from going idle; None if too early."""
+        """Return the Set-Cookie header that extends a session, or None if it is too early."""
         if self._clock() - session.seen_at < RENEWED_AFTER:
             return None
         return self.set_cookie(session)
 
     async def end(self, session: BrowserSession | None) -> str:
-        """Sign out: the Set-Cookie header that clears it; every copy of the cookie is dead too."""
+        """Sign out: return the Set-Cookie header that clears the cookie, and end all its copies."""
         if session is not None:
             await self._end(session)
         return self._cookie(self.cookie_name, "", life=timedelta())
 
     def leave(self, kept: Json, *, back: str) -> str:
-        """The Set-Cookie header for the way to the issuer; `back` is a path of ours, else home."""
+        """Return the Set-Cookie header before the redirect to the issuer.
+
+        `back` is a path of this server; any other value becomes the home page.
+        """
         is_ours = len(back) <= BACK_AT_MOST and _PATH.fullmatch(back) is not None
         left = Left(kept=kept, back=back if is_ours else "/")
         until = self._clock() + SIGN_IN_AT_MOST
@@ -158,11 +161,11 @@ class Sessions:
         return self._cookie(self.leaving_name, text, life=SIGN_IN_AT_MOST)
 
     def left(self, cookies: Mapping[str, str]) -> Left | None:
-        """With what this browser left; None if it did not, or too long ago."""
+        """Return the state with which this browser left to sign in, or None if it has expired."""
         return self._read(cookies, self.leaving_name, Purpose.SIGNIN, Left)
 
     def forget_leaving(self) -> str:
-        """The Set-Cookie header for a browser that is back: it may come back once."""
+        """Return the Set-Cookie header that clears the state, so that it works only once."""
         return self._cookie(self.leaving_name, "", life=timedelta())
 
     async def _end(self, session: BrowserSession) -> None:
@@ -184,7 +187,7 @@ class Sessions:
         try:
             claims = self._tokens.read(cookies[name], purpose=purpose, now=self._clock())
             return msgspec.json.decode(claims.rest, type=kind)
-        except (InvalidToken, msgspec.DecodeError):  # another version's has other fields
+        except (InvalidToken, msgspec.DecodeError):  # another version may have other fields
             return None
 
     def _cookie(self, name: str, value: str, *, life: timedelta) -> str:
@@ -196,9 +199,9 @@ class Sessions:
 
 
 def spent(kind: str, id: str, *, until: datetime) -> Record:
-    """That something is over, noted until it would be over by itself."""
+    """Return a record that marks an id as ended, until the id would have expired anyway."""
     return Record(
-        # Nobody's in particular: erasing a person must not bring a stolen cookie back to life.
+        # Owned by the service: erasing a person must not make a stolen cookie valid again.
         owner=SERVICE,
         kind=kind,
         id=id,

@@ -1,8 +1,8 @@
-"""Signing in: a browser's way to the issuer and back, and the session that it comes back to.
+"""Signing in: the redirect to the issuer and back, and the resulting session.
 
-What could go wrong: a session that somebody else began (login CSRF), so what a browser left with
-is sealed in a cookie of its own, good once and for ten minutes; and an answer that is not acted
-upon because it is an answer to another question (flows.oauth.sign_in).
+Risks: a sign-in that somebody else began (login CSRF). The browser's state is therefore sealed in
+its own cookie, which works once and for ten minutes. Or an answer that belongs to another request;
+such an answer is ignored (flows.oauth.sign_in).
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ CALLBACK_PATH = "/signin/callback"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """Where the browser is sent to, and the cookie that it takes along."""
+    """The address to which the browser is redirected, and the cookie with its state."""
 
     url: str
     cookie: str
@@ -30,7 +30,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Back:
-    """Where the browser goes on, its cookies, and who is signed in now."""
+    """The path where the browser continues, its cookies, and the new session."""
 
     path: str
     cookies: tuple[str, ...]
@@ -38,7 +38,7 @@ class Back:
 
 
 class SigningIn:
-    """At the one issuer of this server."""
+    """The sign-in at the one issuer of this server."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SigningIn:
         clock: Clock,
     ) -> None:
         self.label = client.provider.label
-        # Browsers hold every redirect after a form to `form-action`.
+        # Browsers apply `form-action` to every redirect that follows a form.
         self.form_targets = ("https:",) if issuer.url.startswith("https:") else ("http:", "https:")
         self._issuer = issuer
         self._signin = SignIn(
@@ -69,17 +69,17 @@ class SigningIn:
         self._clock = clock
 
     async def begin(self, *, back: str, switches: bool) -> Gone:
-        """Raises Failed where the issuer does not answer."""
+        """Start a sign-in. Raises Failed if the issuer does not answer."""
         departure = self._signin.begin(await self._issuer.metadata(), switches=switches)
         return Gone(url=departure.url, cookie=self._sessions.leave(departure.kept, back=back))
 
     def back_of(self, cookies: Mapping[str, str]) -> str:
-        """Where this browser wanted to go; home if it did not leave."""
+        """Return the path to which this browser wanted to go, or "/"."""
         left = self._sessions.left(cookies)
         return "/" if left is None else left.back
 
     async def finish(self, arrival: CallbackParams, cookies: Mapping[str, str]) -> Back:
-        """Raises Mixed where nothing may be done, Denied for the person's no, Failed."""
+        """Complete a sign-in. Raises Mixed for another request's answer, Denied, or Failed."""
         left = self._sessions.left(cookies)
         if left is None:
             raise Mixed("this browser did not leave")

@@ -1,7 +1,8 @@
-"""Letters: the code from the page to the chat, stored with the elicitation that it is about.
+"""User codes: one-time codes that a person copies from the page to the chat.
 
-What could go wrong: guessing, and two browsers. So each wrong try is written before anybody is
-told, and letters that came back are for one browser only (flows.elicitation.user_code).
+A code is stored with its elicitation. Risks: guessing, and two browsers. Each wrong code is
+therefore stored before the result is returned, and a confirmed code counts for one browser only
+(flows.elicitation.user_code).
 """
 
 from enum import StrEnum
@@ -22,7 +23,7 @@ from webapp.elicitations.service import Elicitations
 
 
 class TypedCode(StrEnum):
-    """What came of the letters that the asker typed; each is a sentence for the chat."""
+    """The result of a typed code. Each value is a sentence for the chat."""
 
     RIGHT = "These are the letters: the page goes on now."
     WRONG = WRONG_WORDS
@@ -36,9 +37,9 @@ class UserCodes:
         self._codes = codes
 
     async def bind(self, id: str, *, browser: str) -> Elicitation:
-        """A browser wants to be shown letters.
+        """Give a browser a code.
 
-        Raises NotAllowed where another one was confirmed, NotPossible at its end.
+        Raises NotAllowed if another browser was confirmed, NotPossible if the question has ended.
         """
 
         def bind(current: Elicitation) -> Elicitation:
@@ -48,11 +49,14 @@ class UserCodes:
         return await self._elicitations.change(id, bind)
 
     def of(self, elicitation: Elicitation, code: Code) -> str:
-        """The letters for the page of the code's browser."""
+        """Return the code for the page of this browser."""
         return self._codes.user_code(elicitation.id, code)
 
     async def confirm(self, id: str, typed: str) -> TypedCode:
-        """The asker has typed this. Raises TooManyAttempts, NotPossible once it is over."""
+        """Check the typed code.
+
+        Raises TooManyAttempts, or NotPossible if the question has ended.
+        """
         now = self._elicitations.clock()
         told = TypedCode.CLOSED
 
@@ -74,7 +78,7 @@ class UserCodes:
         return told
 
     async def typed(self, asked: Elicitation, typed: str) -> TypedCode:
-        """What the letters come to; wrong too often ends what they are for.
+        """Check a typed code. After too many wrong codes the question fails.
 
         Raises NotPossible, TooManyAttempts.
         """
@@ -86,9 +90,9 @@ class UserCodes:
             raise
 
     async def wrong(self, asked: Elicitation, typed: str) -> str | None:
-        """What to say to whoever typed; None if there is nothing more to type.
+        """Check a typed code; return the sentence for a wrong one, or None if no more is needed.
 
-        The letters were right then, or what they are for is over.
+        None means that the code was right, or that the question has ended.
         """
         try:
             told = await self.typed(asked, typed)

@@ -1,9 +1,9 @@
-"""Users: people as the application around this one knows them, by the `who` of its author.
+"""The users of the application that embeds this one, identified by the author's `who`.
 
-What could go wrong: a `who` that takes anybody for somebody. It is asked at each gate again, about
-the very request; what it raises, and what is no user id, is nobody, and told to the log alone. Ids
-are compared whole and as they are: to two applications on one store, to an issuer and to this
-machine the same text is another person.
+Risks: `who` returns the wrong person. It is therefore called for each request that needs it, with
+that request. An exception, and a result that is no user id, count as an anonymous caller and are
+only logged. Ids are compared exactly: the same text is another person for another application on
+the same store, for an issuer, and for this machine.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from webapp.http.root_path import rooted
 
 USER_ID_CHARACTERS = 256
 ANSWERS_WITHIN = timedelta(seconds=5)
-# The request as it came to us: a framework of ours writes into it what its own routes need.
+# The request as it arrived: our own framework adds data for its own routes to it.
 _AS_IT_CAME = "elicit.as_it_came"
 Who: TypeAlias = Callable[[Request], Awaitable[str | None] | str | None]
 _log = logging.getLogger(__name__)
 
 
 def is_user_id(given: object) -> bool:
-    """Whether it may name a user: a text of 1 to 256 characters, without half a letter."""
+    """Return True if this may be a user id: 1 to 256 characters without lone surrogates."""
     if not isinstance(given, str) or not 0 < len(given) <= USER_ID_CHARACTERS:
         return False
     return not any("\ud800" <= letter <= "\udfff" for letter in given)
 
 
 def must_be_sign_in_url(url: str) -> None:
-    """Raises ValueError for what is neither a path of the same host nor a web address."""
+    """Raise ValueError unless the address is a path of the same host or a web address."""
     is_path = url.startswith("/") and not url.startswith(("//", "/\\"))
     try:
         is_web = urlsplit(url).scheme in ("https", "http") and bool(urlsplit(url).hostname)
@@ -49,15 +49,15 @@ def must_be_sign_in_url(url: str) -> None:
 
 
 def note_request(scope: MutableMapping[str, Any]) -> None:
-    """Keep it as the author's own application has handed it on."""
+    """Store the request as the author's own application passed it on."""
     scope[_AS_IT_CAME] = dict(rooted(scope))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
-    """Those of one application, whose name tells them from another one's.
+    """The users of one application, whose name distinguishes them from another one's.
 
-    Without `who` nobody is known by their browser. `sign_in_url` is where they sign in.
+    Without `who`, no browser is identified. `sign_in_url` is where users sign in.
     """
 
     application: str
@@ -70,10 +70,10 @@ class Users:
         return f"you, signed in at {self.application}"
 
     async def at(self, scope: Mapping[str, Any]) -> str | None:
-        """The id of the user at this browser; None for nobody, and for all that is no id."""
+        """Return the id of the user at this browser, or None without a valid id."""
         if self.who is None:
             return None
-        request = Request(dict(scope.get(_AS_IT_CAME, scope)))  # without its body, which is ours
+        request = Request(dict(scope.get(_AS_IT_CAME, scope)))  # without its body
         try:
             async with asyncio.timeout(self.answers_within.total_seconds()):
                 found = await _answer(self.who, request)
@@ -87,7 +87,7 @@ class Users:
 
 
 async def _answer(who: Who, request: Request) -> str | None:
-    """A function that is not async may read a database: it has a thread."""
+    """Call `who`, in a thread if it is not async, because it may read a database."""
     if inspect.iscoroutinefunction(who) or inspect.iscoroutinefunction(type(who).__call__):
         found = who(request)
     else:

@@ -1,7 +1,7 @@
-"""`[approvers.NAME]` in `elicit.toml`: who decides under a name.
+"""`[approvers.NAME]` in `elicit.toml`: the people who decide under a name.
 
-What could go wrong: a claim that people can change themselves, so that anybody becomes an approver.
-Those are refused, an e-mail address among them.
+Risks: a claim that people can change themselves makes anybody an approver. Such claims are refused,
+including the e-mail address.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from webapp.identity.users import is_user_id
 from webapp.settings.identity import OF_PEOPLES_OWN
 from webapp.settings.toml_tables import FLAG, LISTS, TEXTS, converted, tables_in, unknown_key
 
-CLAIM_VALUES_AT_MOST: Final = 20  # in all: a cookie has to hold them
+CLAIM_VALUES_AT_MOST: Final = 20  # for all approvers, because a cookie has to contain them
 _KEYS: Final = {"subjects": TEXTS, "claims": LISTS, "users": TEXTS, "local": FLAG}
 
 
 def read_approvers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Approver, ...]:
-    """Those of the tables, by name; what is wrong goes to `problems`."""
+    """Return the approvers of the tables, and add faults to `problems`."""
     found = [
         _approver(name, table, problems)
         for name, table in tables_in(tables, kind="approvers", built_in=(), problems=problems)

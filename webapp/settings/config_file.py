@@ -1,8 +1,8 @@
-"""Declarations: what an operator adds in `elicit.toml` to the providers that come with it.
+"""The file `elicit.toml`, in which an operator declares providers in addition to the built-in ones.
 
-What could go wrong: a file that takes the name of a built-in provider, or what people read in its
-place, and leads them elsewhere; an address that says already what the flow is to say; a secret in a
-file that is shown around. All are refused, and no value of the file is repeated.
+Risks: a file uses the name or label of a built-in provider and leads people elsewhere, an address
+has a parameter that the flow adds itself, or others can read a secret in the file. All of these are
+refused, and no error repeats a value of the file.
 """
 
 import re
@@ -45,15 +45,15 @@ _KEYS = keys_of(
 )
 _REFUSAL_KEYS = keys_of(KnownRefusal)
 _TABLES = ("providers", "sellers", "approvers")
-_PAIRS = ("extra", "headers", "lasting", "switch")  # kept in their order
+_PAIRS = ("extra", "headers", "lasting", "switch")  # tables whose order is preserved
 _PERSON_KEYS = frozenset(PersonProbe.__dataclass_fields__)
 _REVOCATION_KEYS = frozenset(Revocation.__dataclass_fields__)
 _SECRETS = re.compile(
     r"secret|passw|(private|api)[_-]?key|(access|refresh|bearer|auth)[_-]?token|token_value"
     r"|credential"
 )
-_DEPTH_AT_MOST = 32  # of tables and lists in one another
-# A scope, or a provider's code for a trouble, may be called what it likes.
+_DEPTH_AT_MOST = 32  # of nested tables and lists
+# The keys of these tables are scopes or a provider's codes, which may have any name.
 _NAMES_OF_OTHERS = frozenset({"scope_words", "covers", "troubles"})
 CONFIG = Setting(
     name="ELICIT_CONFIG",
@@ -66,10 +66,10 @@ CONFIG = Setting(
 
 
 class BadDeclaration(ValueError):
-    """What is wrong with the file; `problems` has a sentence for each table and key."""
+    """The file is invalid. `problems` has a sentence for each table and key."""
 
     def __init__(self, problems: list[str], *, source: str, text: str = "") -> None:
-        """`text` is the file, in which the line of each problem is found."""
+        """`text` is the content of the file, to find the line of each problem."""
         self.problems = problems
         lines = (f"{source}{_at_line(problem, text)}: {problem}" for problem in problems)
         super().__init__("\n".join(lines))
@@ -77,7 +77,7 @@ class BadDeclaration(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declarations:
-    """What a file declares, by name."""
+    """The declarations of a file, by name."""
 
     providers: Mapping[str, Provider] = field(default_factory=dict[str, Provider])
     sellers: Mapping[str, ProviderDeclaration] = field(
@@ -87,7 +87,7 @@ class Declarations:
 
 
 def load_declarations(path: Path) -> Declarations:
-    """Read the file at this path. Raises BadDeclaration, also if it cannot be read."""
+    """Read the file at this path. Raises BadDeclaration, also if the file cannot be read."""
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError:
@@ -99,13 +99,13 @@ def load_declarations(path: Path) -> Declarations:
 
 
 def config_path(values: Values) -> Path:
-    """Return the path of `elicit.toml`: the one given, else that in the configuration folder."""
+    """Return the path of `elicit.toml`: the given one, or the one in the configuration folder."""
     given = values.environment.get(CONFIG.name)
     return Path(given) if given else folder_of(values.environment, CONFIG_HOME) / "elicit.toml"
 
 
 def declared_in(values: Values) -> Declarations:
-    """Return what `elicit.toml` declares; what is wrong with it is added to the problems."""
+    """Return the declarations in `elicit.toml`, and add its faults to the problems."""
     given, path = values.environment.get(CONFIG.name), config_path(values)
     try:
         if not given and not _is_there(path):
@@ -122,7 +122,7 @@ def declared_in(values: Values) -> Declarations:
 
 
 def _is_there(path: Path) -> bool:
-    """Whatever it is, a link that leads nowhere as well. Raises OSError where nobody may look."""
+    """Return True if anything has this path, even a broken link. Raises OSError without access."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -131,13 +131,13 @@ def _is_there(path: Path) -> bool:
 
 
 def read_declarations(text: str, *, source: str) -> Declarations:
-    """What the text declares; `source` is what messages call it.
+    """Return the declarations in the text. `source` is the name of the file in messages.
 
     Raises BadDeclaration with all problems at once.
     """
     try:
         found = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is the former too
+    except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits
         where = re.search(r"\(at .*\)$", str(error))
         problem = f"it is no TOML {where[0] if where else ''}".rstrip() + "."
         raise BadDeclaration([problem], source=source, text=text) from None
@@ -159,14 +159,17 @@ def read_declarations(text: str, *, source: str) -> Declarations:
 
 
 def _at_line(problem: str, text: str) -> str:
-    """Return `:12` for a problem that is in the twelfth line."""
+    """Return `:12` for a problem in line 12."""
     said = re.search(r"\(at line (\d+), column \d+\)", problem)
     found = said[1] if said else line_of(text, problem.partition(":")[0])
     return "" if found is None else f":{found}"
 
 
 def _is_too_deep(found: Mapping[str, Any]) -> bool:
-    """Looked at level by level: dotted names reach deeper than functions can call each other."""
+    """Return True if the nesting is too deep.
+
+    No recursion, because dotted names can nest deeper than functions can call each other.
+    """
     level: list[object] = [found]
     for _ in range(_DEPTH_AT_MOST):
         level = [part for one in level for part in _inside(one)]
@@ -197,7 +200,7 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
     place = f"providers.{name}"
     faults = [*_key_faults(name, table)]
     known = {key: table[key] for key in table if key in _KEYS}
-    # What is of another type is looked at further, too.
+    # Values of a wrong type are checked further, too.
     read = {**known, **converted(known, _KEYS, faults, types=_TYPES)}
     if "person" in read and not any(fault.startswith("person:") for fault in faults):
         faults += _person_faults(read["person"])
@@ -248,15 +251,15 @@ def _label_faults(label: object) -> Iterator[str]:
 
 
 def _as_read(label: str) -> str:
-    """Without what people hardly see: capitals, spaces, wide letters."""
+    """Return the label without case, spaces and wide characters, which people hardly see."""
     return "".join(unicodedata.normalize("NFKC", label).casefold().split())
 
 
 def _query_faults(address: object, *, scope_parameter: object) -> Iterator[str]:
-    """What the flow says itself and comes twice then, of which the provider may read the first."""
+    """Yield a fault for parameters that the flow adds too; a provider may use the first one."""
     try:
         query = urlsplit(address).query if isinstance(address, str) else ""
-    except ValueError:  # no address at all, which is told elsewhere
+    except ValueError:  # not an address, which is reported elsewhere
         return
     named = {name for name, _ in parse_qsl(query, keep_blank_values=True)}
     if taken := sorted(name for name in named if name in OUR_PARAMETERS or name == scope_parameter):
@@ -271,7 +274,7 @@ def _revocation(declared: str | dict[str, Any] | None) -> Revocation | None:
         return None
     if isinstance(declared, str):
         return Revocation(url=declared)
-    if declared.get("kind") == "github":  # as it was called before
+    if declared.get("kind") == "github":  # the former name of this kind
         declared["kind"] = "delete"
     return Revocation(**declared)
 
@@ -330,5 +333,5 @@ def _secrets_in(table: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterat
 
 
 def _is_header(place: tuple[str, ...], value: object) -> bool:
-    """A header that takes the key from the settings may be called what it likes."""
+    """Return True for a header that contains the key, whose name may be anything."""
     return place[0] == "sellers" and place[2:3] == ("headers",) and "{secret}" in str(value)

@@ -1,4 +1,4 @@
-"""Where events go, as the operator sets it: an address for each name, its secrets, its types."""
+"""The settings of outgoing events: an address for each name, with its secrets and event types."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def _url(text: str) -> str:
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
-        httpx.URL(text)  # which reads it otherwise, and is what it is sent by
+        httpx.URL(text)  # httpx may parse the URL differently, and sends the request
     except (ValueError, httpx.InvalidURL):
         host, port, parts = "", None, urlsplit("")
     is_plain = re.fullmatch(rf"[!-~]{{1,{_URL_LETTERS_AT_MOST}}}", text) and "@" not in parts.netloc
@@ -75,7 +75,7 @@ EVENTS = (EVENTS_URL, EVENTS_SECRET, EVENTS_TYPES)
 
 
 def names_in(environment: Mapping[str, str]) -> list[str]:
-    """The names of addresses of which anything is set, in capitals."""
+    """Return the names of addresses with at least one setting, in capitals."""
     matches = [
         row.match(name) for row in EVENTS for name, value in environment.items() if value.strip()
     ]
@@ -83,7 +83,7 @@ def names_in(environment: Mapping[str, str]) -> list[str]:
 
 
 def read_events(values: Values) -> tuple[EventAddress, ...]:
-    """As the environment has them; what is wrong is among the values' problems."""
+    """Return the addresses of the environment, and add faults to the values' problems."""
     found = list[EventAddress]()
     for name in names_in(values.environment):
         url_row, secret_row = EVENTS_URL.of(name), EVENTS_SECRET.of(name)

@@ -1,4 +1,4 @@
-"""Who is who, as the operator sets it: where people sign in, and where a code may do instead."""
+"""The settings of identity: where people sign in, and where a code is enough."""
 
 import re
 from dataclasses import dataclass, replace
@@ -26,14 +26,14 @@ CLIENT_ID = Setting(
     says="the client id of the pages there",
 )
 CLIENT_SECRET = Setting(name="ELICIT_ISSUER_CLIENT_SECRET", parse=str, says="its secret")
-# They say nothing where nobody signs in.
+# These fields have no effect without a sign-in.
 _OF_THE_ISSUER = (
     *("claim", "audiences", "scopes", "advertised_scopes", "introspects", "approvers_scopes"),
 )
-# A client that is told of no scope asks for none, and many issuers then give nothing.
+# A client that sees no scope requests none, and many issuers then return nothing useful.
 _ASKED_FOR = ("openid",)
-# What people say of themselves (OpenID Connect Core, 5.1, and what Microsoft adds), so that one can
-# become another by it; what many have in common; and what is another one at each sign-in.
+# Claims that do not identify a person: people can change them (OpenID Connect Core, 5.1, and
+# Microsoft's additions), many people share them, or they differ at each sign-in.
 _NOBODYS = frozenset(
     {
         *("name", "given_name", "family_name", "middle_name", "nickname", "preferred_username"),
@@ -44,9 +44,9 @@ _NOBODYS = frozenset(
         *("acr", "amr", "nonce", "iat", "exp", "nbf", "auth_time", "jti", "sid"),
     }
 )
-# By these nobody becomes an approver; a group or a role is given by the issuer.
+# Claims that must not make anybody an approver. The issuer itself assigns groups and roles.
 OF_PEOPLES_OWN = _NOBODYS - {"groups", "roles"}
-# Of all people of a place, so that they need another claim beside them.
+# Claims that all people of an organization share, so they need another claim.
 _EVERYBODYS = frozenset({"iss", "tid"})
 _NAME = re.compile(r"[A-Za-z0-9_:/.-]{1,100}")
 
@@ -77,12 +77,11 @@ def _scope(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentitySettings:
-    """`client` is our registration at the issuer where people sign in.
+    """The settings of the sign-in. `client` is our registration at the issuer.
 
-    `approvers` are those of `elicit.toml`.
-
-    `scopes` are what an access token must have, `advertised_scopes` what clients ask for besides.
-    `server_issuer` is whose the served server's own access tokens are, where they do not say.
+    `approvers` come from `elicit.toml`. `scopes` are required in an access token, and
+    `advertised_scopes` are further ones that clients should request. `server_issuer` is the issuer
+    of the served server's own access tokens that name none.
     """
 
     client: Client | None = None
@@ -213,7 +212,7 @@ class IdentitySettings:
 
     @property
     def knows_people(self) -> bool:
-        """Whether anybody beyond this machine's own user can be asked at all."""
+        """True if the server can ask anybody other than this machine's own user."""
         return self.client is not None or self.binds_by_code or self.asks_anonymous
 
 
@@ -231,7 +230,7 @@ def read_identity(values: Values) -> IdentitySettings:
 def with_approvers(
     found: IdentitySettings, approvers: tuple[Approver, ...], problems: list[str]
 ) -> IdentitySettings:
-    """With those that a file declares; what they need and is not set goes to `problems`."""
+    """Return the settings with the approvers of a file, and add missing settings to `problems`."""
     problems += [
         f"ELICIT_ISSUER: needed, as the subjects and claims of approvers.{one.name} are of people "
         "who sign in there."
@@ -257,7 +256,7 @@ def _client(values: Values) -> Client | None:
         if not values.text(row)
     ]
     try:
-        # Everybody knows `login`; not all let people choose among accounts.
+        # Every issuer knows `login`, but some offer no choice of accounts.
         provider = openid(PROVIDER, issuer, label=urlsplit(issuer).netloc, switch="login")
     except (InvalidQuestion, ValueError) as error:
         values.problems += [f"ELICIT_ISSUER: {line}" for line in str(error).splitlines()]

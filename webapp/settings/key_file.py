@@ -1,9 +1,9 @@
-"""The key file of a local server: its secrets, newest first, while processes are running.
+"""The key file of a local server: its secrets, newest first, shared by running processes.
 
-What could go wrong: two rotations of which one loses the other's secret, and with it all that was
-sealed under it; half a file after a crash; a running process that knows less than the file. So
-the file changes under a lock, is replaced as a whole, and a ring looks at it before each use.
-Beside it stand the addresses of the stores that were opened with it: each may need its secrets.
+Risks: one of two rotations loses the other's secret, and with it all data sealed under that secret,
+a crash leaves half a file, or a running process lacks a secret. The file therefore changes under a
+lock and is replaced as a unit, and each ring checks the file before each use. A second file lists
+the stores that were opened with the key file, because each of them may need its secrets.
 """
 
 import fcntl
@@ -58,7 +58,7 @@ _NOTHING: _Seen = (0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretSetting:
-    """One of the key file; `ceased_at` is when another became the newest, None if unknown."""
+    """A secret in the key file. `ceased_at` is when a newer one replaced it, None if unknown."""
 
     value: bytes = field(repr=False)
     ceased_at: datetime | None = None
@@ -73,12 +73,12 @@ def new_secret() -> bytes:
 
 
 def data_folder(environment: Mapping[str, str]) -> Path:
-    """Where the key file and the store of local use are."""
+    """Return the folder of the key file and the store of local use."""
     return folder_of(environment, DATA_HOME)
 
 
 def folder_of(environment: Mapping[str, str], row: Setting[Path]) -> Path:
-    """One of the user's own; a relative path there counts as none (XDG Base Directory, 0.8)."""
+    """Return a folder of the user. A relative path counts as unset (XDG Base Directory, 0.8)."""
     base = Path(environment.get(row.name, ""))
     if not base.is_absolute():
         home = Path(environment.get("HOME", ""))
@@ -88,18 +88,18 @@ def folder_of(environment: Mapping[str, str], row: Setting[Path]) -> Path:
 
 
 class KeyFile:
-    """Every method raises OSError if the file cannot be used, WeakSecret if its content cannot."""
+    """The key file. Methods raise OSError for an unusable file, WeakSecret for its content."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.notes = path.with_name(f"{path.name}.stores")  # of the stores that it opens
+        self.notes = path.with_name(f"{path.name}.stores")  # the stores that were opened with it
 
     def ring(self, *, is_needed: Callable[[str], bool] | None = None, store: str = "") -> Ring:
-        """A ring that follows the file; the file is made if there is none.
+        """Return a ring that follows the file, and create the file if there is none.
 
-        Not where a store holds something, the one at hand or one that was opened with the file:
-        `is_needed` tells of its address. It could be read by nobody under another key. What it
-        raises of the one at hand is raised here.
+        The file is not created if `is_needed` is True for the address of the current store, or of a
+        store that was opened with the file: a new key could not open its records. An error of
+        `is_needed` for the current store is raised.
         """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         must_be_private(self.path)
@@ -107,7 +107,7 @@ class KeyFile:
             if is_needed is not None:
                 self._must_be_unneeded(is_needed, store)
             with _draft(self.path, new_secret() + b"\n") as draft, suppress(FileExistsError):
-                self.path.hardlink_to(draft)  # of several processes one is first
+                self.path.hardlink_to(draft)  # only one of several processes succeeds
         return _Followed(self).ring
 
     def _must_be_unneeded(self, is_needed: Callable[[str], bool], at_hand: str) -> None:
@@ -132,7 +132,10 @@ class KeyFile:
         return self._read()[0]
 
     def put_in_front(self, secret: bytes, *, before: bytes, now: datetime) -> bool:
-        """Make it the newest; False, and no change, if the fingerprint `before` is not newest."""
+        """Make this secret the newest.
+
+        Return False without a change if `before` is not the newest.
+        """
         with self._locked():
             newest, *others = self.read()
             if newest.fingerprint != before:
@@ -142,14 +145,14 @@ class KeyFile:
             return True
 
     def take_out(self, fingerprint: bytes) -> None:
-        """Forget a secret for good. The newest stays."""
+        """Remove a secret permanently. The newest secret stays."""
         with self._locked():
             newest, *others = self.read()
             found = [newest, *(s for s in others if s.fingerprint != fingerprint)]
             _replace(self.path, _encode(found))
 
     def note(self, store: str) -> None:
-        """Keep the address of a store, so that `stores` has it from now on, once."""
+        """Add the address of a store to the list, once."""
         if store in self.stores():
             return
         with self._locked():
@@ -159,7 +162,7 @@ class KeyFile:
                 _replace(self.notes, lines)
 
     def stores(self) -> tuple[str, ...]:
-        """The addresses that were noted."""
+        """Return the addresses of the stores in the list."""
         try:
             with _opened(self.notes) as file:
                 return msgspec.convert(json.loads(file.read()), tuple[str, ...])
@@ -170,7 +173,7 @@ class KeyFile:
             raise OSError(damaged) from error
 
     def seen(self) -> _Seen:
-        """What tells one state of the file from another."""
+        """Return a value that changes whenever the file changes."""
         return _identity(self.path.stat())
 
     def _read(self) -> tuple[tuple[SecretSetting, ...], _Seen]:
@@ -179,11 +182,11 @@ class KeyFile:
             must_be_ours(self.path, status)
             content = file.read()
         found = _decode(content)
-        Ring([secret.value for secret in found])  # refuses a weak one
+        Ring([secret.value for secret in found])  # raises WeakSecret for a weak one
         return found, _identity(status)
 
     def follow(self, known: Sequence[bytes]) -> tuple[Sequence[bytes] | None, _Seen]:
-        """The secrets, and which state of the file they are of; None if they are all others."""
+        """Return the secrets, or None if no known one is left, and the state of the file."""
         found, seen = self._read()
         values = [secret.value for secret in found]
         is_ours = not known or not set(known).isdisjoint(values)
@@ -191,7 +194,7 @@ class KeyFile:
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        """Alone among those who change the file; who waited looks whether it is still the one."""
+        """Hold the lock of the file, which may have been replaced while this process waited."""
         while True:
             with _opened(self.path) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -201,7 +204,7 @@ class KeyFile:
 
 
 class _Followed:
-    """A ring, and the state of the file that it was read from."""
+    """A ring, and the state of the file when its secrets were read."""
 
     def __init__(self, file: KeyFile) -> None:
         self._file = file
@@ -210,7 +213,7 @@ class _Followed:
         self.ring = Ring(self._values, reread=self._reread)
 
     def _reread(self) -> Sequence[bytes] | None:
-        """What is served goes on with what was read, whatever has become of the file."""
+        """Return changed secrets. Keep the current ones if the file has become unusable."""
         seen = _NOTHING
         try:
             seen = self._file.seen()
@@ -230,7 +233,7 @@ class _Followed:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """To read. What is no file is refused: opening a pipe would wait for somebody to write."""
+    """Open a file to read. Anything else is refused, because opening a pipe could block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -243,7 +246,7 @@ def _identity(status: os.stat_result) -> _Seen:
 
 
 def _decode(content: bytes) -> tuple[SecretSetting, ...]:
-    """A file without our first line is one secret as a whole, as it was once written."""
+    """Parse the file. Without our first line, the whole content is one secret (former format)."""
     if not content.startswith(b"# "):
         return (SecretSetting(value=content.strip()),)
     found: list[SecretSetting] = []
@@ -274,7 +277,7 @@ def _encode(found: Sequence[SecretSetting]) -> bytes:
 
 @contextmanager
 def _draft(path: Path, content: bytes) -> Generator[Path]:
-    """The whole content, durable, under a name of its own: nobody ever finds half a key."""
+    """Write the content durably to a temporary file, so that nobody reads half a key."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -294,7 +297,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Make a new name as durable as what it names."""
+    """Sync the folder, so that a new name is as durable as its file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""The stores that a key file's secrets are for: noted when one is opened, asked before one goes.
+"""The stores that need a key file's secrets: recorded when opened, checked before a removal.
 
-What could go wrong: a secret is thrown away that another store needs than the one at hand. So a
-store is noted before anything in it is wrapped, and none is passed over because it does not open.
+Risks: a secret is removed that another store needs. A store is therefore recorded before anything
+in it is wrapped, and a store that does not open is never skipped.
 """
 
 import asyncio
@@ -18,9 +18,10 @@ _APART_SECONDS_AT_MOST = 5.0
 
 
 async def open_noted(settings: Settings, *, clock: Clock | None = None) -> Store:
-    """Open the store of these settings, and note it beside the key file if that is used.
+    """Open the store of these settings, and record it next to the key file if that is used.
 
-    Raises ValueError, or StoreUnavailable, also where it cannot be noted, or its clock is another.
+    Raises ValueError, or StoreUnavailable, also if the store cannot be recorded, or its clock
+    differs.
     """
     store = await open_store(settings.store, listen=settings.store_listen)
     async with AsyncExitStack() as stack:
@@ -42,7 +43,7 @@ async def open_noted(settings: Settings, *, clock: Clock | None = None) -> Store
 
 
 async def seconds_ahead(store: Clocked, clock: Clock) -> float:
-    """How far the store's clock is ahead of ours, below 0 for behind, and at least so far."""
+    """Return by how many seconds the store's clock is ahead, at least; negative if it is behind."""
     before = clock()
     there = await store.clock()
     behind, ahead = (before - there).total_seconds(), (there - clock()).total_seconds()
@@ -50,7 +51,7 @@ async def seconds_ahead(store: Clocked, clock: Clock) -> float:
 
 
 async def _must_agree(store: Clocked, clock: Clock) -> None:
-    """A lease that one machine takes would be over on another, or last too long."""
+    """Raise StoreUnavailable if the clocks differ: leases would be too short or too long."""
     ahead = await seconds_ahead(store, clock)
     if abs(ahead) > _APART_SECONDS_AT_MOST:
         way = f"{ahead:.0f} seconds ahead of" if ahead > 0 else f"{-ahead:.0f} seconds behind"
@@ -61,7 +62,7 @@ async def _must_agree(store: Clocked, clock: Clock) -> None:
 
 
 class HasMoved(Exception):
-    """A store is at another `address` now, and what it had was left behind."""
+    """A store that has moved to `address` and left its records behind."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -69,9 +70,9 @@ class HasMoved(Exception):
 
 
 async def wrapped_in(address: str, fingerprint: bytes) -> int | None:
-    """How many keys of a noted store that secret wraps; None if the store is gone.
+    """Return how many keys of a recorded store the secret wraps, or None if the store is gone.
 
-    Raises StoreUnavailable, or HasMoved: nobody is served from there any more.
+    Raises StoreUnavailable, or HasMoved if another address now serves the store.
     """
     try:
         if await asyncio.to_thread(is_gone, address):

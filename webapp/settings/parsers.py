@@ -1,4 +1,4 @@
-"""What settings can be: each parser takes a text and raises ValueError with sentences."""
+"""The parsers of settings. Each takes a text and raises ValueError with sentences."""
 
 import ipaddress
 import re
@@ -17,19 +17,19 @@ from webapp.http.trusted_hosts import TrustedHost, read_trusted_host
 _DURATION = re.compile(r"([0-9]{1,4})([dhms])")
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _SECONDS_DIGITS = 6
-# Names of tools, with * and ? and [abc] for what differs.
+# Names of tools, with the wildcards *, ? and [abc].
 _PATTERN = re.compile(r"(?:[\w.:/*?-]|\[!?[\w.:/-]+\])+")
 
 T = TypeVar("T")
 
 
 def words(text: str) -> tuple[str, ...]:
-    """What stands there, between commas or spaces."""
+    """Return the words between commas or spaces."""
     return tuple(text.replace(",", " ").split())
 
 
 def each(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
-    """Each of the words; the problems of all of them at once."""
+    """Return a parser for a list of words, which reports the problems of all words at once."""
 
     def parse_all(text: str) -> tuple[T, ...]:
         found, problems = list[T](), list[str]()
@@ -46,7 +46,7 @@ def each(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
 
 
 def matching(pattern: str, wrong: str) -> Callable[[str], str]:
-    """A word of that shape; of another one it is said that it is `wrong`."""
+    """Return a parser for words of this pattern. For another word, the error says `wrong`."""
 
     def parse(word: str) -> str:
         if not re.fullmatch(pattern, word):
@@ -57,7 +57,7 @@ def matching(pattern: str, wrong: str) -> Callable[[str], str]:
 
 
 def module_and_object(word: str) -> str:
-    """What `import` and an attribute of it name."""
+    """Check that the word names a module and an attribute of it."""
     module, _, name = word.partition(":")
     is_named = all(part.isidentifier() for part in (*module.split("."), name))
     if not is_named or module.endswith(".py"):
@@ -81,7 +81,7 @@ def live(text: str) -> bool:
 
 
 def only(word: str) -> Callable[[str], bool]:
-    """Whether that word stands there, where no other one can."""
+    """Return a parser for a switch that allows only this one word."""
 
     def parse(text: str) -> bool:
         if text not in ("", word):
@@ -114,7 +114,7 @@ def count(at_most: int) -> Callable[[str], int]:
 def duration(
     at_most: timedelta, says: str, *, at_least: timedelta = timedelta(seconds=1)
 ) -> Callable[[str], timedelta]:
-    """A number of seconds, or with its unit; `says` is the longest one in words."""
+    """Return a parser for seconds or a number with a unit; `says` is the maximum in words."""
 
     def parse(text: str) -> timedelta:
         found = with_unit(text)
@@ -148,21 +148,21 @@ def origin(word: str) -> str:
 
 
 def without_default_port(origin: str) -> str:
-    """Without the port that its scheme has anyway, as browsers and clients name it."""
+    """Return the origin without its scheme's default port, as browsers and clients write it."""
     scheme, _, rest = origin.partition("://")
     default = {"http": ":80", "https": ":443"}.get(scheme)
     return origin if default is None else f"{scheme}://{rest.removesuffix(default)}"
 
 
 def public_url(text: str) -> str:
-    """Where people reach a server, without a slash at the end."""
+    """Return the address where people reach a server, without a slash at the end."""
     scheme, slashes, rest = text.partition("://")
     host, slash, path = rest.partition("/")
     return origin(f"{scheme}{slashes}{host}") + url_path(slash + path)
 
 
 def url_path(text: str) -> str:
-    """Without a slash at the end."""
+    """Return the path without a slash at the end."""
     if not PLAIN_PATH.fullmatch(text.rstrip("/")):
         raise ValueError("a path in it is like /tools, of letters, digits, and . _ ~ - alone.")
     return text.rstrip("/")
@@ -192,15 +192,15 @@ def folders(text: str) -> tuple[Path, ...]:
 
 
 def seconds(text: str) -> timedelta | None:
-    """None where nothing is set."""
+    """Return the duration, or None for an empty text."""
     if text and not re.fullmatch(r"[0-9]{1,9}", text):
         raise ValueError("it is a number of seconds, as 86400 for a day.")
     return timedelta(seconds=int(text)) if text else None
 
 
 def kept_unused(text: str) -> timedelta | None:
-    """Return after how long an unused payment is refunded; None: it is not refunded by itself."""
-    found = with_unit(text)  # a number alone may be meant as days
+    """Return after how long an unused payment is refunded, or None for never."""
+    found = with_unit(text)  # a number alone could mean days
     if found is None and text != "0":
         raise ValueError("it is 7d, 12h, 30m, 90s and the like, or 0 for never.")
     return found
@@ -213,7 +213,7 @@ def asks_of_payments(text: str) -> bool | None:
 
 
 def gate(text: str) -> GatePolicy:
-    """Which tools wait for an approval although nothing in the server's code says so."""
+    """Return the policy for tools that need approval although the server's code requires none."""
     names = words(text) or ("destructive",)
     if names == ("off",):
         return GatePolicy(gates_destructive=False)

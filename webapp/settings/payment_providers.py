@@ -1,8 +1,8 @@
 """Payment providers that an operator declares in `elicit.toml`, under [sellers.NAME].
 
-What could go wrong: as in webapp.settings.config_file; and a key of the provider's written into a
-header there. The names of the keys are those of flows.payments.declared.declaration, `false` says
-that there is none.
+Risks: those of webapp.settings.config_file, and an API key of the provider in a header there. The
+keys of a table have the names in flows.payments.declared.declaration. `false` means that a provider
+does not have something.
 """
 
 import math
@@ -22,14 +22,14 @@ from flows.payments.session import SessionStatus
 from webapp.settings.payments import OF_ACCOUNTS, OF_DECLARED
 from webapp.settings.toml_tables import TEXT, TYPES, converted, keys_of, tables_in, unknown_key
 
-# Of every provider: ELICIT_{NAME}_ and one of these, so nothing that one needs is called so.
+# The names after ELICIT_{NAME}_ that every provider has, and that `needs` must not repeat.
 SETTINGS: Final = frozenset(
     row.name.removeprefix("ELICIT_{NAME}_").lower() for row in (*OF_ACCOUNTS, *OF_DECLARED)
 )
 
 _READINGS: Final = {"created": OURS_OPENED, "fetched": OURS, "told": OURS_TOLD}
 _MINUTES_AT_MOST = LIFE_AT_MOST // timedelta(minutes=1)
-_INTEGERS = range(-(2**63), 2**64)  # what can be written as JSON
+_INTEGERS = range(-(2**63), 2**64)  # the integers that JSON can contain
 _CARRIERS = frozenset({"authorization", "proxy-authorization", "cookie"})
 _ANY, _MINUTES = "a table of what JSON can say", f"a whole number, 1 to {_MINUTES_AT_MOST}"
 _SECONDS = "a list of seconds, each a whole number, 1 at least"
@@ -51,7 +51,7 @@ _TYPES: Mapping[str, Any] = {
 _KEYS = keys_of(
     ProviderDeclaration,
     **dict.fromkeys(("create_body", "close_body", "refund_body"), _ANY),
-    minutes=_MINUTES,  # of its life
+    minutes=_MINUTES,  # the life of a checkout
     pace=_SECONDS,
     refund_states=_REFUNDS,
     scheme=TEXT,
@@ -74,7 +74,7 @@ KEYS: Final = (*_KEYS, *_READINGS, "holding")
 def read_merchant_accounts(
     tables: Mapping[str, Any], problems: list[str]
 ) -> Mapping[str, ProviderDeclaration]:
-    """The sellers that the tables declare, by name; what is wrong is added to the problems."""
+    """Return the declared sellers by name, and add faults to the problems."""
     sellers: dict[str, ProviderDeclaration] = {}
     for name, table in tables_in(tables, kind="sellers", built_in=BUILT_IN, problems=problems):
         faults: list[str] = []
@@ -93,7 +93,7 @@ def _labelled(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_value(fault: str) -> str:
-    """A value that stands at the beginning of its sentence may be a key in the wrong place."""
+    """Remove a value at the start of the sentence, because it may be a key in the wrong place."""
     key, _, says = fault.partition(": ")
     return f"{key}: it is {says.rpartition(' is ')[2]}" if says[:1] in ("'", '"') else fault
 
@@ -118,7 +118,7 @@ def _values(table: Mapping[str, Any], faults: list[str]) -> dict[str, Any]:
 def _converted(
     given: Mapping[str, object], keys: Mapping[str, str], faults: list[str]
 ) -> dict[str, Any]:
-    """What is of its type, `false` left out where that says that there is none."""
+    """Return the values of the right type, without `false` where it means "none"."""
     can_be_none = _CAN_BE_NONE if keys is _KEYS else keys
     left_out = {key for key in can_be_none if given.get(key) is False}
     said = {key: value for key, value in given.items() if key not in left_out}
@@ -126,7 +126,7 @@ def _converted(
 
 
 def _settle_types(values: dict[str, Any], faults: list[str]) -> None:
-    """What a file has as text or a table, and a declaration otherwise."""
+    """Convert values that the file has as text or tables to the declaration's types."""
     minutes = values.pop("minutes", None)
     if minutes in range(1, _MINUTES_AT_MOST + 1):
         values["life"] = timedelta(minutes=minutes)
@@ -169,7 +169,7 @@ def _header_faults(headers: Mapping[str, str]) -> Iterator[str]:
 
 
 def _inner(place: str, table: object, keys: Mapping[str, str], faults: list[str]) -> dict[str, Any]:
-    """The values of a table inside; `false` is for what no answer has."""
+    """Return the values of an inner table; `false` means that responses lack the field."""
     if not isinstance(table, dict):
         faults.append(f"{place}: it is a table.")
         return {}

@@ -1,8 +1,8 @@
-"""Sellers: the settings of the payment providers, each with the words of its own pages.
+"""The settings of the payment providers, with the terms that each provider's own pages use.
 
-What could go wrong: test money taken for real money, or an address for webhooks that nobody
-reaches. So whether it is live is what a key says of itself, or is said by a variable of its own;
-and a server on loopback gives no provider an address.
+Risks: test payments that count as real ones, or a webhook address that providers cannot reach. The
+key itself therefore says whether it is live, or a separate variable does. A server on loopback
+gives providers no address.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from flows.webhooks.signatures import Scheme, verify
 from webapp.settings.parsers import each, live, words
 from webapp.settings.table import Setting, Values
 
-_ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # what is not signed has none
+_ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # an unsigned request has no time
 
 
 def _https_origin(word: str) -> str:
@@ -118,7 +118,7 @@ OF_DECLARED = (KEY, SIGNS, LIVE, ORIGINS)
 
 
 def names_of(declaration: ProviderDeclaration) -> list[str]:
-    """Its variables."""
+    """Return the names of the provider's variables."""
     name = declaration.name
     own = (_need(declaration, need) for need in declaration.needs)
     return [row.of(name).name for row in OF_DECLARED] + [row.name for row in own]
@@ -131,10 +131,10 @@ def read_merchant_accounts(
     credentials: Mapping[str, tuple[str, str]],
     declared: Mapping[str, ProviderDeclaration],
 ) -> Mapping[str, MerchantAccount]:
-    """In the order in which one is chosen where a tool names none.
+    """Return the accounts, in the order in which one is chosen if a tool names none.
 
-    `url` is where providers reach us, None where they cannot; `credentials` are a client id and
-    secret at a provider, by its name, their problems told already. `declared` are an operator's.
+    `url` is where providers reach us, or None. `credentials` are a client id and secret for each
+    provider's name; their problems are already reported. `declared` are the operator's providers.
     """
     found = (
         _stripe(values),
@@ -161,7 +161,7 @@ def _stripe(values: Values) -> MerchantAccount | None:
 def _paypal(values: Values, *, pair: tuple[str, str] | None) -> MerchantAccount | None:
     ids, is_live = values.read(PAYPAL_WEBHOOKS), values.read(PAYPAL_LIVE)
     if pair is None:
-        # Where only one of the two is missing, it was named already.
+        # If only one of the two is missing, this was reported already.
         named = (PAYPAL_ID, PAYPAL_SECRET, PAYPAL_LIVE, PAYPAL_WEBHOOKS)
         is_set = [row for row in named if values.text(row)]
         if is_set and is_set[0] not in (PAYPAL_ID, PAYPAL_SECRET):
@@ -186,7 +186,7 @@ def _mollie(values: Values, *, url: str | None) -> MerchantAccount | None:
 
 
 def _declared(values: Values, declaration: ProviderDeclaration) -> MerchantAccount | None:
-    """Of a declared provider, for its ELICIT_{NAME}_KEY and what it needs besides."""
+    """Return the account of a declared provider, from ELICIT_{NAME}_KEY and its other settings."""
     name = declaration.name
     key_row, signs, live_row, origins_row = (
         KEY.of(name),
@@ -245,7 +245,7 @@ def _need(declaration: ProviderDeclaration, need: str) -> Setting[str]:
 
 
 def _is_secret(scheme: Scheme, secret: str) -> bool:
-    """Whether a delivery can be verified with it; one that cannot stops all the others."""
+    """Return True if the secret can verify a delivery; an unusable one would block all others."""
     try:
         verify(
             scheme, body=b"", headers=[], secrets=[secret], now=_ANY_TIME, url="https://x.example"

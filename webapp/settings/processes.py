@@ -1,4 +1,4 @@
-"""Several processes on one store: what they are called, and where they reach each other."""
+"""The settings of several processes on one store: their names, and where they reach each other."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ def _absolute(text: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
-    """`runtime` is None where the system names no such folder of the user's."""
+    """The settings of one process. `runtime` is None without such a folder of the user."""
 
     instance: str = setting(
         "ELICIT_INSTANCE",
@@ -36,5 +36,5 @@ class ProcessSettings:
     )
 
     def folder(self, uid: int) -> Path:
-        """Where the sockets of all servers of this user are."""
+        """Return the folder for the sockets of all servers of this user."""
         return (self.runtime or Path(gettempdir())) / f"elicit-{uid}"

@@ -1,4 +1,4 @@
-"""How much may be asked at once, where and for how long, as the operator sets it."""
+"""Quotas and policies: how much may be asked at once, where and for how long."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from flows.question import TIMEOUT_AT_MOST
 from webapp.settings.parsers import count, duration, each, folders, module_and_object, switch
 from webapp.settings.table import setting
 
-# What one owner has open stands in one record.
+# One record has all open questions of one owner.
 PER_OWNER_AT_MOST = 200
 
 KEPT_AT_MOST: Final = timedelta(days=3653)
@@ -24,9 +24,9 @@ _AT_ONCE: Final = ("form", "confirm", "gate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedClient:
-    """What the operator says of a client: what it shows to people, and may answer at once.
+    """The operator's entry for a client: what it shows to people, and what it may answer itself.
 
-    `name` is what it calls itself, or that with `/` and its version; `answers` are kinds.
+    `name` is the client's own name, optionally with `/` and its version. `answers` are kinds.
     """
 
     name: str
@@ -57,7 +57,7 @@ def _clients(text: str) -> tuple[ListedClient, ...]:
 
 
 def _client(part: str, *, others: Collection[str]) -> ListedClient:
-    """Raises ValueError with a sentence."""
+    """Parse one entry. Raises ValueError with a sentence."""
     name, _, what = (word.strip() for word in part.rpartition("="))
     if not name:
         raise ValueError(f"{part!r} does not say what a client is: write my-editor=nothing.")
@@ -78,9 +78,10 @@ def _client(part: str, *, others: Collection[str]) -> ListedClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
-    """`forms_on_pages`: a form whose client has none is a page of ours, else it is not asked.
+    """The operator's policies.
 
-    `patient_clients`, by the names that they declare, wait for a call as long as it takes.
+    With `forms_on_pages`, a form is shown on our page if the client has no forms; otherwise it is
+    not asked. The clients named in `patient_clients` wait for a call without a limit.
     """
 
     forms_on_pages: bool = setting(
@@ -154,7 +155,7 @@ class PolicySettings:
         "`forms+links`. For a program that answers by its person's own standing rules it is what "
         "it may answer at once, of `form`, `confirm` and `gate`: `my-bot=answers:form+confirm`",
     )
-    # For tools that are at work when the process is told to end.
+    # For tools that run when the process has to stop.
     grace: timedelta = setting(
         "ELICIT_GRACE",
         parse=duration(timedelta(hours=1), "1 hour"),
@@ -163,7 +164,7 @@ class PolicySettings:
         "for a person are told at once to come again, and `/health` is 503 meanwhile: seconds, or "
         "`12h`, `30m` and the like, 1 hour at most",
     )
-    # For tools whose client has gone.
+    # For tools whose client has disconnected.
     orphaned_at_most: timedelta = setting(
         "ELICIT_ORPHANED_AT_MOST",
         parse=duration(timedelta(days=1), "1 day"),
@@ -171,7 +172,7 @@ class PolicySettings:
         says="how long a tool may go on whose client has gone: seconds, or `12h`, `30m` and the "
         "like, 1 day at most",
     )
-    # How much later than by itself, or sooner, a record is erased.
+    # The time for which records are stored, instead of their default.
     keep_records: timedelta = setting(
         "ELICIT_KEEP_RECORDS",
         parse=duration(KEPT_AT_MOST, _FROM_A_DAY, at_least=timedelta(days=1)),

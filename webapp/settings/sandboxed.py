@@ -1,16 +1,16 @@
-"""The settings of a server with a sandbox: what is not set up is the sandbox's."""
+"""The settings of a server with a sandbox, which replaces everything that is not configured."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from webapp.settings.settings import Settings
 
-if TYPE_CHECKING:  # most servers have none
+if TYPE_CHECKING:  # most servers have no sandbox
     from webapp.sandbox.settings import Sandbox
 
 
 def with_sandbox(settings: Settings, sandbox: "Sandbox") -> Settings:
-    """The same, with the sandbox for what is not configured.
+    """Return the settings with the sandbox in place of everything that is not configured.
 
     Raises ValueError unless the server is on loopback.
     """

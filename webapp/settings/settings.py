@@ -1,4 +1,4 @@
-"""Settings: read once from a mapping; every problem is reported at once, naming its variable."""
+"""The settings of a server, read once from a mapping. Every problem names its variable."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -72,7 +72,7 @@ SECRETS = (
     ),
 )
 SECRET_NAMES = tuple(row.name for row in SECRETS)
-# nginx and load balancers keep a connection to us for 60 seconds at most.
+# nginx and load balancers keep an idle connection to us for at most 60 seconds.
 _IDLE_BEHIND_PROXY = timedelta(seconds=75)
 STORE = Setting(
     name="ELICIT_STORE",
@@ -107,7 +107,7 @@ CONNECTIONS = Setting(
 
 
 class BadSettings(ValueError):
-    """What is wrong with the environment; `problems` has a sentence for each variable."""
+    """The environment is invalid. `problems` has a sentence for each variable."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
@@ -118,7 +118,7 @@ class BadSettings(ValueError):
 class Settings:
     url: str
     ring: Ring
-    store: str = field(repr=False)  # it may hold a password
+    store: str = field(repr=False)  # the address may contain a password
     uid: int
     key_file: KeyFile | None = None
     providers: Mapping[str, Provider] = field(default_factory=lambda: dict(PROVIDERS))
@@ -140,7 +140,7 @@ class Settings:
         says="after how long a payment that no call has used is refunded by itself: `7d`, `12h`, "
         "`30m`, `90s` and the like, or `0` for never",
     )
-    # Whether providers are asked about open payments; None: as needed.
+    # True: poll providers for open payments. None: only if webhooks cannot reach us.
     asks: bool | None = setting(
         "ELICIT_ASK",
         parse=asks_of_payments,
@@ -177,7 +177,7 @@ class Settings:
         says="web origins whose pages may call tools here, such as `http://localhost:6274` of a "
         "client that runs in a browser; pages of others may not",
     )
-    # For how long browsers come back by https alone.
+    # The time for which browsers must use https only.
     hsts: timedelta | None = setting(
         "ELICIT_HSTS",
         parse=seconds,
@@ -199,7 +199,7 @@ class Settings:
         parse=each(network),
         says="addresses or networks of proxies whose forwarded headers are believed",
     )
-    # What a proxy takes off a path; else the host tells (ASGI's root_path).
+    # The part of a path that a proxy removes; otherwise the ASGI server passes it (root_path).
     taken_path: str = setting(
         "ELICIT_ROOT_PATH",
         parse=url_path,
@@ -214,7 +214,7 @@ class Settings:
     )
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     events: tuple[EventAddress, ...] = ()
-    config: Path | None = None  # where `elicit.toml` is, or would be
+    config: Path | None = None  # the path of `elicit.toml`, which may not exist
 
     @property
     def log(self) -> LogSettings:
@@ -231,7 +231,7 @@ class Settings:
 
     @property
     def unreached(self) -> frozenset[str]:
-        """The payment providers whose webhooks do not reach us: all others are not on loopback."""
+        """The payment providers whose webhooks cannot reach us because we are on loopback."""
         if self.asks is not None:
             return frozenset(self.sellers if self.asks else ())
         return frozenset(
@@ -241,7 +241,7 @@ class Settings:
         )
 
 
-# Every setting, in the order in which docs/settings.md has them.
+# Every setting, in the order of docs/settings.md.
 TABLE: tuple[Setting[Any], ...] = (
     *(URL, *SECRETS, STORE, CONFIG),
     *payments.PAYMENTS,
@@ -262,9 +262,10 @@ def read_settings(
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
 ) -> Settings:
-    """Settings from variables, of this process if no others are given.
+    """Return the settings from the given variables, or from those of this process.
 
-    Local use needs none: a key file and a store are made in the data folder. Raises BadSettings.
+    Local use needs no variable: a key file and a store are created in the data folder. Raises
+    BadSettings.
     """
     environment = os.environ if environment is None else environment
     if problems := not_utf_8(environment, TABLE):
@@ -323,7 +324,7 @@ def read_settings(
 
 
 def unknown_names(environment: Mapping[str, str]) -> list[str]:
-    """A sentence for each name of ours that is set and is no setting."""
+    """Return a sentence for each set name that begins like ours and is no setting."""
     values = Values(environment)
     known = [*_known(environment, declared_in(values))]
     values.problems.clear()
@@ -332,7 +333,7 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
 
 
 def key_file_of(environment: Mapping[str, str]) -> KeyFile | None:
-    """The key file, where no variable holds a secret."""
+    """Return the key file, or None if a variable contains a secret."""
     has_secret = any(environment.get(name) for name in SECRET_NAMES)
     return None if has_secret else KeyFile(data_folder(environment) / "key")
 
@@ -364,7 +365,7 @@ def _is_local(url: str) -> bool:
 
 
 def _ring(values: Values, *, file: KeyFile | None, is_local: bool, store: str) -> Ring | None:
-    """Of the variables, or of that file where none of them is set."""
+    """Return the secrets from the variables, or from the file if no variable is set."""
     for name in SECRET_NAMES:
         if text := values.environment.get(name):
             try:
@@ -386,7 +387,7 @@ def _ring(values: Values, *, file: KeyFile | None, is_local: bool, store: str) -
 
 
 def _credentials(values: Values) -> Mapping[str, tuple[str, str]]:
-    """Our client id and secret at a provider, for each ELICIT_{NAME}_CLIENT_ID."""
+    """Return our client id and secret for each provider with ELICIT_{NAME}_CLIENT_ID."""
     found: dict[str, tuple[str, str]] = {}
     for name in _registered(values.environment):
         rows = [row.of(name) for row in payments.OF_ACCOUNTS]
@@ -400,7 +401,7 @@ def _credentials(values: Values) -> Mapping[str, tuple[str, str]]:
 
 
 def _registered(environment: Mapping[str, str]) -> list[str]:
-    """The names of providers of which anything is set, in capitals."""
+    """Return the names of providers with at least one setting, in capitals."""
     others = {identity.CLIENT_ID.name, identity.CLIENT_SECRET.name}
     matches = [
         row.match(name)
@@ -412,7 +413,7 @@ def _registered(environment: Mapping[str, str]) -> list[str]:
 
 
 def _known(environment: Mapping[str, str], declared: Declarations) -> Iterator[str]:
-    """All names; of accounts also those of an author's own providers, as far as they are set."""
+    """Yield all valid names. An author's own providers count as far as they are set."""
     yield from (row.name for row in TABLE if not row.is_of_providers)
     yield from (row.of(n).name for n in events.names_in(environment) for row in events.EVENTS)
     for provider in (*PROVIDERS, *declared.providers, *_registered(environment)):

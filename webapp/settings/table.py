@@ -1,8 +1,8 @@
-"""The table of settings: each row has a name, a parser, a default and a sentence.
+"""The table of settings: each row has a name, a parser, a default and a description.
 
-What could go wrong: a name that is set and that nobody reads, or one that is told otherwise than it
-is read. So what is read, docs/settings.md, `elicit settings` and the names that are refused all
-come from these rows.
+Risks: a set name that the server ignores, or a description that differs from the behavior. The
+reading of settings, docs/settings.md, `elicit settings` and the refusal of unknown names therefore
+all use these rows.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar
 
 PREFIX = "ELICIT_"
-_NAME = "{NAME}"  # a provider's, in capitals
+_NAME = "{NAME}"  # a provider's name, in capitals
 _ANY_NAME = "([A-Z][A-Z0-9_]{0,31})"
 
 T = TypeVar("T")
@@ -21,10 +21,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(Generic[T]):
-    """One row. `{NAME}` in its name stands for a provider's.
+    """A row of the table. `{NAME}` in its name stands for a provider's name.
 
-    `default` is what an operator would write, and parsed like that; `otherwise` says in words what
-    holds where nothing is set. `parse` raises ValueError with a sentence for each problem.
+    `default` is the text that an operator would write, and is parsed like one. `otherwise`
+    describes the behavior without a value. `parse` raises ValueError with a sentence for each
+    problem.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Setting(Generic[T]):
     default: str = ""
     otherwise: str = ""
     says: str
-    names_file: bool = False  # whose name may hold any bytes
+    names_file: bool = False  # the value is a file name, which may contain any bytes
 
     @property
     def shown_default(self) -> str:
@@ -46,7 +47,7 @@ class Setting(Generic[T]):
         return dataclasses.replace(self, name=self.name.replace(_NAME, provider.upper()))
 
     def match(self, name: str) -> re.Match[str] | None:
-        """Whether a variable is this row's; the provider's name is its first group."""
+        """Return a match if the variable belongs to this row. Group 1 is the provider's name."""
         return re.fullmatch(re.escape(self.name).replace(re.escape(_NAME), _ANY_NAME), name)
 
 
@@ -59,7 +60,7 @@ def setting(
     says: str,
     names_file: bool = False,
 ) -> T:
-    """A field of a dataclass that is read from the row; what the field is by itself, too."""
+    """Return a dataclass field that is read from the row, with the row's default."""
     row = Setting(
         name=name,
         parse=parse,
@@ -72,13 +73,13 @@ def setting(
 
 
 def rows_of(kind: type) -> Mapping[str, Setting[Any]]:
-    """The rows of a dataclass, by its fields."""
+    """Return the rows of a dataclass by its fields."""
     found = {each.name: each.metadata.get("row") for each in dataclasses.fields(kind)}
     return {name: row for name, row in found.items() if row is not None}
 
 
 class Values:
-    """An environment as the rows read it; `problems` has a sentence for whatever is wrong."""
+    """An environment as read through the rows. `problems` has a sentence for each fault."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
@@ -89,7 +90,7 @@ class Values:
         return text if row.names_file else text.strip()
 
     def read(self, row: Setting[T]) -> T:
-        """What is set, or else the default; that, too, where something is wrong."""
+        """Return the value that is set, or the default. A fault also returns the default."""
         try:
             return row.parse(self.text(row) or row.default)
         except ValueError as error:
@@ -97,7 +98,7 @@ class Values:
             return row.parse(row.default)
 
     def fields_of(self, kind: type) -> dict[str, Any]:
-        """All fields of the dataclass that have a row."""
+        """Return the values of all fields of the dataclass that have a row."""
         return {name: self.read(row) for name, row in rows_of(kind).items()}
 
     def lack(self, missing: str, *, beside: str) -> None:
@@ -105,7 +106,7 @@ class Values:
         self.problems.append(f"{missing}: not set, and {beside} is: set both of them, or neither.")
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
-        """A problem for each name of ours that is set and is no setting."""
+        """Add a problem for each set name that begins like ours and is no setting."""
         known = sorted(known)
         self.problems += [
             f"{name}: there is no such setting{_nearest(name, known)}."
@@ -121,7 +122,7 @@ _OPTIONS: Final = {
 
 
 def not_utf_8(environment: Mapping[str, str], table: Iterable[Setting[Any]]) -> list[str]:
-    """A sentence for each of ours that holds other bytes; the names of files may hold any."""
+    """Return a sentence for each of our variables that is not UTF-8, except file names."""
     files = {row.name for row in table if row.names_file}
     return [
         f"{name}: it is not UTF-8."

@@ -1,4 +1,4 @@
-"""What an operator watches: the log, the metrics and the traces."""
+"""The settings of the log, the metrics and the traces."""
 
 import logging
 import re
@@ -15,7 +15,7 @@ TOKEN_LETTERS_AT_LEAST = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetrySettings:
-    """`metrics` is the token of whoever reads them; without one there are none."""
+    """`metrics` is the token to read the metrics. Without a token there are no metrics."""
 
     log: LogSettings = field(default_factory=LogSettings)
     metrics: str = field(default="", repr=False)
@@ -67,7 +67,7 @@ TELEMETRY: tuple[Setting[Any], ...] = (LOG, LOG_LEVEL, METRICS, TRACES)
 
 
 def read_telemetry(values: Values) -> TelemetrySettings:
-    """As the environment has it; what is wrong with it is among the values' problems."""
+    """Return the settings of the environment, and add faults to the values' problems."""
     return TelemetrySettings(
         log=LogSettings(
             is_json=values.read(LOG) == "json",

@@ -1,6 +1,6 @@
-"""Tables of `elicit.toml`: which keys one may have, and what each of them is, in words.
+"""Tables of `elicit.toml`: their keys, and the types of the values in words.
 
-A key is a field of the declaration that it reaches, and is what the type of that field says.
+A key is a field of its declaration, and its value has the type of that field.
 """
 
 import re
@@ -35,12 +35,12 @@ _HEADER = re.compile(r"\s*\[\[?([^\]]+)\]\]?\s*(?:#.*)?$")
 
 
 def unknown_key(key: str, known: Collection[str]) -> str:
-    """Return the sentence for a key that there is not, with the nearest one that there is."""
+    """Return the sentence for an unknown key, with the most similar known one."""
     return f"{key}: unknown; the keys are {', '.join(known)}.{meant(key, known)}"
 
 
 def meant(name: str, known: Collection[str]) -> str:
-    """Return a sentence with the nearest name, or nothing where none is near."""
+    """Return a sentence with the most similar name, or "" if none is similar."""
     near = get_close_matches(name, [*known], n=1)
     return f" Perhaps {near[0]} is meant." if near else ""
 
@@ -48,7 +48,7 @@ def meant(name: str, known: Collection[str]) -> str:
 def line_of(text: str, place: str) -> int | None:
     """Return the line of a TOML text that declares a place such as `providers.acme.person.url`.
 
-    It is the line of the innermost table or key of that place that the text has; None without one.
+    The result is the line of the innermost table or key of that place that the text has, or None.
     """
     parts, depth, found = place.split("."), 0, None
     here: list[str] = []
@@ -72,7 +72,7 @@ def _parts_of(key: str) -> list[str]:
 
 
 def keys_of(declaration: type, **more: str | None) -> Mapping[str, str]:
-    """The fields, each with what it is; `more` has those that are something else, or None."""
+    """Return the type in words for each field. `more` replaces a type, or removes it by None."""
     keys: dict[str, str | None] = {"name": None}
     for name, hint in get_type_hints(declaration).items():
         (needed,) = {*get_args(hint)} - {NoneType} if NoneType in get_args(hint) else (hint,)
@@ -83,7 +83,7 @@ def keys_of(declaration: type, **more: str | None) -> Mapping[str, str]:
 def tables_in(
     tables: Mapping[str, Any], *, kind: str, built_in: Collection[str], problems: list[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Those of [kind.NAME] that have a name of their own."""
+    """Yield the tables of [kind.NAME] with a valid name, and add faults to the problems."""
     for name, table in tables.items():
         place = f"{kind}.{name}"
         if not NAME.fullmatch(name):
@@ -103,7 +103,7 @@ def converted(
     *,
     types: Mapping[str, Any] = TYPES,
 ) -> dict[str, Any]:
-    """What is of its type."""
+    """Return the values that have their key's type, and add faults for the others."""
     values: dict[str, Any] = {}
     for key, value in given.items():
         try:

@@ -1,22 +1,26 @@
-"""Where records are kept: one protocol, and a file for each place that fulfils it.
+"""The stores of records: one protocol, and an implementation for each kind of store.
 
-`store` has the protocol: sealed records with compare-and-set, all of a write or none of it, of one
-owner. `sqlite` is one file for all processes of a machine: a writer thread that commits in groups
-(`sqlite_writer`), readers on the loop, changes of others seen by `data_version` (`sqlite_changes`).
-`postgres` is for several machines: what is read or written in one turn of the loop is one round
-trip (`lanes`, `postgres_writer`), changes of others are heard by name (`postgres_changes`), and of
-the servers that an address names one is used (`postgres_hosts`). `valkey` is for several machines
-too: a script carries out what is written, on one server or a cluster.
-`memory` is for tests and for servers that may forget. `opening` picks one by its address.
+`store` has the protocol: sealed records with compare-and-set, where one write changes records of
+one owner, all or none. The implementations are:
 
-A store that moves elsewhere (`moving`) is fenced, read by `scan` and put in place there by `load`;
-a fence is of the place, so that also a process of an older version is refused (`sqlite_fence`). The
-same two make a file of rows, and a store of one (`backup_file`).
+- `sqlite` is one file for all processes of a machine. A writer thread commits jobs in groups
+  (`sqlite_writer`), and readers run on the event loop. Changes by other processes are found with
+  `data_version` (`sqlite_changes`).
+- `postgres` is for several machines. Reads or writes of one turn of the event loop share a round
+  trip (`lanes`, `postgres_writer`). Changes by others arrive as notifications (`postgres_changes`),
+  and one of the address's servers is used (`postgres_hosts`).
+- `valkey` is for several machines, too. Scripts execute the writes, on one server or a cluster.
+- `memory` is for tests and for servers that may lose their records.
 
-Promised: what was written is durable when `write` returns; version 0 means that neither id nor key
-is taken; what is due is given to one caller. One contract suite holds all of them: tests/stores.
+`opening` chooses an implementation by the address. `moving` moves a store: it sets a fence, reads
+with `scan` and writes the copies with `load`. The fence is stored in the place itself, so it also
+stops processes of an older version (`sqlite_fence`). `backup_file` uses `scan` and `load` to make a
+file of all rows and to restore it.
 
-Knows no elicitation: what it keeps is sealed.
+Guarantees: a write is durable when `write` returns. Version 0 means that neither id nor key is in
+use. A due record goes to one caller. The contract suite in tests/webapp/stores tests all stores.
+
+Stores know nothing about elicitations, because their records are sealed.
 """
 
 from webapp.stores.opening import (

@@ -1,10 +1,10 @@
-"""A file with all rows of a store: one line each as JSON, whole or not at all, for any store.
+"""A backup file: all rows of a store as lines of JSON, which any store can load.
 
-The first line says what it is, the last how many rows there are and what they hash to. What the
-store had sealed stays sealed.
+The first line is a header. The last line has the number of rows and their hash. Sealed data stays
+sealed.
 
-What could go wrong: half a file that looks whole, after a full disk or a kill. So it gets its name
-only when all of it is on the disk, and is read to its end before anything of it is used.
+Risks: a full disk or a kill leaves half a file that looks complete. The file therefore gets its
+name only when all of it is on disk, and is read to its end before any row is used.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ T = TypeVar("T", bound=Struct)
 
 
 class BadBackup(Exception):
-    """A sentence for the operator: the file is no backup, or is not whole."""
+    """The file is no backup, or is not complete. The message is a sentence for the operator."""
 
 
 class _Head(Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class _Foot(Struct, frozen=True, kw_only=True):
 
 
 class BackupFile:
-    """It is read to its end before it is given. Raises BadBackup, or OSError."""
+    """A backup, checked to its end when it is opened. Raises BadBackup, or OSError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,7 +51,7 @@ class BackupFile:
         self.made_at = self._read(head, _Head).made_at
 
     async def scan(self) -> AsyncIterator[Sequence[Record]]:
-        """Its rows, as a store gives them."""
+        """Yield the rows in pages, as a store does."""
         page = list[Record]()
         lines = self._lines()
         next(lines)
@@ -64,7 +64,7 @@ class BackupFile:
             yield page
 
     def _lines(self) -> Iterator[bytes]:
-        """The head and each row; the foot has to agree with them."""
+        """Yield the head and each row. Raises BadBackup if the foot does not agree with them."""
         digest, rows = sha256(), 0
         with self._path.open("rb") as file:
             line = file.readline(_LINE_BYTES_AT_MOST)
@@ -90,31 +90,34 @@ class BackupFile:
 
 
 async def write_backup(store: Store, path: Path, *, now: datetime) -> int:
-    """Write a file of this user's alone; how many rows it has. Raises FileExistsError, OSError."""
+    """Write a file that only this user can read; return the count.
+
+    Raises FileExistsError, OSError.
+    """
     _remove_drafts(path.parent)
     draft = path.with_name(f"{_DRAFT}{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until this process ends, however it ends
+            fcntl.flock(file, fcntl.LOCK_EX)  # until this process ends in any way
             rows = await _write(store, file, now=now)
             file.flush()
             os.fsync(file.fileno())
-            os.link(draft, path)  # never in place of another
+            os.link(draft, path)  # never replaces another file
     finally:
-        os.unlink(draft)  # noqa: PTH108 - one look at the disk, of a command
+        os.unlink(draft)  # noqa: PTH108 - a blocking call, but in a command
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # or its name might be gone after a loss of power
+        os.fsync(folder)  # otherwise a power cut could lose the name
     finally:
         os.close(folder)
     return rows
 
 
 def _remove_drafts(folder: Path) -> None:
-    """Remove what a backup left that was killed: drafts that no process has locked."""
+    """Remove the drafts of killed backups, which no process has locked."""
     for draft in folder.glob(f"{_DRAFT}*"):
-        with suppress(OSError), draft.open("rb") as file:  # in use, or somebody else's
+        with suppress(OSError), draft.open("rb") as file:  # in use, or owned by another user
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             draft.unlink()
 

@@ -1,7 +1,7 @@
-"""What many callers ask in one turn of the event loop goes out together, on a few lanes.
+"""Batches of items from many callers, run on a limited number of lanes.
 
-What could go wrong: each caller pays a round trip of its own. So what comes while every lane is
-busy waits, and goes with all the rest as soon as one is free; where none is, nobody waits.
+Risks: each caller costs its own round trip. Items that arrive while every lane is busy therefore
+wait, and go out together as soon as a lane is free. If a lane is free, no item waits.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class Lanes(Generic[Item]):
-    """Runs batches, at most so many at a time."""
+    """A runner of batches, at most `lanes` at a time."""
 
     def __init__(
         self,
@@ -21,9 +21,9 @@ class Lanes(Generic[Item]):
         lanes: int = 1,
         fit: Callable[[Sequence[Item]], tuple[list[Item], list[Item]]],
     ) -> None:
-        """`fit` parts what waits in a batch, which is not empty, and what stays behind.
+        """`fit` splits the waiting items into a batch, which is not empty, and the rest.
 
-        `run` lets no error out: whoever waits for an item is told by it.
+        `run` must not raise: it reports errors to the callers that wait for the items.
         """
         self._run = run
         self._lanes = lanes
@@ -35,7 +35,7 @@ class Lanes(Generic[Item]):
         self._loop = asyncio.get_running_loop()
 
     def put(self, item: Item) -> None:
-        """Send it with the next batch."""
+        """Send the item with the next batch."""
         self._waiting.append(item)
         if not (self._is_called or self._is_held) and len(self._running) < self._lanes:
             self._is_called = True
@@ -46,7 +46,7 @@ class Lanes(Generic[Item]):
         return not (self._is_held or self._waiting or self._running)
 
     def hold(self) -> None:
-        """Whoever found it idle does its own alone, without a task; what comes meanwhile waits."""
+        """Reserve the idle lane for one item that its caller sends itself; other items wait."""
         self._is_held = True
 
     def let_go(self) -> None:
@@ -55,7 +55,7 @@ class Lanes(Generic[Item]):
             self._start()
 
     async def finish(self) -> None:
-        """Wait until everything is done; nothing may be put in meanwhile."""
+        """Wait until every item is done. Nothing may be put in while this method waits."""
         self._start()
         while self._running:
             await asyncio.wait(tuple(self._running))
@@ -74,5 +74,5 @@ class Lanes(Generic[Item]):
 
 
 def first(most: int) -> Callable[[Sequence[Item]], tuple[list[Item], list[Item]]]:
-    """A `fit` that takes so many, the oldest first."""
+    """Return a `fit` for batches of at most `most` items, the oldest first."""
     return lambda items: (list(items[:most]), list(items[most:]))

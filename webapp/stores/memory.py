@@ -1,7 +1,7 @@
-"""A store in this process's memory, for tests and demonstrations; nothing outlives the process.
+"""A store in the memory of this process, for tests and demonstrations.
 
-What could go wrong: a hundred thousand records, all looked through at each sweep. So what is asked
-for in an order is kept in that order, and a look costs what it finds.
+Nothing survives the process. Risks: each sweep reads a hundred thousand records. Sorted lists
+therefore hold the records in each order that is queried, so a query costs only what it returns.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -31,7 +31,7 @@ from webapp.stores.watch import Watch
 _Name = tuple[str, str, str]
 _Timed = tuple[datetime, _Name]
 _Entry = TypeVar("_Entry", _Name, _Timed)
-_LAST = chr(0x10FFFF)  # of the characters, so what begins with it stands behind all others
+_LAST = chr(0x10FFFF)  # the highest character: a tuple that ends with it sorts after all others
 
 
 class MemoryStore:
@@ -46,7 +46,7 @@ class MemoryStore:
         self._contents.openings.append(self)
 
     def sibling(self) -> "MemoryStore":
-        """Return another opening of the same records, as another process would have it."""
+        """Return another opening of the same records, like the one of another process."""
         sibling = MemoryStore()
         sibling._contents = self._contents
         self._contents.openings.append(sibling)
@@ -163,7 +163,7 @@ class MemoryStore:
             watch.end()
 
     def tell(self, records: tuple[Record, ...]) -> None:
-        """Tell this opening's watches what a sibling wrote."""
+        """Notify the watches of this opening about records that a sibling wrote."""
         for watch in tuple(self._watches):
             for record in records:
                 if watch.wants(record.kind, record.id):
@@ -182,10 +182,10 @@ class MemoryStore:
 
 
 class _Ordered(list[_Entry]):
-    """Entries in their order."""
+    """A sorted list of entries."""
 
     def move(self, former: _Entry | None, entry: _Entry | None) -> None:
-        """Have this one in place of that; None: nothing."""
+        """Replace the entry `former` with `entry`. None means that there is no such entry."""
         if former == entry:
             return
         if former is not None:
@@ -195,7 +195,7 @@ class _Ordered(list[_Entry]):
 
 
 class _Times(_Ordered[_Timed]):
-    """What has a time, the oldest first."""
+    """The names of records with a time, oldest first."""
 
     def until(self, moment: datetime) -> Iterator[_Name]:
         for time, name in self:
@@ -205,7 +205,7 @@ class _Times(_Ordered[_Timed]):
 
 
 class _Contents:
-    """What siblings share."""
+    """The data that all openings of one memory store share."""
 
     def __init__(self) -> None:
         self.records: dict[_Name, Record] = {}
@@ -225,7 +225,7 @@ class _Contents:
         return None if name is None else self.records[name]
 
     def in_order(self, kind: str, *, owner: str | None, after: str | None) -> Iterator[Record]:
-        """The records of the kind by their ids, which begin with their owner."""
+        """Return the records of the kind in the order of their ids, which begin with the owner."""
         start = bisect_left(self._ids, (kind, owner or "", ""))
         if after is not None:
             start = max(start, bisect_right(self._ids, (kind, after, _LAST)))
@@ -237,7 +237,7 @@ class _Contents:
                 yield self.records[its_owner, kind, id]
 
     def put(self, records: tuple[Record, ...]) -> None:
-        for record in records:  # a key may move from one to another
+        for record in records:  # first free all keys: a key may move from one record to another
             self._free_key(self.records.get((record.owner, record.kind, record.id)))
         for record in records:
             name = (record.owner, record.kind, record.id)
@@ -265,7 +265,7 @@ class _Contents:
         )
         self.records.pop(name, None)
         if record is not None:
-            self.records[name] = record  # as the newest
+            self.records[name] = record  # the newest record comes last
 
     def _free_key(self, record: Record | None) -> None:
         if record is not None and record.key is not None:

@@ -1,14 +1,15 @@
-"""A store moves to another place: a fence, copies, a check of each row, and no moment with two.
+"""Moving a store to another place, with a fence on both places, copies, and a check of each row.
 
-Both places are fenced while it goes on: the old one, so that nothing is written there that the new
-one lacks; the new one, so that nobody serves it half full. The words of the fences say how far it
-is, so a move that was cut off goes on when it is run again.
+Both places are fenced during the move. The fence on the old place stops writes that the new place
+would lack. The fence on the new place stops servers from using half a copy. The texts of the fences
+say how far the move is, so a move that was interrupted continues when it is run again.
 
-What could go wrong: both are served, and each is paid. So the new place opens only once the old one
-says where it has moved to, and what is no copy of the old one is never overwritten. Or two moves
-run at once, as the first one goes on after its terminal was lost: one is done, the new place is
-served, and the other puts a spent receipt back. So each change of a fence names those in whose
-place it may come, and a copy is put in place only while the fence of its own move stands.
+Risks: both places are served, and each accepts a payment. The new place therefore opens only after
+the old one says where it has moved to, and data that is no copy of the old place is never
+overwritten. Or two moves run at once, because the first one continues after its terminal was lost:
+one ends, the new place is served, and the other one restores a receipt that has been spent. Each
+change of a fence therefore names the fences that it may replace, and a copy is stored only while
+the fence of its own move is set.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,26 +20,29 @@ import msgspec
 
 from webapp.stores.store import RECORDS_AT_MOST, Conflict, OtherFence, Record, Store
 
-BYTES_AT_MOST = 4 * 1024 * 1024  # of copies that are loaded at once
+BYTES_AT_MOST = 4 * 1024 * 1024  # the size of copies that are loaded at once
 Scan = Callable[[], AsyncIterator[Sequence[Record]]]
 
 
 class NotMoved(Exception):
-    """A sentence for the operator: why nothing was moved, and what to do."""
+    """The move did not happen. The message says why, and what the operator can do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """`records` are in the new place; `was_before`: they had been moved already."""
+    """The result of a move.
+
+    `was_before` is True if an earlier run had moved the `records` already.
+    """
 
     records: int
     was_before: bool = False
 
 
 async def move(source: Store, target: Store) -> Moved:
-    """Fence both, copy, check, and open the new place. Raises NotMoved, or StoreUnavailable.
+    """Fence both places, copy, check, and open the new place. Raises NotMoved, or StoreUnavailable.
 
-    Safe to repeat, whatever it was interrupted by.
+    This function is safe to repeat after any interruption.
     """
     old, new = _address(source), _address(target)
     if old == new:
@@ -54,7 +58,7 @@ async def move(source: Store, target: Store) -> Moved:
     if standing != moved:
         if there is None:
             await fence_empty(target, copied)
-        else:  # of a cluster perhaps half
+        else:  # perhaps some servers of a cluster lack the fence
             await _fence(target, copied, instead_of=(None, copied))
         standing = await _fence_source(source, moving, moved)
     if standing != moved:
@@ -65,7 +69,7 @@ async def move(source: Store, target: Store) -> Moved:
 
 
 async def unfence(store: Store) -> str | None:
-    """Let a place be served again; returns why it was not. Raises NotMoved for half a copy."""
+    """Remove the fence of a place and return its reason. Raises NotMoved for half a copy."""
     why = await store.fenced()
     if why is not None and is_half(why):
         raise NotMoved(
@@ -77,26 +81,27 @@ async def unfence(store: Store) -> str | None:
 
 
 def moved_to(why: str) -> str | None:
-    """Where the store is now, by what stands on the place that it has left."""
+    """Return the new address of the store if this fence says that it has moved, else None."""
     if not why.startswith(_MOVED):
         return None
     return why.removeprefix(_MOVED).removesuffix(_TO_SET)
 
 
 def is_half(why: str) -> bool:
-    """Return True for the fence of a place into which copies are being put."""
+    """Return True if this is the fence of a place into which copies are being put."""
     return why.startswith(_HALF)
 
 
 def half(source: str, command: str) -> str:
-    """What stands on a place while copies come in."""
+    """Return the reason of the fence on a place while copies come in."""
     return f"{_HALF}{source}, which is not done: run {command} again"
 
 
 async def copy(scan: Scan, target: Store, *, behind: str) -> int:
-    """Put in place what lacks there, and check that both have the same; how many records that is.
+    """Store the records that the target lacks, check that both are equal, and return their count.
 
-    `behind` is the fence of the target. Raises NotMoved if it holds others, or is in other hands.
+    `behind` is the fence of the target. Raises NotMoved if the target has other records or another
+    fence.
     """
     has = {digest_of(each) async for page in target.scan() for each in page}
     async for page in scan():
@@ -105,12 +110,12 @@ async def copy(scan: Scan, target: Store, *, behind: str) -> int:
 
 
 async def open_whole(target: Store, copied: str) -> None:
-    """Take the fence of a copy away that is whole. Raises NotMoved if another one stands."""
+    """Remove the fence of a complete copy. Raises NotMoved if another fence is set."""
     await _fence(target, None, instead_of=(None, copied))
 
 
 async def _must_agree(scan: Scan, target: Store, *, behind: str) -> int:
-    """That each row is there as it is, and no other one; how many. Raises NotMoved."""
+    """Check that the target has exactly these rows, and return their count. Raises NotMoved."""
     expected = {digest_of(each) async for page in scan() for each in page}
     total, others = len(expected), 0
     async for page in target.scan():
@@ -131,12 +136,12 @@ async def _must_agree(scan: Scan, target: Store, *, behind: str) -> int:
 
 
 async def fence_empty(store: Store, why: str) -> None:
-    """Put a fence around an empty place. Raises NotMoved if it is none, and leaves it as it is."""
+    """Fence an empty place. Raises NotMoved, and changes nothing, if the place is not empty."""
     await _must_be_empty(store)
     await _fence(store, why, instead_of=(None,))
     try:
         await _must_be_empty(store)
-    except NotMoved:  # somebody has begun to serve it meanwhile
+    except NotMoved:  # a server began to use the place in the meantime
         await _fence(store, None, instead_of=(why,))
         raise
 
@@ -156,7 +161,10 @@ def digest_of(record: Record) -> bytes:
 
 
 async def _fence_source(source: Store, moving: str, moved: str) -> str:
-    """Which of the two stands then: another process may have brought the move to its end."""
+    """Set the fence `moving`, and return the fence that is set now.
+
+    The result is `moved` if another process has completed the move.
+    """
     try:
         await source.fence(moving, instead_of=(None, moving))
     except OtherFence as other:
@@ -216,7 +224,7 @@ _MOVED, _TO_SET = "this store has moved to ", ": set ELICIT_STORE to that"
 
 
 def _words(old: str, new: str) -> tuple[str, str, str]:
-    """What stands on the new place meanwhile; on the old one meanwhile, and afterwards."""
+    """Return the three texts of fences: the new place's, and the old one's during and after."""
     moving = (
         f"this store is being moved to {new}; if that was cut off, run elicit move again (or "
         f"elicit move --unfence {old}, and remove the other)"

@@ -1,4 +1,4 @@
-"""A store that is observed: each operation is timed, and what came of it is told."""
+"""A store wrapper that reports the duration and result of each operation to an observer."""
 
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import datetime, timedelta
@@ -13,12 +13,15 @@ T = TypeVar("T")
 
 
 def observed(store: Store, observer: Observer) -> Store:
-    """The store, told of to whoever listens; as it is, where nobody does."""
+    """Wrap the store so that `observer` receives each operation.
+
+    Return the store unchanged if no observer is set.
+    """
     return store if observer is UNOBSERVED else ObservedStore(store, observer)
 
 
 class ObservedStore:
-    """Another store, whose operations an observer hears of; it gives what that gives."""
+    """A store that forwards each operation to another store and reports it to an observer."""
 
     def __init__(self, store: Store, observer: Observer) -> None:
         self._store = store

@@ -1,6 +1,6 @@
-"""From the address in the settings to an open store.
+"""The choice of a store by its address.
 
-An address may hold a password, so a refusal names its scheme and nothing more of it.
+An address may contain a password, so an error shows only its scheme.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ _POSSIBLE = (
     "sqlite:///relative.db, sqlite:////absolute.db, postgresql://, redis://, rediss://, "
     "valkey://, valkeys:// or memory:"
 )
-# What several machines share: the module, which is loaded where it is asked for, and its extra.
+# The shared stores: each module, imported on first use, and the extra that it needs.
 _SHARED = {
     "postgresql": ("webapp.stores.postgres", "postgres"),
-    "postgres": ("webapp.stores.postgres", "postgres"),  # as platforms write it
+    "postgres": ("webapp.stores.postgres", "postgres"),  # the scheme that platforms write
     "redis": ("webapp.stores.valkey", "redis"),
     "rediss": ("webapp.stores.valkey", "redis"),
     "valkey": ("webapp.stores.valkey", "redis"),
@@ -37,14 +37,14 @@ PASSWORDS = ("password", "sslpassword")
 
 
 class _Module(Protocol):
-    """What a module of a shared store has."""
+    """The functions that the module of a shared store has."""
 
     async def open_store(self, url: str, **options: Any) -> Store: ...
     async def holds_something(self, url: str) -> bool: ...
 
 
 def is_shared(url: str) -> bool:
-    """Whether processes of several machines can have the store at the address open."""
+    """Return True if processes of several machines can open the store at the address."""
     return _scheme_of(url) in _SHARED
 
 
@@ -53,7 +53,7 @@ def is_postgres(url: str) -> bool:
 
 
 def may_be_unescaped(url: str) -> bool:
-    """Whether a password in it may have what ends an authority, so that nobody knows its end."""
+    """Return True if a password may contain an unescaped delimiter, so that its end is unclear."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -62,7 +62,7 @@ def may_be_unescaped(url: str) -> bool:
 
 
 def without_password(url: str) -> str:
-    """The address as it may be shown and noted; its scheme where a password may be all over it."""
+    """Return the address to show and store, or only its scheme if a password could be anywhere."""
     if not is_shared(url):
         return url
     if may_be_unescaped(url):
@@ -78,9 +78,9 @@ def without_password(url: str) -> str:
 
 
 def holds_something(url: str) -> bool:
-    """Whether records are kept at the address, or a file there cannot be read. Blocks.
+    """Return True if the address holds records or a file that cannot be read. Blocks.
 
-    Raises StoreUnavailable if a server cannot be asked, ValueError if none can be at that address.
+    Raises StoreUnavailable if a server cannot be reached, ValueError for a bad address.
     """
     if is_shared(url):
         return _in_a_thread(url)
@@ -90,7 +90,7 @@ def holds_something(url: str) -> bool:
     try:
         if path.stat().st_size == 0:
             return False
-        address = f"{path.absolute().as_uri()}?mode=rw"  # not ro: its log may be all there is
+        address = f"{path.absolute().as_uri()}?mode=rw"  # not ro: all records may be in the log
         with closing(sqlite3.connect(address, uri=True)) as connection:
             tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'records'")
             if tables.fetchone() is None:
@@ -103,9 +103,9 @@ def holds_something(url: str) -> bool:
 
 
 def is_gone(address: str) -> bool:
-    """Whether a store that had this address is there no more. Raises OSError if nobody may look."""
+    """Return True if the file of this address no longer exists. Raises OSError without access."""
     if is_shared(address):
-        return False  # a server that does not answer may be back
+        return False  # a server that does not answer may come back
     try:
         Path(address.removeprefix(SQLITE)).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -114,7 +114,7 @@ def is_gone(address: str) -> bool:
 
 
 def why_not_opened(error: StoreUnavailable | ValueError) -> str:
-    """The sentence for an operator whose store does not open, whichever command found out."""
+    """Return the sentence for an operator whose store does not open, the same in every command."""
     if isinstance(error, StoreUnavailable):
         return f"The store cannot be opened: {error.why}"
     return f"ELICIT_STORE: {error}"
@@ -123,11 +123,11 @@ def why_not_opened(error: StoreUnavailable | ValueError) -> str:
 async def open_store(
     url: str, *, listen: str = "", watches: bool = True, accepts_server: bool = False
 ) -> Store:
-    """Open the store at the address; ValueError says which addresses are possible.
+    """Open the store at the address. Raises ValueError, which lists the possible addresses.
 
-    `listen` is another address of the same store, for what it tells by itself. Who never watches
-    needs none, also where the address is a pooler's. With `accepts_server`, a PostgreSQL server may
-    serve it that is not the one that has served it, nor its successor.
+    `listen` is another address of the same store, for its notifications. A caller that never
+    watches needs no such address, even if `url` leads to a pooler. With `accepts_server`, the store
+    may be on a PostgreSQL server that is neither the one that served it so far nor its successor.
     """
     if listen and not is_postgres(url):
         raise ValueError("an address to listen at (ELICIT_STORE_LISTEN) is for PostgreSQL alone")
@@ -140,7 +140,7 @@ async def open_store(
 
 
 def _file_of(url: str) -> Path:
-    """Raises ValueError."""
+    """Return the path of a SQLite address. Raises ValueError."""
     if _scheme_of(url) != "sqlite":
         scheme = url.partition(":")[0]
         raise ValueError(f"no store is reached by {scheme!r}; possible are {_POSSIBLE}")
@@ -169,6 +169,6 @@ def _module_of(url: str) -> _Module:
 
 
 def _in_a_thread(url: str) -> bool:
-    """Asked while settings are read, where a loop may run already."""
+    """Call `holds_something` in a thread: an event loop may run while settings are read."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(_module_of(url).holds_something(url))).result()

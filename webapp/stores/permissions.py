@@ -1,7 +1,7 @@
-"""Files that are this user's alone: whose they are, who else may open them, and their folder.
+"""Checks that only this user can read a file or replace it: owner, mode, and folder.
 
-What could go wrong: another user of the machine puts a file there before us, or replaces it in a
-folder that is open to all. So what holds keys and records is refused until it is put right.
+Risks: another user of the machine creates a file before us, or replaces a file in a folder that
+everybody can write to. Files with keys and records are therefore refused until that is fixed.
 """
 
 import os
@@ -12,13 +12,13 @@ from pathlib import Path
 
 
 class Exposed(OSError):
-    """Somebody else could read or replace it; the message has the command that mends it."""
+    """Another user could read or replace the file. The message has the command that fixes it."""
 
 
 def must_be_private(path: Path) -> None:
-    """Raises Exposed for a file, or the folder that it is in; OSError if it cannot be looked at.
+    """Check a file and its folder. Raises Exposed, or OSError if a check is not possible.
 
-    What does not exist is nobody else's.
+    A file that does not exist is accepted.
     """
     for folder in {path.parent, Path(os.path.realpath(path)).parent}:
         _look_at_folder(folder)
@@ -27,7 +27,7 @@ def must_be_private(path: Path) -> None:
 
 
 def must_be_ours(path: Path, status: os.stat_result) -> None:
-    """The same for a file that is open already."""
+    """Check a file that is open already. Raises Exposed."""
     if not stat.S_ISREG(status.st_mode):
         raise Exposed(f"{path} is no file; move away what stands there")
     if status.st_uid != os.geteuid():
@@ -40,7 +40,7 @@ def _look_at_folder(folder: Path) -> None:
     try:
         status = folder.stat()
     except (FileNotFoundError, NotADirectoryError):
-        return  # whoever opens the file says so
+        return  # opening the file reports the missing folder
     if status.st_uid not in (os.geteuid(), 0):
         raise Exposed(
             f"the folder {folder} belongs to another user, who could replace what is in it; "

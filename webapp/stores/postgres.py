@@ -1,8 +1,7 @@
 """A store in PostgreSQL, for the processes of many machines.
 
-What could go wrong: a caller pays a round trip of its own, or waits for a server that is gone. What
-is read and written in one turn of the loop goes out together, and nothing waits for more than ten
-seconds.
+Risks: each caller costs its own round trip, or waits for a server that is gone. Reads and writes of
+one turn of the event loop therefore go out together, and no caller waits for more than ten seconds.
 """
 
 import asyncio
@@ -50,9 +49,9 @@ _Asked = tuple["asyncio.Future[Record | None]", _Name]
 async def open_store(
     url: str, *, listen: str = "", watches: bool = True, accepts_server: bool = False
 ) -> "PostgresStore":
-    """Open the store and make its tables; `listen` is the server's own address behind a pooler.
+    """Open the store and create its tables. `listen` is the server's own address behind a pooler.
 
-    With `accepts_server`, serve it from there from now on, also if another server served it.
+    With `accepts_server`, this server serves the store from now on, even if another one served it.
     """
     server = await Server.open(
         url,
@@ -71,12 +70,12 @@ async def open_store(
 
 
 async def holds_something(url: str) -> bool:
-    """Whether records are kept at the address. Raises StoreUnavailable if that cannot be seen."""
+    """Return True if the address holds records. Raises StoreUnavailable if the check fails."""
     return await Server.holds_something(url)
 
 
 class PostgresStore:
-    """One opening; another process, or another handle, is another opening."""
+    """An opening of the store. Another process, or another handle, is another opening."""
 
     def __init__(self, server: Server, *, changes: PostgresChanges) -> None:
         self._server = server
@@ -92,7 +91,7 @@ class PostgresStore:
 
     @property
     def round_trips(self) -> int:
-        """How many there were to the server, but for the opening's."""
+        """The number of round trips to the server, without those of the opening."""
         return self._server.round_trips
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
@@ -173,7 +172,7 @@ class PostgresStore:
             raise StoreUnavailable(await self.fenced() or "the store's own row is gone")
 
     async def scan(self) -> AsyncIterator[Sequence[Record]]:
-        """Pages of every record, all as of one moment, each once; others may write meanwhile."""
+        """Yield pages of every record, all as of one moment and each once, while others write."""
         self._refuse_if_closed()
         kind = record_id = owner = ""
         async with self._server.snapshot() as connection:
@@ -205,13 +204,13 @@ class PostgresStore:
         await self._server.fence(why, instead_of=instead_of)
 
     async def fenced(self) -> str | None:
-        """Why nothing is written."""
+        """Return the reason why writes are blocked, or None."""
         self._refuse_if_closed()
         rows = await self._server.fetch_again("fenced")
         return rows[0][0] if rows else None
 
     async def clock(self) -> datetime:
-        """What the server's clock says."""
+        """Return the server's current time."""
         self._refuse_if_closed()
         rows = await self._server.fetch_again("clock")
         moment: datetime = rows[0][0]
@@ -246,7 +245,7 @@ class PostgresStore:
 
 
 class _Reads:
-    """Gathers what is read by one name: each caller gets its record or None."""
+    """A batch of the reads of one statement. Each caller gets its record or None."""
 
     def __init__(self, server: Server, *, statement: str) -> None:
         self._server = server
@@ -270,12 +269,12 @@ class _Reads:
         try:
             columns = map(list, zip(*(name for _, name in asked), strict=True))
             rows = await self._server.fetch_again(self._statement, *columns)
-        except Exception as error:  # noqa: BLE001 - the task's edge: whatever it is, all are told
+        except Exception as error:  # noqa: BLE001 - end of the task: every caller gets the error
             for future, _ in asked:
                 if not future.done():
                     future.set_exception(error)
             return
         found = {row[9]: record_of(row) for row in rows}
         for place, (future, _) in enumerate(asked, start=1):
-            if not future.done():  # else its caller was cancelled
+            if not future.done():  # otherwise its caller was cancelled
                 future.set_result(found.get(place))

@@ -1,8 +1,8 @@
-"""The address of a PostgreSQL store: its hosts, and what an operator reads when one is not usable.
+"""The address of a PostgreSQL store: its hosts, and the errors that an operator sees.
 
-What could go wrong: a password in an error. So no error has more of an address than
-`without_password` leaves, none has a cause that shows it, and a reason of the library's that has
-the password in it is left out.
+Risks: an error shows a password. An error therefore shows only what `without_password` leaves of an
+address, no error has a cause that shows the address, and a library message that contains the
+password is left out.
 """
 
 import os
@@ -18,27 +18,27 @@ from webapp.stores import postgres_driver as driver
 from webapp.stores.opening import PASSWORDS, may_be_unescaped, without_password
 
 SECONDS = 10.0
-CONNECT_SECONDS = 8.0  # several hosts together; who waits for a connection gives up after SECONDS
+CONNECT_SECONDS = 8.0  # for all hosts; a caller that waits for a connection gives up after SECONDS
 _PORT = "5432"
 _LIKE = "postgresql://user:password@host:5432/database"
 _WRITE = f"write {_LIKE}, with %-escapes for what a password has of : / @ ? # %"
 _HOST = re.compile(r"(?P<name>/.*|\[[^\]]+\]|[^:\[\]]+)(?::(?P<port>\d+))?")
-# Options of the address that are carried out here. The first asks for a server that takes writes,
-# as a store always does.
+# Options of the address that this module handles itself. The first one asks for a server that
+# accepts writes, which a store always needs.
 _TARGET, _PATIENCE = "target_session_attrs", "connect_timeout"
-# Of TLS: those by which a context of our own is made, for the authorities that the system believes.
+# TLS options for our own SSL context, which trusts the system's certificate authorities.
 _MODE, _ROOT, _CERTIFICATE, _KEY = "sslmode", "sslrootcert", "sslcert", "sslkey"
 _SYSTEM, _FULL = "system", "verify-full"
 FENCED = "EL001"
 
 
 class BadAddress(ValueError):
-    """An option of the address; the message has nothing else of it."""
+    """A wrong option of the address. The message shows no other part of the address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host of an address; without a name it is the one that asyncpg finds in the address."""
+    """A host of an address. Without a name, asyncpg reads the host from the address."""
 
     name: str | None = None
     port: str = _PORT
@@ -54,7 +54,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresAddress:
-    """`url` is what asyncpg is given, with `options`; each host is waited for `seconds`."""
+    """The `url` and `options` for asyncpg, and the `seconds` to wait for each host."""
 
     url: str
     hosts: tuple[Host, ...]
@@ -63,7 +63,7 @@ class PostgresAddress:
 
 
 def parse_address(url: str) -> PostgresAddress:
-    """Raises ValueError for an address that cannot be read, OSError for a file that it names."""
+    """Parse the address. Raises ValueError for a bad address, OSError for a file that it names."""
     if may_be_unescaped(url):
         raise ValueError
     parts = urlsplit(url)
@@ -89,7 +89,7 @@ def parse_address(url: str) -> PostgresAddress:
 
 
 def _trusting_system(options: Mapping[str, str]) -> ssl.SSLContext:
-    """As libpq does it: the name of the server is checked, and nothing less will do."""
+    """Return an SSL context with full verification, which sslrootcert=system requires in libpq."""
     if options.get(_MODE, _FULL) != _FULL:
         raise BadAddress(f"{_ROOT}={_SYSTEM} needs {_MODE}={_FULL}")
     context = ssl.create_default_context()
@@ -102,7 +102,7 @@ def _hosts_of(netloc: str, options: dict[str, str]) -> tuple[Host, ...]:
     named = [unquote(each) for each in netloc.split(",")] if netloc else []
     named = named or (options.get("host") or os.environ.get("PGHOST", "")).split(",")
     if len(named) < 2:
-        return (Host(),)  # asyncpg reads it, and finds sockets where none is named
+        return (Host(),)  # asyncpg parses it, and finds sockets if no host is named
     ports = (options.get("port") or os.environ.get("PGPORT") or _PORT).split(",")
     if len(ports) not in (1, len(named)):
         raise ValueError
@@ -117,7 +117,7 @@ def _hosts_of(netloc: str, options: dict[str, str]) -> tuple[Host, ...]:
 
 
 def unavailable(error: Exception, *, url: str, name: str) -> StoreUnavailable:
-    """The store's own error for the library's or the system's: what to do about it, no password."""
+    """Return a StoreUnavailable for an error of the library or the system, without a password."""
     if isinstance(error, StoreUnavailable):
         return error
     if getattr(error, "sqlstate", None) == FENCED:
@@ -138,7 +138,7 @@ def _is_of_address(error: Exception) -> bool:
 
 
 def _reason(error: Exception, url: str) -> str | None:
-    """Return the library's words about the address, unless a password is in them."""
+    """Return the library's message about the address, or None if a password is in the message."""
     text = str(error).partition("\n")[0].rstrip(".")
     if not text or may_be_unescaped(url):
         return None
@@ -154,7 +154,7 @@ def said(error: Exception, seconds: float) -> str:
         return f"did not answer within {seconds:g} seconds"
     if isinstance(error, StoreUnavailable):
         return f"is not used: {error.why}"
-    # Each loop has words of its own for a refused connection.
+    # Each event loop has its own words for a refused connection.
     of_system = isinstance(error, ConnectionError) and error.errno
     text = os.strerror(of_system) if of_system else str(error)
     return f"is not usable: {text}".rstrip(".")
@@ -169,7 +169,7 @@ _LOOK_AT_ADDRESS = (
     "see that the server runs, that host and port are its own, and that a file which the address "
     "names is there"
 )
-# Advice for each error, the narrower ones first.
+# Advice for each error. More specific errors come first.
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (
         driver.WrongLogin,
@@ -202,7 +202,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
 
 
 def severity(error: Exception) -> int:
-    """0 for what is wrong with the whole address; the smaller, the more there is to do about it."""
+    """Return 0 for an error of the address itself, else less for an error with a better fix."""
     if _is_of_address(error):
         return 0
     kinds = [kind for kind, _ in _ADVICE]

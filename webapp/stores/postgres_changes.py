@@ -1,9 +1,9 @@
-"""What other openings of a PostgreSQL store have written: heard by name, read from the table.
+"""Changes by other openings of a PostgreSQL store: notifications with names, then reads.
 
-What could go wrong: a notification inside the writing transaction holds one lock over all commits
-of the database, so it follows the commit. Then it may be lost, with the process that was to send it
-or the connection that was to hear it. So a watch is told to look again when the connection is back,
-and every 15 seconds in any case.
+Risks: a notification inside the writing transaction would hold one lock during all commits of the
+database, so it is sent after the commit. The notification can then get lost, with the process that
+should send it or the connection that should receive it. Each watch is therefore asked to read its
+records again when the connection is back, and every 15 seconds in any case.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from webapp.stores.store import Look, Record
 from webapp.stores.watch import Watch
 
 _CHANNEL = "elicit"
-_PAYLOAD_BYTES = 7_500  # the server takes 8,000
+_PAYLOAD_BYTES = 7_500  # the server's limit is 8,000
 _PAYLOADS_AT_ONCE = 20
 _NAMES_AT_ONCE = 1_000
 _LOOK_SECONDS = 15.0
@@ -38,7 +38,7 @@ _Name = tuple[str, str, str]
 
 
 class PostgresChanges:
-    """Sends the names of what this opening wrote, and hears those of others."""
+    """The exchange of written records' names between this opening and the others."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -50,12 +50,12 @@ class PostgresChanges:
         self._task: asyncio.Task[None] | None = None
 
     async def listen(self) -> None:
-        """Hear others from the return on; without it nothing can be watched."""
+        """Receive notifications from the return on. Without this call, no watch is possible."""
         connection = await self._connect()
         self._task = asyncio.get_running_loop().create_task(self._listen(connection))
 
     def watch(self) -> Watch:
-        """A new watch that misses nothing from now on."""
+        """Return a new watch that misses no change from now on."""
         if self._task is None:
             raise ValueError("this opening of the store does not watch: open it with watches=True")
         watch = Watch()
@@ -63,12 +63,12 @@ class PostgresChanges:
         return watch
 
     def tell(self, records: Iterable[Record]) -> None:
-        """Let other openings know what this one wrote."""
+        """Notify other openings about records that this one wrote."""
         for record in records:
             self._sending.put((record.owner, record.kind, record.id))
 
     async def aclose(self) -> None:
-        """Send what is to be sent, and end the watches."""
+        """Send the remaining notifications, and end the watches."""
         self._is_ended = True
         await self._sending.finish()
         if self._task is not None:
@@ -82,7 +82,7 @@ class PostgresChanges:
         try:
             await self._server.fetch_again("notify", _payloads(self._opening, names))
         except StoreUnavailable as error:
-            # Whoever listens has lost the server too, and looks again.
+            # The listeners have lost the server too, and will read their records again.
             _log.warning("store.notify_failed", extra={"why": error.why})
 
     async def _read(self, names: Sequence[_Name]) -> None:
@@ -108,7 +108,7 @@ class PostgresChanges:
         try:
             opening, names = decode(str(payload), type=tuple[str, list[_Name] | str])
         except (DecodeError, ValidationError):
-            self._look_again()  # a newer version may say it otherwise
+            self._look_again()  # perhaps from a newer version, in another format
             return
         if opening == self._opening:
             return
@@ -121,7 +121,7 @@ class PostgresChanges:
                 self._reading.put(name)
 
     async def _listen(self, connection: PostgresConnection) -> None:
-        """Until it is cancelled: on one connection, and when that is lost on the next."""
+        """Listen until cancelled, and reconnect when a connection is lost."""
         await self._stay(connection)
         wait = _FIRST_WAIT_SECONDS
         while True:
@@ -146,7 +146,7 @@ class PostgresChanges:
         return connection
 
     async def _stay(self, connection: PostgresConnection) -> None:
-        """Until it is lost."""
+        """Wait until the connection is lost, and ask the watches to read again at intervals."""
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
         looks = 0
@@ -169,7 +169,7 @@ class PostgresChanges:
 
 
 def _payloads(opening: str, names: Sequence[_Name]) -> list[str]:
-    """As many as the names need; none of them where that would be too much."""
+    """Return payloads with the names, or one that means any change if there are too many."""
     payloads: list[str] = []
     gathered: list[bytes] = []
     size = 0

@@ -1,4 +1,4 @@
-"""asyncpg as it is used here, with the types that it does not tell, and the statements for it."""
+"""A typed interface to asyncpg, which has no type stubs, and the SQL statements of the store."""
 
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -16,14 +16,14 @@ Row = Sequence[Any]
 
 @cache
 def statements() -> Mapping[str, str]:
-    """Return each statement of postgres.sql by its name."""
+    """Return the statements of postgres.sql by their names."""
     text = files("webapp.stores").joinpath("postgres.sql").read_text("utf-8")
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 class PostgresConnection(Protocol):
-    """One connection; every call takes a statement at a time."""
+    """A connection. Each call runs one statement."""
 
     async def fetch(self, statement: str, *values: object) -> Sequence[Row]: ...
     async def fetchrow(self, statement: str, *values: object) -> Any: ...
@@ -44,7 +44,7 @@ class PostgresConnection(Protocol):
 
 
 class PostgresPool(Protocol):
-    """Several of them."""
+    """A pool of connections."""
 
     def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[PostgresConnection]: ...
     async def expire_connections(self) -> None: ...
@@ -60,7 +60,7 @@ async def connect(url: str, **options: Any) -> PostgresConnection:
 async def create_pool(
     connect: Callable[..., Coroutine[Any, Any, PostgresConnection]], **options: Any
 ) -> PostgresPool:
-    """Create a pool whose connections `connect` makes, by the options and some of the library's."""
+    """Create a pool whose connections `connect` opens. The options are for the library's pool."""
 
     async def connected(_: None, **given: Any) -> PostgresConnection:
         return await connect(**given)
@@ -78,19 +78,19 @@ TooManyConnections: Final[type[Exception]] = _library.TooManyConnectionsError
 NoFunction: Final[type[Exception]] = _library.UndefinedFunctionError
 ReadOnly: Final[type[Exception]] = _library.ReadOnlySQLTransactionError
 WrongAddress: Final[type[Exception]] = _library.ClientConfigurationError
-# Errors of a server that has no such function, or whose administrator lets nobody call it.
+# Errors of a server that lacks a function, or whose administrator does not allow its use.
 UNREADABLE: Final[tuple[type[Exception], ...]] = (
     MayNot,
     NoFunction,
     _library.FeatureNotSupportedError,
 )
-# Where others are at the same rows: what was asked is undone, and may be asked again.
+# Conflicts with concurrent transactions: the statement was undone and can be repeated.
 TO_REPEAT: Final[tuple[type[Exception], ...]] = (
     UniqueViolation,
     _library.DeadlockDetectedError,
     _library.SerializationError,
 )
-# Whatever the library raises where the server or the way to it is not as it should be.
+# All errors that the library raises for problems with the server or the connection.
 ERRORS: Final[tuple[type[Exception], ...]] = (
     PostgresError,
     _library.InterfaceError,

@@ -1,12 +1,12 @@
-"""The hosts of a PostgreSQL address: connect to the one that takes writes, never to an older one.
+"""The hosts of a PostgreSQL address, and the choice of the host that accepts writes.
 
-Two things could go wrong. A host that accepts connections and says nothing uses up the time of the
-other hosts: each host therefore has a share of the time that is its own. And a primary that was
-replaced comes back, so that one deployment writes to two servers: every connection is therefore
-compared with what this process knows. The timeline of a server grows with each promotion, so a
-smaller one means that the server was replaced; another system identifier means another database
-cluster. All connections of an opened store lead to one server. When one of them finds the successor
-of that server, the others are closed.
+Risks: a host that accepts connections but never answers uses up the time of the other hosts. Each
+host therefore has its own share of the time. Or a replaced primary comes back, and one deployment
+writes to two servers. Every connection is therefore compared with what this process knows: the
+timeline of a server grows with each promotion, so a smaller timeline means that the server was
+replaced, and another system identifier means another database cluster. All connections of an opened
+store lead to one server. When one of them finds the successor of that server, the others are
+closed.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from webapp.stores.postgres_address import (
 )
 from webapp.stores.postgres_driver import ERRORS, PostgresConnection, statements
 
-# So long one host is waited for before the others are asked too; less, if connect_timeout says so.
+# The wait for one host before the others are queried too; less if connect_timeout is less.
 _HOST_SECONDS = 3.0
 _OF_A_HOST: tuple[type[Exception], ...] = (*ERRORS, ValueError, StoreUnavailable)
 _log = logging.getLogger(__name__)
@@ -41,7 +41,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerIdentity:
-    """The identity of a server. `None`: the role of the address may not read it."""
+    """The identity of a server.
+
+    `None` means that the role of the address may not read the value.
+    """
 
     system: str | None
     timeline: int | None
@@ -50,7 +53,7 @@ class ServerIdentity:
     is_read_only: bool = field(compare=False)
 
     def why_older(self, *, system: str | None, timeline: int | None) -> str | None:
-        """Return why a store that was served from there may not be served from here."""
+        """Return why a server with this identity is older than the store's last server, or None."""
         if None not in (system, self.system) and system != self.system:
             return (
                 f"it belongs to another database cluster (system identifier {self.system}) than "
@@ -67,7 +70,7 @@ class ServerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The answer of one host: a connection to its server, or why that is not used."""
+    """The answer of one host: a connection to its server, or the reason why it is not used."""
 
     host: Host
     connection: PostgresConnection | None = None
@@ -76,25 +79,25 @@ class _Answer:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """The greatest one is used: of an older server and its successor, the successor."""
+        """The order of preference: a server that accepts writes, then the newest timeline."""
         if self.found is None:
             return (False, 0)
         return (not self.found.is_read_only, self.found.timeline or 0)
 
 
 class Servers:
-    """Which server an opened store uses, and every connection of it that leads there."""
+    """The server that an opened store uses, and every connection of the store that leads to it."""
 
     def __init__(self) -> None:
         self.used: ServerIdentity | None = None
-        self.noted: ServerIdentity | None = None  # in the store's own row
+        self.noted: ServerIdentity | None = None  # the identity in the store's own row
         self.host: Host | None = None
         self.is_pooled = False
         self._connections: WeakSet[PostgresConnection] = WeakSet()
         self._refused: set[tuple[Host, str]] = set()
 
     def why_refused(self, found: ServerIdentity) -> str | None:
-        """Return why a server may not be used after what was used before."""
+        """Return why a server may not be used after the server in use, or None if it may."""
         if found.is_standby:
             return "it only follows another server and takes no writes: name the one that does"
         if (used := self.used) is None:
@@ -102,7 +105,7 @@ class Servers:
         return found.why_older(system=used.system, timeline=used.timeline)
 
     def refuse(self, host: Host, why: str) -> None:
-        """Log once that there is an older server, and do not count on a pooler that leads to it."""
+        """Log an older server once, and close all connections if a pooler may lead to it."""
         if (host, why) not in self._refused:
             self._refused.add((host, why))
             _log.error("store.older_server", extra={"host": str(host), "why": why})
@@ -110,7 +113,10 @@ class Servers:
             self.close_all()
 
     def add(self, answer: _Answer) -> None:
-        """Count on this connection; if it leads to another server, close those to the former."""
+        """Use this connection.
+
+        If it leads to another server, close the connections to the former one.
+        """
         found, used = answer.found, self.used
         if used is not None and found is not None and used != found:
             self.close_all()
@@ -122,7 +128,7 @@ class Servers:
             self._connections.add(answer.connection)
 
     def has_successor(self, answers: Sequence[_Answer]) -> bool:
-        """Return True if one of them succeeds the server that is in use."""
+        """Return True if an answer comes from a successor of the server in use."""
         used = self.used
         return used is not None and any(
             each.connection is not None and each.rank > (True, used.timeline or 0)
@@ -130,17 +136,17 @@ class Servers:
         )
 
     def close_all(self) -> None:
-        """Make all statements under way fail at once."""
+        """Make all statements in progress fail at once."""
         for connection in tuple(self._connections):
             connection.terminate()
         self._connections.clear()
 
 
 class Connector:
-    """Opens connections to one address."""
+    """A factory of connections to one address."""
 
     def __init__(self, url: str, *, name: str, servers: Servers) -> None:
-        """`name` is the setting that has the address. Raises StoreUnavailable."""
+        """Parse the address. `name` is the setting that has it. Raises StoreUnavailable."""
         self._url = url
         self.name = name
         self._servers = servers
@@ -149,7 +155,7 @@ class Connector:
         except (ValueError, OSError) as error:
             raise unavailable(error, url=url, name=name) from None
         self._total_seconds = CONNECT_SECONDS if self.has_several_hosts else SECONDS
-        # So long one host is waited for before the next, and others before one that has answered.
+        # The wait for one host before the others are queried, and for others after one answered.
         self._patience_seconds = min(_HOST_SECONDS, self._address.seconds)
 
     @property
@@ -157,10 +163,10 @@ class Connector:
         return len(self._address.hosts) > 1
 
     async def connect(self, *, asks_all: bool = False, **options: Any) -> PostgresConnection:
-        """Return a connection to the server that is in use, or to its successor.
+        """Return a connection to the server in use, or to its successor.
 
-        With `asks_all`, ask every host of the address, also if the server in use answers. Raises
-        StoreUnavailable, which says of each host what was wrong with it.
+        With `asks_all`, query every host of the address even if the server in use answers. Raises
+        StoreUnavailable, which says for each host what was wrong with it.
         """
         answers = await self._ask(options, asks_all=asks_all)
         connection: PostgresConnection | None = None
@@ -179,7 +185,7 @@ class Connector:
         return unavailable(error, url=self._url, name=self.name)
 
     async def states(self) -> list[tuple[str, str | None]]:
-        """Say of each host which server it is, and what to do about it, if anything."""
+        """Return a sentence about each host's server, and the fix if something is wrong."""
         answers = await self._ask({"statement_cache_size": 0}, asks_all=True)
         _close(answers)
         told = list[tuple[str, str | None]]()
@@ -199,9 +205,10 @@ class Connector:
         return told
 
     async def look(self) -> PostgresConnection | None:
-        """See which server the address leads to by now; leave the one in use for its successor.
+        """Check which server the address leads to, and switch to a successor if there is one.
 
-        Return a connection to it, for the caller to end; None if no server can be used.
+        Return a connection to that server, which the caller has to close, or None if no server can
+        be used.
         """
         try:
             return await self.connect(
@@ -211,7 +218,7 @@ class Connector:
             return None
 
     def _chosen(self, answers: Sequence[_Answer]) -> _Answer:
-        # Another connection may have found a successor while this one was made.
+        # Another connection may have found a successor while these were opened.
         usable = [
             each
             for each in answers
@@ -229,7 +236,7 @@ class Connector:
         return max(usable, key=lambda each: each.rank)
 
     def _refuse_if_older(self, answer: _Answer) -> str | None:
-        """Return why its server may not be used, and log that there is such a server."""
+        """Return why the host's server may not be used, and log an older server."""
         found = answer.found
         why = None if found is None else self._servers.why_refused(found)
         if why is not None and found is not None and not found.is_standby:
@@ -237,7 +244,7 @@ class Connector:
         return why
 
     async def _ask(self, options: Mapping[str, Any], *, asks_all: bool) -> Sequence[_Answer]:
-        """Ask the host that is in use, and all others if that does not answer in time."""
+        """Query the host in use, and all others if it does not answer in time."""
         used, now = self._servers, asyncio.get_running_loop().time
         hosts = sorted(self._address.hosts, key=lambda each: each != used.host)
         end = now() + self._total_seconds
@@ -249,7 +256,7 @@ class Connector:
                 hosts = [] if asking.has_usable() else hosts[1:]
             if hosts:
                 asking.ask(hosts)
-                # An older server may be the first to answer; a successor is the one to use.
+                # An older server may answer first, but a successor has to be used.
                 found_it = partial(used.has_successor, asking.answers)
                 await asking.wait(self._patience_seconds, until=found_it)
             await asking.wait(end - now(), until=asking.has_usable)
@@ -258,7 +265,7 @@ class Connector:
         return asking.answers
 
     async def _ask_host(self, host: Host, options: Mapping[str, Any]) -> _Answer:
-        """Connect to one host, and see which server it is."""
+        """Connect to one host and identify its server."""
         connection = None
         try:
             async with asyncio.timeout(self._address.seconds):
@@ -280,7 +287,7 @@ class Connector:
         return _Answer(host, found=found, error=StoreUnavailable(why))
 
     def _unreachable(self, answers: Sequence[_Answer]) -> StoreUnavailable:
-        """Return what was wrong with each host, and what to do about it."""
+        """Return the error for an address without a usable host, with the fix."""
         errors: dict[Host, Exception] = {host: TimeoutError() for host in self._address.hosts}
         for each in answers:
             why = self._refuse_if_older(each)
@@ -300,7 +307,7 @@ class Connector:
 
 
 class _Asking:
-    """Several hosts that are asked at once."""
+    """Several hosts that are queried at once."""
 
     def __init__(self, ask: Callable[[Host], Coroutine[Any, Any, _Answer]]) -> None:
         self._ask = ask
@@ -314,7 +321,7 @@ class _Asking:
         return any(each.connection is not None for each in self.answers)
 
     async def wait(self, seconds: float, *, until: Callable[[], bool]) -> None:
-        """Gather answers for so long, or until that holds."""
+        """Collect answers for this many seconds, or until `until()` is true."""
         now = asyncio.get_running_loop().time
         end = now() + seconds
         while self._asked and not until() and (left := end - now()) > 0:
@@ -324,7 +331,7 @@ class _Asking:
             self.answers += [task.result() for task in done]
 
     async def end(self) -> None:
-        """Ask no more; a connection that was made by now is among the answers."""
+        """Stop all queries. A connection that was opened by now is added to the answers."""
         for task in self._asked:
             task.cancel()
         for found in await asyncio.gather(*self._asked, return_exceptions=True):
@@ -336,7 +343,7 @@ async def _identity_of(connection: PostgresConnection) -> ServerIdentity:
     for statement in ("identity", "identity_without_timeline"):
         try:
             row = await connection.fetchrow(statements()[statement])
-        except driver.UNREADABLE:  # by this role, or on a server that stores data in its own way
+        except driver.UNREADABLE:  # not allowed for this role, or not PostgreSQL's own storage
             continue
         return ServerIdentity(
             system=row["system"],

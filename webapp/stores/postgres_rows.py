@@ -1,7 +1,7 @@
-"""Rows of PostgreSQL, and what it can't hold: a text with a zero, half a character, or too long.
+"""Rows of PostgreSQL, and the checks for texts that PostgreSQL cannot store.
 
-What could go wrong: one record that the server refuses takes everybody's with it that is written in
-the same statement. So it is refused here, before.
+Risks: one record that the server refuses would fail every write in the same statement. Such a
+record is therefore refused before it is sent.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from typing import Any
 
 from webapp.stores.store import Record
 
-# An index takes 2,704 bytes of a row.
+# The limit for a row in an index is 2,704 bytes.
 _NAME_BYTES_AT_MOST = 2_500
 
 
 def record_of(row: Sequence[Any]) -> Record:
-    """The record that begins a row."""
+    """Return the record from the first columns of a row."""
     return Record(
         owner=row[0],
         kind=row[1],
@@ -29,7 +29,7 @@ def record_of(row: Sequence[Any]) -> Record:
 
 
 def columns_of(records: Sequence[Record]) -> tuple[list[Any], ...]:
-    """The records, column by column, in the order of `record_of`."""
+    """Return the records as columns, in the order of `record_of`."""
     return (
         [record.owner for record in records],
         [record.kind for record in records],
@@ -44,7 +44,7 @@ def columns_of(records: Sequence[Record]) -> tuple[list[Any], ...]:
 
 
 def is_text(*texts: str) -> bool:
-    """Whether PostgreSQL can hold them; what it can't hold is not there either."""
+    """Return True if PostgreSQL can store the texts. No stored record has a text that it cannot."""
     for text in texts:
         if "\0" in text:
             return False
@@ -54,7 +54,7 @@ def is_text(*texts: str) -> bool:
 
 
 def check_texts(records: Sequence[Record]) -> None:
-    """Refuse with ValueError what the server would refuse."""
+    """Raise ValueError for records that the server would refuse."""
     for record in records:
         key = record.key or ""
         if not is_text(record.owner, record.kind, record.id, record.status, key):

@@ -1,11 +1,13 @@
-"""The PostgreSQL server of a store: what it must be like, and the connections to it.
+"""The PostgreSQL server of a store: its required settings, and the connections to it.
 
-What could go wrong: a server that acknowledges what a power cut takes away, a table of a newer
-layout. All of it is refused before any use; each refusal says what to set. And a server that is
-silent keeps nobody waiting for more than the ten seconds below: after two, its address is asked
-whether another server has taken over. Nor is a statement that writes ever cancelled: PostgreSQL
-would give up the wait for a synchronous standby, and others would see what a failover then loses.
-While such waits go on, further writes are refused at once, or each would hold locks without end.
+Risks: the server acknowledges writes that a power cut loses, or its tables have a newer layout.
+Both are refused before the first use, and each error says what to set.
+
+A server that does not answer blocks a caller for at most ten seconds. After two seconds the address
+is checked for another server that has taken over. A statement that writes is never cancelled:
+PostgreSQL would stop waiting for a synchronous standby, and other sessions would see data that a
+failover then loses. While such waits last, further writes are refused at once, because each of them
+would hold locks without end.
 """
 
 import asyncio
@@ -31,10 +33,10 @@ from webapp.stores.store import Fences, OtherFence
 
 T = TypeVar("T")
 _LAYOUT_SECONDS = 60.0
-_CONNECTIONS_AT_MOST = 4  # and one that listens
+_CONNECTIONS_AT_MOST = 4  # and one more that listens
 _IDLE_SECONDS = 300.0
 _SILENT_SECONDS = 2.0
-# So often the address is asked which server it leads to by now: an older one may be written to.
+# The interval of checks which server the address leads to: an older one may accept writes.
 _LOOK_SECONDS = 15.0
 _LOOK_SECONDS_OF_SEVERAL = 5.0
 _BETWEEN_LOOKS_SECONDS = 1.0
@@ -47,12 +49,13 @@ _THREATS = "see in docs/threats.md what they can do"
 _LAYOUT = 2
 _OLDEST_SERVER = 14
 _NAME, _LISTEN_NAME = "ELICIT_STORE", "ELICIT_STORE_LISTEN"
-# In which a statement sees what was committed before it began; the second is the first by its name.
+# In these levels a statement sees everything that was committed before it began. PostgreSQL treats
+# the second one like the first.
 _ISOLATIONS = ("read committed", "read uncommitted")
 
 
 class Server:
-    """Connections to one address, given out for a statement or a transaction."""
+    """A pool of connections to one address, each lent for one statement or transaction."""
 
     def __init__(
         self,
@@ -85,11 +88,11 @@ class Server:
         accepts_server: bool = False,
         seconds: float = SECONDS,
     ) -> "Server":
-        """Look at the server, lay the tables out if there are none, and connect.
+        """Connect, check the server, and create the tables if there are none.
 
-        `listen` is the server's own address behind a pooler. With `accepts_server` the store is
-        served from here from now on, whichever server it was served from. What takes longer than so
-        many seconds has failed.
+        `listen` is the server's own address behind a pooler. With `accepts_server`, this server
+        serves the store from now on, whichever server served it before. A statement that takes
+        longer than `seconds` fails.
         """
         servers = Servers()
         connector = Connector(url, name=_NAME, servers=servers)
@@ -122,7 +125,8 @@ class Server:
                 max_inactive_connection_lifetime=_IDLE_SECONDS,
                 command_timeout=seconds,
                 reset=_keep,
-                # A pooler gives each transaction another session, which knows no statement of ours.
+                # A pooler gives each transaction another session, which lacks our prepared
+                # statements.
                 statement_cache_size=0 if is_pooled else 100,
                 server_settings={} if is_pooled else _SESSION,
             )
@@ -135,7 +139,7 @@ class Server:
 
     @staticmethod
     async def holds_something(url: str) -> bool:
-        """Whether the tables are there and hold a record. Raises StoreUnavailable."""
+        """Return True if the tables exist and hold a record. Raises StoreUnavailable."""
         connector = Connector(url, name=_NAME, servers=Servers())
         connection = await connector.connect(statement_cache_size=0, command_timeout=SECONDS)
         try:
@@ -148,9 +152,10 @@ class Server:
             connection.terminate()
 
     async def listening(self) -> PostgresConnection:
-        """Return a connection that hears notifications, to the server that is in use.
+        """Return a connection to the server in use that receives notifications.
 
-        Raises StoreUnavailable, also for one through a pooler, where it would hear none.
+        Raises StoreUnavailable, also for a connection through a pooler, which delivers no
+        notifications.
         """
         connection = await self._own.connect(statement_cache_size=0, command_timeout=SECONDS)
         try:
@@ -166,11 +171,11 @@ class Server:
         )
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
-        """Return the store's own error for one on the connection that listens."""
+        """Return a StoreUnavailable for an error on the connection that listens."""
         return self._own.unavailable(error)
 
     async def replication(self, *, asks_hosts: bool) -> Sequence[tuple[str, str | None]]:
-        """Return what an operator should know of the servers, and what to do about it."""
+        """Return facts about the servers for an operator, each with its fix."""
         (row,) = await self.fetch_again("replication")
         states = await self._pooled.states() if asks_hosts else []
         return [*states, *_of_replication(row)]
@@ -182,7 +187,7 @@ class Server:
         return [of_writers(row), of_encryption(row, url=self.address, is_pooled=is_pooled)]
 
     async def look(self) -> None:
-        """See which server the addresses lead to by now; leave the one in use for its successor."""
+        """Check which server the addresses lead to, and switch to a successor if there is one."""
         for connector in dict.fromkeys((self._pooled, self._own)):
             if (connection := await connector.look()) is None:
                 continue
@@ -191,7 +196,7 @@ class Server:
             connection.terminate()
 
     async def _watch(self) -> None:
-        """Look now and then, and whenever a statement stays without an answer."""
+        """Check the server at intervals, and whenever a statement gets no answer."""
         several = self._pooled.has_several_hosts or self._own.has_several_hosts
         while True:
             pause = _LOOK_SECONDS_OF_SEVERAL if several else _LOOK_SECONDS
@@ -203,7 +208,7 @@ class Server:
             await asyncio.sleep(_BETWEEN_LOOKS_SECONDS)
 
     async def fetch(self, name: str, *values: object, **words: str) -> Sequence[Row]:
-        """Run the statement of that name, with words put in; it is a transaction of its own.
+        """Run the named statement in its own transaction, with `words` formatted into its text.
 
         Raises StoreUnavailable, or one of TO_REPEAT.
         """
@@ -222,7 +227,7 @@ class Server:
             return await connection.fetch(statement, *values)
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Let it come to its end, also if its caller is cancelled."""
+        """Run the work to completion, even if its caller is cancelled."""
         task = self._loop.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._forget)
@@ -231,10 +236,10 @@ class Server:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # nobody may be left to be told
+            task.exception()  # mark the error as retrieved: perhaps no caller waits any more
 
     async def fetch_again(self, name: str, *values: object, **words: str) -> Sequence[Row]:
-        """The same, once more if it was broken off for another's sake."""
+        """Run `fetch`, and repeat it once if the server aborted it for a concurrent change."""
         try:
             return await self.fetch(name, *values, **words)
         except TO_REPEAT:
@@ -246,7 +251,7 @@ class Server:
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[PostgresConnection]:
-        """One for a while; its errors are raised as StoreUnavailable."""
+        """Yield a connection; its errors are raised as StoreUnavailable."""
         self.round_trips += 1
         silence = self._loop.call_later(_SILENT_SECONDS, self._is_silent.set)
         try:
@@ -254,11 +259,12 @@ class Server:
                 try:
                     yield connection
                 except TimeoutError:
-                    with suppress(*ERRORS):  # it may be closed already
-                        connection.terminate()  # nobody waits for it once more
+                    with suppress(*ERRORS):  # it can be closed already
+                        connection.terminate()  # so that closing it waits for nothing
                     raise
                 except driver.ReadOnly:
-                    # After a failover the address may lead to another server than these do.
+                    # After a failover the address may lead to another server than these
+                    # connections.
                     await self._pool.expire_connections()
                     raise
         except ERRORS as error:
@@ -272,7 +278,7 @@ class Server:
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncGenerator[PostgresConnection]:
-        """A connection that sees everything as of one moment."""
+        """Yield a connection whose transaction sees all data as of one moment."""
         async with (
             self.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
@@ -280,7 +286,7 @@ class Server:
             yield connection
 
     async def load(self, columns: Sequence[object], *, behind: str) -> None:
-        """Put rows in place behind that fence, which stands until they are there."""
+        """Store rows if the fence `behind` is set, and keep that fence until they are stored."""
 
         async def loaded() -> None:
             async with self.connection() as connection, connection.transaction():
@@ -292,7 +298,7 @@ class Server:
         await self._whole(loaded())
 
     async def fence(self, why: str | None, *, instead_of: Fences | None) -> None:
-        """Wait for the writes under way and let none in from then on; None: let them in."""
+        """Wait for the writes in progress, then block new ones. With None, allow writes again."""
 
         async def fenced() -> None:
             async with self.connection() as connection, connection.transaction():
@@ -305,7 +311,7 @@ class Server:
         await self._whole(fenced())
 
     async def aclose(self) -> None:
-        """Close every connection; none may be in use."""
+        """Close every connection. None of them may be in use."""
         self._watching.cancel()
         await asyncio.wait([self._watching, *self._under_way])
         try:
@@ -314,20 +320,20 @@ class Server:
             self._pool.terminate()
 
 
-# A session's own, where it is one. Whoever is gone must hold no lock for long.
+# Settings of each session. The timeouts end the locks of a client that is gone.
 _SESSION = {
     "application_name": "elicit",
     "default_transaction_isolation": _ISOLATIONS[0],
     "statement_timeout": f"{SECONDS:.0f}s",
     "idle_in_transaction_session_timeout": "60s",
-    # For the plans that are kept of statements, as in the function of postgres.sql.
+    # For the cached plans of statements, as in the function of postgres.sql.
     "enable_seqscan": "off",
     "jit": "off",
 }
 
 
 async def _keep(_connection: object) -> None:
-    """We change no session: to reset it would be a round trip for each statement."""
+    """Skip the pool's reset: no session is ever changed, and a reset would cost a round trip."""
 
 
 async def _connect_for_pool(
@@ -344,9 +350,9 @@ async def _connect_for_pool(
 
 
 async def _note_server(connection: PostgresConnection, servers: Servers, *, accepts: bool) -> None:
-    """Compare the server with what the store's own row says of it, and let the row say so.
+    """Compare the server with the one that the store's own row names, and update that row.
 
-    Raises StoreUnavailable for one that is older, unless it is accepted.
+    Raises StoreUnavailable for an older server, unless `accepts` is set.
     """
     used = servers.used
     assert used is not None
@@ -366,7 +372,7 @@ async def _note_server(connection: PostgresConnection, servers: Servers, *, acce
 
 
 def of_writers(row: Any) -> tuple[str, str | None]:
-    """Say who can write to the tables, and what to do if others can."""
+    """Return who can write to the tables, and the fix if other roles can."""
     role, writers = row["role"], row["writers"]
     if row["is_superuser"]:
         fix = "make a role for this server alone, without SUPERUSER, that owns the database"
@@ -378,7 +384,7 @@ def of_writers(row: Any) -> tuple[str, str | None]:
 
 
 def of_encryption(row: Any, *, url: str, is_pooled: bool) -> tuple[str, str | None]:
-    """Say whether the connection is encrypted, and what to do if others can read or change it."""
+    """Return whether the connection is encrypted, and the fix if others can read or change it."""
     fix = "set sslmode=verify-full and sslrootcert in ELICIT_STORE"
     if is_pooled:
         if "sslmode=require" in url or "sslmode=verify" in url:
@@ -421,7 +427,7 @@ def _of_replication(row: Any) -> list[tuple[str, str | None]]:
 
 
 def must_be_safe(row: Mapping[str, Any]) -> None:
-    """Raises StoreUnavailable for a server that may lose what it has acknowledged."""
+    """Check the server's settings. Raises StoreUnavailable if acknowledged data can be lost."""
     if row["version_number"] < _OLDEST_SERVER * 10_000:
         _refuse(
             f"the server is PostgreSQL {row['version']}, and {_OLDEST_SERVER} or newer is needed"
@@ -457,9 +463,12 @@ def _must_be_ours(row: Mapping[str, Any]) -> None:
 
 
 async def _lay_out(connection: PostgresConnection) -> None:
-    """Make the tables if there are none; of several that begin at once, one does."""
+    """Create the tables if there are none.
+
+    If several processes begin at once, one of them does it.
+    """
     if not await connection.fetchval(statements()["is_laid_out"]):
-        # What others laid out while this waited for the lock has to be seen.
+        # This transaction has to see the tables that others created while it waited for the lock.
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(statements()["lock"], timeout=_LAYOUT_SECONDS)
             if not await connection.fetchval(statements()["is_laid_out"]):

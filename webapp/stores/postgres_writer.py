@@ -1,13 +1,14 @@
-"""Many callers' writes in one statement: each of them wins or loses alone, all of them at once.
+"""Writes of many callers in one statement, which each succeed or fail alone.
 
-What could go wrong: one caller's conflict undoes another's write, or two statements wait for each
-other's rows for ever. Whatever of a statement another one could decide stands in a function of the
-server's (postgres.sql), which locks in one order and refuses a write by itself. What is refused by
-a constraint, as another process inserts the same at the same moment, undoes the whole, and is
-asked again: then that is seen. So is what the server breaks off as a deadlock.
+Risks: one caller's conflict undoes another's write, or two statements wait for each other's rows
+for ever. A function on the server (postgres.sql) therefore locks the rows in one order and refuses
+each conflicting write alone. If a constraint refuses a row, because another process inserts the
+same row at the same moment, the statement is undone and repeated, and then sees that row. The same
+happens after a deadlock.
 
-An answer that never came leaves unknown what became of the write: StoreUnavailable. To write the
-same again is safe. If it had been written, the Conflict carries the caller's own record.
+If no answer arrives, the caller gets StoreUnavailable, and it is unknown whether the write
+happened. Writing the same again is safe: if the first write happened, the Conflict carries the
+caller's own record.
 """
 
 import asyncio
@@ -30,10 +31,10 @@ _Tell = Callable[[Sequence[Record]], None]
 
 
 class PostgresWriter:
-    """Gathers what is written, and answers each caller when its part is durable."""
+    """A queue that combines writes, and answers each caller when its write is durable."""
 
     def __init__(self, server: Server, *, tell: _Tell) -> None:
-        """`tell` gets what was written, after each commit."""
+        """`tell` receives the written records after each commit."""
         self._server = server
         self._tell = tell
         self._lanes: Lanes[_Job] = Lanes(self._write, lanes=_LANES, fit=_fit)
@@ -52,7 +53,7 @@ class PostgresWriter:
     async def _write(self, jobs: Sequence[_Job]) -> None:
         try:
             conflicts = await self._conflicts(jobs)
-        except Exception as error:  # noqa: BLE001 - the task's edge: whatever it is, all are told
+        except Exception as error:  # noqa: BLE001 - end of the task: every caller gets the error
             for future, _ in jobs:
                 if not future.done():
                     future.set_exception(error)
@@ -72,7 +73,7 @@ class PostgresWriter:
             self._tell(written)
 
     async def _conflicts(self, jobs: Sequence[_Job]) -> dict[int, Conflict]:
-        """Write all, but for those that lose, by their numbers."""
+        """Write all jobs and return the conflicts, by the numbers of the jobs that failed."""
         numbers = [number for number, (_, records) in enumerate(jobs) for _ in records]
         columns = columns_of([record for _, records in jobs for record in records])
         for _ in range(_ATTEMPTS):
@@ -90,9 +91,10 @@ class PostgresWriter:
 
 
 def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
-    """What goes together: not too much, and no two that touch one record or ask for one key.
+    """Return the jobs of the next statement, and the jobs that have to wait.
 
-    Of those the next one finds what the first has written.
+    A statement has a size limit, and no two of its jobs write the same record or use the same key.
+    The second of two such jobs has to see the result of the first.
     """
     batch: list[_Job] = []
     behind: list[_Job] = []
@@ -112,5 +114,5 @@ def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
             behind.append(job)
         else:
             batch.append(job)
-        touched |= names  # also of those behind: their order stays
+        touched |= names  # also of the waiting jobs, to preserve their order
     return batch, behind

@@ -1,7 +1,7 @@
 """A store in one SQLite file, for the processes of one machine.
 
-What could go wrong: a slow disk stops the event loop. So reads run on the loop's own connection
-(they touch cached pages and wait for no writer), and whatever waits for the disk runs in a thread.
+Risks: a slow disk blocks the event loop. Reads run on the loop's own connection, because they use
+cached pages and wait for no writer. Every operation that waits for the disk runs in a thread.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ def _vacuum(path: Path) -> None:
 
 
 class SqliteStore:
-    """One opening of the file; another process, or another handle, is another opening."""
+    """An opening of the file. Another process, or another handle, is another opening."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class SqliteStore:
 
     @classmethod
     async def open(cls, path: Path, *, remembered_commits: int = 4096) -> Self:
-        """Open the file, making it (0600) and missing folders (0700).
+        """Open the file. A missing file is created with mode 0600, missing folders with 0700.
 
-        A watcher that lags by more than `remembered_commits` is told to look again.
+        A watcher that is more than `remembered_commits` behind has to read its records again.
         """
         connection, reader, file = await asyncio.to_thread(_open, path)
         opening = secrets.randbits(62)
@@ -172,7 +172,7 @@ class SqliteStore:
         await self._writer.check()
 
     async def scan(self) -> AsyncIterator[Sequence[Record]]:
-        """See Store. The pages are as of one moment, all of them."""
+        """See Store. All pages are as of one moment."""
         self._refuse_if_closed()
         path = self._file.path
         try:
@@ -187,7 +187,7 @@ class SqliteStore:
             raise unavailable(path, error) from error
 
     async def vacuum(self) -> None:
-        """See Vacuums. Needs as much room again as the file has, for as long as it takes."""
+        """See Vacuums. Needs free space of the file's size while it runs."""
         self._refuse_if_closed()
         path = self._file.path
         try:

@@ -1,10 +1,11 @@
-"""Many writes as one statement, which SQLite carries out without letting anybody in between.
+"""A batch of writes as one SQLite statement, so that no other Python thread runs in between.
 
-What could go wrong: the interpreter is let go for each statement, and whoever runs Python meanwhile
-keeps it for as long as there is work; so a commit of many statements stands still between them.
-One statement needs no BEGIN, and what one row of it is refused for undoes the whole.
+Risks: Python releases the interpreter lock for each statement, and a busy thread can then keep it
+for a long time, so a commit of many statements stalls between them. One statement needs no BEGIN,
+and an error in one of its rows undoes all of them.
 
-The rows go into a view of this connection alone, whose triggers insert, compare and set.
+The rows are inserted into a temporary view of this connection. Its triggers insert, compare and
+set.
 """
 
 import sqlite3
@@ -18,21 +19,21 @@ from msgspec.json import encode
 from webapp.stores.sqlite_rows import microseconds
 from webapp.stores.store import Record
 
-# SQLite takes 32,766 values in a statement since 3.32, and a row has nine.
+# SQLite allows 32,766 values in a statement since 3.32, and a row has nine.
 ROWS_AT_MOST = 1024
-# A statement stays for the next commit of its size, and its values with it.
+# A cached statement stays until the next commit of its size, together with its values.
 BYTES_AT_MOST = 4 * 1024 * 1024
 
 Row = tuple[str | int | bytes | None, ...]
 
 _INSERT = "INSERT INTO writes VALUES {}"
-_NO_ROW: Row = (None,) * 9  # of no version: no trigger is there for it
-# In place of a version, where the row is no record: see batch.sql.
+_NO_ROW: Row = (None,) * 9  # a row without a version, which no trigger handles
+# Values in place of a version for rows that are no records: see batch.sql.
 _RELEASE_KEY, _COMMIT = -1, -2
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Make the view, once for a connection."""
+    """Create the view, once for each connection."""
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.executescript(files("webapp.stores").joinpath("batch.sql").read_text("utf-8"))
 
@@ -55,7 +56,7 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
 
 
 def releases_of(records: Sequence[Record]) -> list[Row]:
-    """What takes the keys from records, so that they may move among them in any order."""
+    """Return rows that remove the records' keys, so that keys can move in any order."""
     return [
         (record.owner, record.kind, record.id, None, None, None, None, _RELEASE_KEY, None)
         for record in records
@@ -63,14 +64,14 @@ def releases_of(records: Sequence[Record]) -> list[Row]:
 
 
 def commit_row(records: Sequence[Record], *, opening: int, remembered_commits: int) -> Row:
-    """What other openings learn of the commit."""
+    """Return the row that tells other openings what the commit changed."""
     names = encode([(record.owner, record.kind, record.id) for record in records]).decode()
     return (opening, None, None, None, None, remembered_commits, None, _COMMIT, names)
 
 
 def write_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    """All or none. Raises IntegrityError where a version or a key is another one's."""
-    # Filled up to a power of two, or there would be a statement to compile for each number of rows.
+    """Write all rows or none. Raises IntegrityError for a conflict of a version or a key."""
+    # Pad to a power of two: otherwise each number of rows would need its own compiled statement.
     size = 1 << (len(rows) - 1).bit_length()
     filled = chain(rows, (_NO_ROW for _ in range(size - len(rows))))
     connection.execute(_statement(size), tuple(chain.from_iterable(filled)))

@@ -1,8 +1,8 @@
-"""What other openings of the SQLite file have committed, while somebody watches.
+"""Changes by other openings of a SQLite file, polled while there is a watch.
 
-`data_version` only says that something was committed, our own writer's work included. What it was
-comes from the sequence of commits, which has no gap: so nothing slips between another process's
-commit and ours, and a gap means that the oldest were forgotten before we looked.
+`data_version` says only that something was committed, including commits of our own writer. The
+changes themselves come from the sequence of commits, which has no gaps. No commit between two polls
+is therefore missed, and a gap means that the oldest commits were removed before they were read.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from webapp.stores.store import Record
 from webapp.stores.watch import Watch
 
 _POLL_SECONDS = 0.005
-_POLL_SECONDS_BUSY = 0.015  # while we commit ourselves: each look costs something then
+_POLL_SECONDS_BUSY = 0.015  # while our own writer commits, because each poll then costs time
 _LOOK = "SELECT sum(opening <> ?), count(*), max(sequence) FROM commits WHERE sequence > ?"
 _OF_OTHERS = """
 WHERE (owner, kind, id) IN (
@@ -28,7 +28,7 @@ WHERE (owner, kind, id) IN (
 
 
 class SqliteChanges:
-    """Polls on the event loop's connection and feeds the watches; without a watch, no poll."""
+    """A poll on the event loop's connection that feeds the watches. It stops without a watch."""
 
     def __init__(self, reader: sqlite3.Connection, *, file: OpenedFile, opening: int) -> None:
         self._reader = reader
@@ -41,7 +41,7 @@ class SqliteChanges:
         self._seen_sequence = 0
 
     def watch(self) -> Watch:
-        """Return a new watch that misses nothing from now on."""
+        """Return a new watch that misses no change from now on."""
         if self._timer is None:
             try:
                 self._seen_sequence = self._number("SELECT max(sequence) FROM commits")
@@ -53,7 +53,7 @@ class SqliteChanges:
         return watch
 
     def close(self) -> None:
-        """End the watches."""
+        """End the watches and the poll."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -91,7 +91,7 @@ class SqliteChanges:
         if count and newest - self._seen_sequence > count:
             news.append(None)
         if others:
-            # What was committed since the look comes too, and once more next time.
+            # Changes committed since the query above are included, and come once more next time.
             values = (self._seen_sequence, self._opening)
             news.extend(map(record_of, self._reader.execute(SELECT_RECORDS + _OF_OTHERS, values)))
         self._data_version = data_version

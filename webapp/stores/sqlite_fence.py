@@ -1,8 +1,8 @@
-"""The fence around a SQLite file, and the copies that are put into it past that.
+"""The fence of a SQLite file, and the loading of copies into a fenced file.
 
-What could go wrong: a process that has the file open, perhaps of an older version, does not know of
-the fence and writes on. So it is triggers of the file itself, which refuse every change, whoever
-makes it; they stand aside within the one transaction that loads copies.
+Risks: a process that has the file open, perhaps of an older version, does not know about the fence
+and continues to write. The fence is therefore made of triggers in the file itself, which refuse
+every change by any process. They allow changes only in the transaction that loads copies.
 """
 
 import sqlite3
@@ -30,7 +30,7 @@ _MAKE_ROOM = "DELETE FROM records WHERE owner = ? AND kind = ? AND id = ?"
 
 
 def fence_of(connection: sqlite3.Connection) -> str | None:
-    """Why nobody may write, if that is so."""
+    """Return the reason why writes are blocked, or None."""
     is_there = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'fence'"
     if connection.execute(is_there).fetchone() is None:
         return None
@@ -39,7 +39,7 @@ def fence_of(connection: sqlite3.Connection) -> str | None:
 
 
 def put_fence(connection: sqlite3.Connection, why: str | None) -> None:
-    """Put it up in place of the one that stands, or take it away. Within a transaction."""
+    """Replace the current fence, or remove it. Call this function within a transaction."""
     for change, table in _CHANGES:
         connection.execute(f"DROP TRIGGER IF EXISTS fence_{change}_{table}")
     connection.execute("DROP TABLE IF EXISTS fence")
@@ -47,13 +47,13 @@ def put_fence(connection: sqlite3.Connection, why: str | None) -> None:
         return
     connection.execute(_FENCE)
     connection.execute("INSERT INTO fence (why) VALUES (?)", (why,))
-    quoted = why.replace("'", "''")  # a trigger takes no parameters
+    quoted = why.replace("'", "''")  # a trigger cannot have parameters
     for change, table in _CHANGES:
         connection.execute(_TRIGGER.format(change=change, table=table, why=quoted))
 
 
 def load_copies(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
-    """Within a transaction. Raises IntegrityError if another record holds a key."""
+    """Store copies within a transaction. Raises IntegrityError if another record holds a key."""
     is_fenced = fence_of(connection) is not None
     if is_fenced:
         connection.execute("UPDATE fence SET is_open = 1")

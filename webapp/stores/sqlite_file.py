@@ -1,9 +1,9 @@
-"""The file under an open store: whether it is still the one that was opened, and has room.
+"""The file of an open store: checks that it is still the same file, and has free space.
 
-What could go wrong: somebody deletes or replaces the file while it is open. The system goes on
-with what has no name any more, so every write succeeds, and all of it is gone with the process.
-So after each commit and at each read the names are looked up again. That holds for the log and its
-index beside it too: what is committed is in the log first.
+Risks: somebody deletes or replaces the file while it is open. The system keeps the nameless file,
+so every write succeeds, and all records are gone when the process ends. The names are therefore
+checked after each commit and at each read. The check includes the log and its index next to the
+file, because commits are in the log first.
 """
 
 import logging
@@ -15,8 +15,8 @@ from pathlib import Path
 from flows.errors import StoreUnavailable
 
 FREE_BYTES_AT_LEAST = 32 * 1024 * 1024
-# File systems on other machines. What SQLite keeps between processes beside its file (locks, the
-# index of the log) is not shared over them, and two machines would write over each other.
+# File systems on other machines. SQLite coordinates its processes with locks and an index of the
+# log, which such file systems do not share, so two machines would overwrite each other's data.
 _NETWORK = frozenset(
     {"9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre"}
     | {"ncp", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "smb2", "smb3", "smbfs"}
@@ -34,7 +34,7 @@ Identity = tuple[int, int]
 
 
 class OpenedFile:
-    """Made once SQLite has opened the file and its log; any thread may ask."""
+    """The identity of the file and its log, as SQLite opened them. Any thread may use it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,13 +43,13 @@ class OpenedFile:
         self._is_noticed = False
 
     def is_of(self, before: Identity) -> bool:
-        """Whether the file that stood there before the opening still does."""
+        """Return True if the opened file is the one that was there before the opening."""
         return self._was[0] == before
 
     def must_be_there(self) -> None:
-        """Raises StoreUnavailable if another file, or none, has one of the names now.
+        """Raise StoreUnavailable if a name now belongs to another file, or to none.
 
-        If they come back, as by a move that is undone, the store goes on.
+        If the files come back, for example because a move is undone, the store continues.
         """
         for name, was in zip(self._names, self._was, strict=True):
             if identity_of(name) != was:
@@ -67,7 +67,7 @@ class OpenedFile:
             _log.warning("store.is_back", extra={"path": str(self.path)})
 
     def must_have_room(self) -> None:
-        """Raises StoreUnavailable, or OSError."""
+        """Raise StoreUnavailable if the disk is almost full, or OSError."""
         free = shutil.disk_usage(self.path.parent).free
         if free < FREE_BYTES_AT_LEAST:
             raise StoreUnavailable(
@@ -80,9 +80,9 @@ class OpenedFile:
 
 
 def must_be_of_this_machine(path: Path, *, mounts: Path = _MOUNTS) -> None:
-    """Raises StoreUnavailable for a file that other machines could open as well.
+    """Raise StoreUnavailable for a file that other machines could open as well.
 
-    Where the system does not tell (it does on Linux), nothing is refused.
+    If the system has no list of mounts (Linux has one), nothing is refused.
     """
     try:
         table = mounts.read_text("utf-8", "surrogateescape")
@@ -93,7 +93,7 @@ def must_be_of_this_machine(path: Path, *, mounts: Path = _MOUNTS) -> None:
         # proc(5): ids, root, the mount point, options, then a hyphen, the type and the source.
         before, _, after = line.partition(" - ")
         point = _OCTAL.sub(lambda one: chr(int(one[1], 8)), before.split(" ")[4])
-        # Of those that hold it the innermost, of equal ones the last, which lies over the others.
+        # Use the innermost mount point; of equal ones the last, which covers the others.
         if place.is_relative_to(point) and len(point) >= len(found[0]):
             found = point, after.split(" ")[0]
     if found[1] in _NETWORK or _NETWORK_FUSE.fullmatch(found[1]):
@@ -106,9 +106,9 @@ def must_be_of_this_machine(path: Path, *, mounts: Path = _MOUNTS) -> None:
 
 
 def identity_of(path: str | Path) -> Identity | None:
-    """What tells one file from another of the same name; None where there is none."""
+    """Return the identity of the file behind a name, or None if there is no file."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - at every read and commit
+        status = os.stat(path)  # noqa: PTH116 - called at every read and commit
     except OSError:
         return None
     return status.st_dev, status.st_ino

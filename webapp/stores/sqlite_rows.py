@@ -1,6 +1,7 @@
-"""Rows of the SQLite file, times as integer microseconds, and how the file is opened.
+"""Rows of a SQLite store, with times as integer microseconds, and the opening of the file.
 
-A foreign file, a newer layout, a folder that is not ours to write: all refused before any use.
+A file of another program, a newer layout, or a folder that other users can write to is refused
+before any use.
 """
 
 import os
@@ -24,14 +25,14 @@ SELECT_RECORDS = (
     "SELECT owner, kind, id, status, key, due_at, erase_at, version, sealed FROM records "
 )
 
-# "elic": tells our file from any other program's.
+# "elic": distinguishes our file from those of other programs.
 _APPLICATION_ID = 0x656C6963
 _LAYOUT_VERSION = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WAL_ATTEMPTS = 100
 _DAMAGE_LETTERS = 200
 _OLDEST_SQLITE = (3, 32, 0)
-# The writer's thread may wait for another process; the event loop may not wait long.
+# The writer's thread may wait for another process. The event loop may not wait long.
 _WRITER_BUSY_MILLISECONDS = 10_000
 _READER_BUSY_MILLISECONDS = 500
 
@@ -39,7 +40,7 @@ _Row = tuple[str, str, str, str, str | None, int | None, int | None, int, bytes]
 
 
 def record_of(row: _Row) -> Record:
-    """Return the record that a row of SELECT_RECORDS holds."""
+    """Return the record from a row of SELECT_RECORDS."""
     owner, kind, record_id, status, key, due_at, erase_at, version, sealed = row
     return Record(
         owner=owner,
@@ -55,12 +56,12 @@ def record_of(row: _Row) -> Record:
 
 
 def microseconds(moment: datetime) -> int:
-    """Return the time as the file holds it (a float of seconds is exact to a quarter of one)."""
+    """Return the microseconds since 1970. A float of seconds is exact to a quarter of one."""
     return round(moment.timestamp() * 1_000_000)
 
 
 def unavailable(path: Path, error: Exception) -> StoreUnavailable:
-    """Return the store's own error for one of SQLite's or the system's, with its cause."""
+    """Return a StoreUnavailable for an error of SQLite or the system, which becomes its cause."""
     if isinstance(error, StoreUnavailable):
         return error
     refusal = StoreUnavailable(f"the store {path} is not usable: {error}")
@@ -69,9 +70,9 @@ def unavailable(path: Path, error: Exception) -> StoreUnavailable:
 
 
 def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, OpenedFile]:
-    """Open the file, made if it is not there; a connection to write, one to read, and the file.
+    """Open the file, or create it; return a connection to write, one to read, and the file.
 
-    Blocks on the disk, so call it in a thread.
+    Blocks on the disk, so call this function in a thread.
     """
     must_be_new_enough(sqlite3.sqlite_version_info)
     with ExitStack() as stack:
@@ -88,7 +89,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, Opene
             reader = connect(path, busy_milliseconds=_READER_BUSY_MILLISECONDS)
             stack.callback(reader.close)
             reader.execute("PRAGMA query_only = ON")
-            reader.execute("SELECT count(*) FROM sqlite_master").fetchone()  # it opens the log
+            reader.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the log as well
         except (sqlite3.Error, OSError) as error:
             raise unavailable(path, error) from error
         opened = OpenedFile(path)
@@ -101,7 +102,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, Opene
 def connect(
     path: Path, *, busy_milliseconds: int = _WRITER_BUSY_MILLISECONDS
 ) -> sqlite3.Connection:
-    """Raises sqlite3.Error. Any thread may use it, one at a time."""
+    """Return a connection to the file, for any thread, one at a time. Raises sqlite3.Error."""
     connection = sqlite3.connect(
         path, timeout=busy_milliseconds / 1000, isolation_level=None, check_same_thread=False
     )
@@ -115,7 +116,7 @@ def connect(
 
 
 def must_be_new_enough(version: tuple[int, int, int]) -> None:
-    """Raises StoreUnavailable for an SQLite that takes too few values in a statement."""
+    """Raise StoreUnavailable for a SQLite version that allows too few values in a statement."""
     if version < _OLDEST_SQLITE:
         raise StoreUnavailable(
             f"SQLite 3.32 or newer is needed, and this Python has {'.'.join(map(str, version))}"
@@ -127,7 +128,7 @@ def _make_private(path: Path) -> None:
         if not folder.exists():
             folder.mkdir(mode=0o700, exist_ok=True)
     try:
-        # Never open a file that is there: closing it would drop this process's other locks on it.
+        # Never open an existing file: closing it would drop this process's other locks on it.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         return
@@ -146,7 +147,10 @@ def _prepare(writer: sqlite3.Connection, path: Path) -> None:
 
 
 def _must_be_whole(writer: sqlite3.Connection, path: Path) -> None:
-    """Every page that a tree leads to is looked at: a list would else end where a torn one is."""
+    """Check every page of the file: a torn page would silently end a list.
+
+    Raises StoreUnavailable.
+    """
     try:
         (found,) = writer.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
@@ -169,8 +173,8 @@ def _use_wal(writer: sqlite3.Connection) -> str:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
-            # Another process opens a new file too. This statement does not heed the busy timeout,
-            # so wait for the other by one that does.
+            # Another process is opening the new file too. This statement ignores the busy timeout,
+            # so wait with a statement that honors it.
             writer.execute("BEGIN IMMEDIATE")
             writer.execute("ROLLBACK")
     raise StoreUnavailable("too many processes open the new store at once")
@@ -182,7 +186,7 @@ def _lay_out(writer: sqlite3.Connection, path: Path) -> None:
     (tables,) = writer.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if (application, layout, tables) == (0, 0, 0):
         schema = files("webapp.stores").joinpath("schema.sql").read_text("utf-8")
-        # executescript would commit first, and two processes would both lay out.
+        # executescript would commit first, and then two processes could both create the tables.
         statement = ""
         for line in schema.splitlines(keepends=True):
             statement += line

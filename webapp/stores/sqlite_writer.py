@@ -1,8 +1,8 @@
-"""The one thread that writes: many callers' jobs in one transaction, answered all at once.
+"""The writer thread of a SQLite store: it commits the jobs of many callers in one transaction.
 
-What could go wrong: one job's conflict undoes another's write, or an answer leaves before the
-commit. All jobs are one statement, which one conflict undoes; then each is a statement of its own,
-and fails alone. The answers wait for the commit, and if that fails, the failure is everyone's.
+Risks: one job's conflict undoes another job's write, or a caller gets its answer before the commit.
+All jobs are first one statement, which a single conflict undoes; then each job is a statement of
+its own and fails alone. All answers wait for the commit, and if the commit fails, all jobs fail.
 """
 
 import asyncio
@@ -57,14 +57,14 @@ WHERE number IN (
 )
 """
 
-# What to write, or what else to do.
+# The records to write, or a function that does something else.
 _Work = tuple[Record, ...] | Callable[[], object]
 _Job = tuple["asyncio.Future[Any]", _Work]
 _Answer = tuple["asyncio.Future[Any]", object]
 
 
 class SqliteWriter:
-    """A thread with its own connection: jobs go in by a queue, answers out by the event loop."""
+    """A thread with its own connection. A queue takes the jobs; the event loop gets the answers."""
 
     def __init__(
         self,
@@ -82,13 +82,14 @@ class SqliteWriter:
         self._is_ending = False
         (self._busy_milliseconds,) = connection.execute("PRAGMA busy_timeout").fetchone()
         self._fold_at = time.monotonic() + LOG_KEPT_SECONDS
-        self._fence: str | None = None  # as it was found in this transaction
-        self._careful = 0  # so many commits of several jobs are job by job from the first
+        self._fence: str | None = None  # as read in this transaction
+        self._careful = 0  # how many more commits start job by job
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
-        self._gathered: list[_Job] = []  # in this turn of the loop
+        self._gathered: list[_Job] = []  # the jobs of this turn of the event loop
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[None] = self._loop.create_future()
-        # A daemon, so that a program that forgot aclose can end: what it loses is not acknowledged.
+        # A daemon thread, so that a program that forgot aclose can end. Only unacknowledged jobs
+        # are lost.
         Thread(target=self._run, name="sqlite-writer", daemon=True).start()
 
     def write(self, records: tuple[Record, ...]) -> "asyncio.Future[None]":
@@ -96,11 +97,11 @@ class SqliteWriter:
         return self._queue(records)
 
     def due(self, now: int, *, until: int, limit: int) -> "asyncio.Future[list[Record]]":
-        """Queue a claim of what is due; times in microseconds."""
+        """Queue a claim of the due records. The times are in microseconds."""
         return self._queue(partial(self._due, now, until, limit))
 
     def erase(self, *, owner: str | None, before: int | None, limit: int) -> "asyncio.Future[int]":
-        """Queue an erasure under at least one of the conditions; the time in microseconds."""
+        """Queue an erasure by at least one of the conditions. The time is in microseconds."""
         return self._queue(partial(self._erase, owner, before, limit))
 
     def check(self) -> "asyncio.Future[None]":
@@ -108,15 +109,15 @@ class SqliteWriter:
         return self._queue(self._check)
 
     def load(self, records: tuple[Record, ...], *, behind: str) -> "asyncio.Future[None]":
-        """Queue checked copies, to be put in place behind that fence."""
+        """Queue checked copies, to be stored while the fence `behind` is set."""
         return self._queue(partial(self._load, records, behind))
 
     def fence(self, why: str | None, *, instead_of: Fences | None) -> "asyncio.Future[None]":
-        """Queue a fence, or its end."""
+        """Queue the creation of a fence, or its removal."""
         return self._queue(partial(self._put_fence, why, instead_of))
 
     async def aclose(self) -> None:
-        """Finish every job, then close the connection; nothing may be queued afterwards."""
+        """Finish every job, then close the connection. Nothing may be queued afterwards."""
         if not self._is_ending:
             self._is_ending = True
             self._hand_over()
@@ -124,9 +125,10 @@ class SqliteWriter:
         await asyncio.shield(self._end)
 
     def _queue(self, work: _Work) -> "asyncio.Future[Any]":
-        """All of one turn of the loop go to the thread at once.
+        """Queue a job. All jobs of one turn of the event loop go to the thread together.
 
-        The two take turns at the interpreter, and each change of turns costs more than a statement.
+        The loop and the thread share the interpreter lock, and each switch costs more than a
+        statement.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         self._gathered.append((future, work))
@@ -150,15 +152,16 @@ class SqliteWriter:
             is_last = more is None
             self._tell_loop(self._commit(jobs))
             self._fold_log()
-        # The last connection's closing folds the log into the file: here, not on the event loop.
+        # Closing the last connection copies the log into the file: do it here, not on the event
+        # loop.
         with suppress(sqlite3.Error):
             self._connection.close()
         self._tell_loop([(self._end, None)])
 
     def _fold_log(self) -> None:
-        """Once a minute: what was wiped from the file stands in its log until that is cut.
+        """Truncate the log once a minute: it still holds data that was erased from the file.
 
-        Whoever reads at the moment puts it off to the next commit, and is waited for by nobody.
+        If another connection is reading, do not wait, but try again after the next commit.
         """
         if time.monotonic() < self._fold_at:
             return
@@ -170,7 +173,7 @@ class SqliteWriter:
                 self._fold_at = time.monotonic() + LOG_KEPT_SECONDS
 
     def _tell_loop(self, answers: list[_Answer]) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and nobody is left to be told
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits
             self._loop.call_soon_threadsafe(_answer, answers)
 
     def _commit(self, jobs: list[_Job]) -> list[_Answer]:
@@ -181,16 +184,16 @@ class SqliteWriter:
                 try:
                     self._write_at_once(records)
                 except (sqlite3.IntegrityError, *_REFUSED):
-                    self._careful = _CAREFUL_COMMITS  # one conflict seldom comes alone
+                    self._careful = _CAREFUL_COMMITS  # conflicts often come in groups
                 else:
                     return [(future, None) for future, _ in jobs]
             return self._one_by_one(jobs)
-        except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, all are told
+        except Exception as error:  # noqa: BLE001 - end of the thread: every caller gets the error
             self._roll_back()
             return [(future, unavailable(self._file.path, error)) for future, _ in jobs]
 
     def _write_at_once(self, records: list[Record]) -> None:
-        # Without a BEGIN it is a transaction of its own.
+        # Without BEGIN, the statement is its own transaction.
         write_rows(self._connection, [*rows_of(records), self._commit_row(records)])
         self._file.must_be_there()
 
@@ -212,13 +215,13 @@ class SqliteWriter:
         if written:
             write_rows(self._connection, [self._commit_row(written)])
         if self._fence is not None and self._fence != before:
-            put_fence(self._connection, self._fence)  # behind all that came before it
+            put_fence(self._connection, self._fence)  # after all jobs of this commit
         self._connection.execute("COMMIT")
-        self._file.must_be_there()  # else nobody is told that it was written
+        self._file.must_be_there()  # otherwise no caller gets a success
         return answers
 
     def _roll_back(self) -> None:
-        # SQLite may have done it already; a rollback that fails leaves the next BEGIN to say so.
+        # SQLite may have rolled back already. If this rollback fails, the next BEGIN reports it.
         with suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -243,7 +246,7 @@ class SqliteWriter:
             write_rows(self._connection, rows)
         except sqlite3.IntegrityError as error:
             if len(records) > 1:
-                # Releasing every key first lets them move in any order; few calls need that.
+                # Releasing every key first lets keys move in any order. Few calls need this.
                 with suppress(sqlite3.IntegrityError):
                     write_rows(self._connection, releases_of(records) + rows)
                     return
@@ -308,12 +311,13 @@ class SqliteWriter:
         return self._connection.execute(statement, values).rowcount
 
 
-# Text or a number that SQLite can't hold, beside a conflict. Its other errors are everyone's.
+# Errors of one job other than a conflict: text or a number that SQLite cannot store. SQLite's other
+# errors fail all jobs.
 _REFUSED = (ValueError, OverflowError, sqlite3.ProgrammingError)
 
 
 def _all_records(jobs: list[_Job]) -> list[Record]:
-    """Of jobs that only write, if they are little enough for one statement; else none."""
+    """Return the records of jobs that only write and fit into one statement, else an empty list."""
     records: list[Record] = []
     for _, work in jobs:
         if callable(work):

@@ -1,7 +1,7 @@
-"""What every store promises: sealed records, changed by compare-and-set.
+"""The protocol of every store: sealed records that change by compare-and-set.
 
-What could go wrong: two writers both believe that they won, a write is acknowledged and lost, or
-one owner's write touches another's record. The contract suite asks every store for all three.
+Risks: two writers both believe that they won, an acknowledged write is lost, or a write changes
+another owner's record. The contract suite tests every store for all three.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -15,15 +15,16 @@ from msgspec.structs import replace
 SEALED_LIMIT_BYTES = 64 * 1024
 RECORDS_AT_MOST = 500
 VERSION_AT_MOST = 2**63 - 1
-Fences: TypeAlias = Collection[str | None]  # their words; None: no fence
+Fences: TypeAlias = Collection[str | None]  # their reasons; None means no fence
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """One row: what the store must know to find it, and the sealed rest that it cannot read.
+    """A row: the fields that the store needs to find the record, and its sealed content.
 
-    A record is known by owner, kind and id. `key` is unique among the records of its owner and
-    kind that hold one. `version` is 0 until it is stored. `list` counts on an id that begins with
-    its owner's tag, so that no two owners share one, and each one's stand together.
+    The store cannot read `sealed`. Owner, kind and id together identify a record. `key` is unique
+    among the records of one owner and kind; a record without a key has None. `version` is 0 until
+    the record is stored. `Store.list` relies on ids that begin with their owner's tag: ids of
+    different owners then never collide, and each owner's records are next to each other.
     """
 
     owner: str
@@ -38,15 +39,16 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 class Look(Enum):
-    """What a watch yields every 15 seconds where a server may lose a message and say nothing."""
+    """The value that a watch yields every 15 seconds if the server may lose a message silently."""
 
     AGAIN = "again"
 
 
 class Conflict(Exception):
-    """Somebody else was first; `found` is the record that stands in the way.
+    """Another writer was first. `found` is the record that conflicts.
 
-    That is the record of the same id, else the holder of the key; None if the expected one is gone.
+    `found` is the record with the same id, or else the record that holds the key. It is None if the
+    expected record no longer exists.
     """
 
     def __init__(self, found: Record | None) -> None:
@@ -59,37 +61,41 @@ class Conflict(Exception):
 
 
 class OtherFence(Exception):
-    """Another fence stands than the caller counts on; `found` are its words, None if none does."""
+    """The fence differs from the expected one; `found` is its reason, or None without a fence."""
 
     def __init__(self, found: str | None) -> None:
         self.found = found
         super().__init__("there is no fence" if found is None else f"it is fenced: {found}")
 
 
-# How many times the hold a claim may be ahead, as clocks of several machines differ a little.
+# `due` ignores a claim that ends later than this many times `hold` from now: the clock was set back
+# after the claim was made. More than 1, because the clocks of machines differ a little.
 CLAIMS_HELD = 2
 
 
 class Store(Protocol):
-    """A place for records; every method raises StoreUnavailable when the place is not usable."""
+    """A place for records. Every method raises StoreUnavailable if the place is not usable."""
 
     @property
     def address(self) -> str | None:
-        """Where it is found again, from any working directory; None if it ends with its process."""
+        """The address, for any working directory; None for a store that ends with its process."""
         ...
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
-        """Write all or none, durably, and return them with their next version.
+        """Write all records or none, durably, and return them with their next version.
 
-        `version` is the one that the caller read; 0 asks that neither id nor key is taken. A key
-        may move from one record to another in one call. Raises Conflict, or ValueError for records
-        of several owners, one record twice, more than 64 KiB sealed, a time without a zone, or more
-        than 500 records.
+        `version` is the version that the caller read. With 0, no record may have this id or key
+        yet. A key may move from one record to another in one call.
+
+        Raises:
+            Conflict: Another writer was first.
+            ValueError: The records have several owners, a record occurs twice, more than 64 KiB are
+                sealed, a time has no zone, or there are more than 500 records.
         """
         ...
 
     async def read(self, owner: str, kind: str, id: str) -> Record | None:
-        """Return the record as last written."""
+        """Return the latest version of the record."""
         ...
 
     async def find(self, owner: str, kind: str, key: str) -> Record | None:
@@ -105,130 +111,142 @@ class Store(Protocol):
         after: str | None = None,
         limit: int = 100,
     ) -> Sequence[Record]:
-        """Return a page ordered by id; `after` is the last id that the caller has seen.
+        """Return a page of records ordered by id. `after` is the last id that the caller has seen.
 
-        Of an owner those whose id begins with the owner, which costs nothing for what others have.
+        With `owner`, return only that owner's records (their ids start with the owner's tag). Other
+        owners' records do not slow the query down.
         """
         ...
 
     async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
-        """Return what was due at `now`, oldest first, for this caller alone until `hold` is over.
+        """Return records that were due at `now`, oldest first, and claim them for `hold`.
 
-        The claim changes no version; any write of the record clears it. One that would last for
-        more than twice as long was made before the clock was set back, and holds nobody up.
+        No other caller receives them until the claim ends. A claim does not change the version, and
+        any write of the record clears it. Ignore a claim that ends more than 2 x `hold` from now:
+        the clock was set back after the claim was made.
         """
         ...
 
     def watch(self) -> AsyncIterator[Record | Look | None]:
-        """Yield records that other openings of this store write, from this call on.
+        """Yield records that other openings of this store write after this call.
 
-        Each at least once in its latest version, so not every version; None: something may have
-        been missed, look again. What this opening writes is not repeated. Ends when it is closed.
+        Each record comes at least once in its latest version; earlier versions may be left out.
+        None means that changes may have been missed, so read the records again. Writes of this
+        opening are not included. The iterator ends when the store is closed.
         """
         ...
 
     async def erase(
         self, *, owner: str | None = None, before: datetime | None = None, limit: int = 1000
     ) -> int:
-        """Erase at most `limit` records of that owner, with erase_at <= before, or both at once.
+        """Erase at most `limit` records of the owner, records with erase_at <= before, or both.
 
-        Returns how many; ValueError if neither condition is given.
+        Return the number of erased records. Raises ValueError if neither condition is given.
         """
         ...
 
     async def check(self) -> None:
-        """Write something that changes nothing; raises StoreUnavailable also if room gets short."""
+        """Make a durable write that changes no record.
+
+        Raises StoreUnavailable if the store is not usable, or if its disk or memory is almost full.
+        """
         ...
 
     def scan(self) -> AsyncIterator[Sequence[Record]]:
-        """Yield pages of every record, of any owner and kind, each once, in no promised order.
+        """Yield pages of every record of all owners and kinds, each record once, in any order.
 
-        All records of one owner are as of one moment, while others write.
+        All records of one owner are read as of one moment, while others write.
         """
         ...
 
     async def load(self, *records: Record, behind: str) -> None:
-        """Put copies in place as they are, version included; durable when it returns.
+        """Store copies as they are, including their version. The copies are durable on return.
 
-        In place of what has that owner, kind and id; of any owners; at most 500; no watch is told.
-        Only while the fence of these words stands, so that nothing that is served gets an older
-        copy: else it raises OtherFence. Raises Conflict if another record holds a key, and
-        ValueError as `write` does, or for a version of 0.
+        A copy replaces the record with the same owner, kind and id. The records may have several
+        owners, and there may be at most 500. Watches are not notified. The load succeeds only while
+        the fence with the reason `behind` is set, so that a served store never receives an older
+        copy.
+
+        Raises:
+            OtherFence: Another fence is set, or none.
+            Conflict: Another record holds a key.
+            ValueError: As for `write`, or a version is 0.
         """
         ...
 
     async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
-        """Let no opening of any process or version write from the return on; None ends that.
+        """Block writes by every opening, in any process or version, from the return on.
 
-        `write`, `due`, `erase` and `check` raise StoreUnavailable(why); who reads goes on. A write
-        that is under way comes before the fence, or is refused. With `instead_of` it takes the
-        place of one of these fences alone, None being none, and else raises OtherFence; a cluster
-        compares server by server.
+        None removes the fence. While it is set, `write`, `due`, `erase` and `check` raise
+        StoreUnavailable(why); reads continue. A write that is in progress completes before the
+        fence or is refused. `instead_of`: replace the fence only if the current one is in this
+        collection (None means no fence). A cluster compares the fences of its servers one after the
+        other. Raises OtherFence otherwise.
         """
         ...
 
     async def fenced(self) -> str | None:
-        """Return why nobody may write, if that is so."""
+        """Return the reason why writes are blocked, or None."""
         ...
 
     async def aclose(self) -> None:
-        """Finish the writes under way, end the watches and let go; again does nothing."""
+        """Finish the writes in progress, end the watches and close. A second call does nothing."""
         ...
 
 
 @runtime_checkable
 class Choosing(Protocol):
-    """A watch that can be told what it is for, where a record costs something to be read."""
+    """A watch with a filter, for stores where reading a record is expensive."""
 
     def choose(self, wants: Callable[[str, str], bool]) -> None:
-        """Let it yield records of which this holds, by kind and id; it may yield others, too."""
+        """Yield only records for which `wants(kind, id)` is true. Others may still be included."""
         ...
 
 
 @runtime_checkable
 class Clocked(Protocol):
-    """A store on a server, which has a clock of its own."""
+    """A store on a server that has its own clock."""
 
     async def clock(self) -> datetime:
-        """Return what it says."""
+        """Return the server's current time."""
         ...
 
 
 @runtime_checkable
 class Replicated(Protocol):
-    """A store on a server that other servers can follow."""
+    """A store on a server that can have replicas."""
 
     async def replication(self, *, asks_hosts: bool = True) -> Sequence[tuple[str, str | None]]:
-        """Return sentences for an operator, each with what to do, or None if nothing is wrong.
+        """Return sentences for an operator, each with the fix, or None if nothing is wrong.
 
-        Without `asks_hosts` only the server in use is asked.
+        If `asks_hosts` is False, query only the server in use.
         """
         ...
 
 
 @runtime_checkable
 class Networked(Protocol):
-    """A store on a server, which other programs can reach, and which is reached by a network."""
+    """A store on a server, reached over a network and open to other programs."""
 
     async def access(self) -> Sequence[tuple[str, str | None]]:
         """Return who else can write to the store, and whether the connection is encrypted.
 
-        Each sentence has what to do, or None if nothing is wrong.
+        Each sentence comes with its fix, or None if nothing is wrong.
         """
         ...
 
 
 @runtime_checkable
 class Vacuums(Protocol):
-    """A store that keeps the room of what was erased until it is told to let it go."""
+    """A store whose file keeps its size after records are erased, until `vacuum`."""
 
     async def vacuum(self) -> None:
-        """Let it go, while others read and write. Raises StoreUnavailable."""
+        """Shrink the store while others read and write. Raises StoreUnavailable."""
         ...
 
 
 def check_records(records: tuple[Record, ...]) -> None:
-    """Refuse with ValueError what no store may write."""
+    """Raise ValueError for records that no store may write."""
     _check_each(records)
     if len(records) > 1:
         _check_together(records)
@@ -237,7 +255,7 @@ def check_records(records: tuple[Record, ...]) -> None:
 
 
 def check_copies(records: tuple[Record, ...]) -> None:
-    """Refuse with ValueError what no store may load."""
+    """Raise ValueError for records that no store may load."""
     _check_each(records)
     _check_together(records)
     if not all(record.version for record in records):
@@ -267,13 +285,13 @@ def _check_together(records: tuple[Record, ...]) -> None:
 
 
 def check_time(moment: datetime) -> None:
-    """Refuse with ValueError a time without a zone: it would mean another one elsewhere."""
+    """Raise ValueError for a time without a zone, which means another moment on another machine."""
     if moment.tzinfo is None:
         raise ValueError("a time needs its zone")
 
 
 def bounds(owner: str | None, after: str | None) -> dict[str, str | None]:
-    """Return between which ids a page stands: `after` or at `least`, and `below`."""
+    """Return the limits for the ids of a page: `after` or `least`, and `below`."""
     if owner is None:
         return {"after": after}
     below = owner + chr(0x10FFFF)
@@ -283,13 +301,13 @@ def bounds(owner: str | None, after: str | None) -> dict[str, str | None]:
 
 
 def check_limit(limit: int) -> None:
-    """Refuse with ValueError a page of nothing; a negative one would mean "all" to SQLite."""
+    """Raise ValueError for a limit below 1. SQLite would read a negative limit as "all"."""
     if limit < 1:
         raise ValueError("limit is 1 or more")
 
 
 def check_erasure(owner: str | None, before: datetime | None, limit: int) -> None:
-    """Refuse with ValueError to erase everything, which nobody can mean."""
+    """Raise ValueError for an erasure without a condition, which would erase every record."""
     if owner is None and before is None:
         raise ValueError("erase needs an owner, a time or both")
     if before is not None:

@@ -1,6 +1,7 @@
-"""One watcher's view of what others write: the latest version of each record, then the next.
+"""A watch on the changes of other openings, which yields the latest version of each record.
 
-A watcher that falls behind must not grow without end: past a limit it is told to look again.
+A watch that falls behind must not grow without limit. Past a limit, its reader is asked to read all
+its records again.
 """
 
 import asyncio
@@ -12,7 +13,10 @@ _PENDING_LIMIT = 10_000
 
 
 class Watch:
-    """An iterator that a store feeds; the store holds it weakly, so dropping it ends it."""
+    """An iterator that a store feeds.
+
+    The store has only a weak reference, so dropping it ends it.
+    """
 
     __slots__ = ("__weakref__", "_changes", "_error", "_has_ended", "_pending", "wants")
 
@@ -28,7 +32,10 @@ class Watch:
         self.wants = wants
 
     def tell(self, record: Record | Look | None) -> None:
-        """Queue the record in place of its older version; None: something may be missing."""
+        """Queue the record in place of its older version.
+
+        None means that changes may be missing.
+        """
         if len(self._pending) >= _PENDING_LIMIT:
             self._pending.clear()
             record = None
@@ -39,7 +46,7 @@ class Watch:
         self._changes.set()
 
     def end(self, error: Exception | None = None) -> None:
-        """Let the watcher take what is queued, then stop it, or raise the error in it."""
+        """Yield the queued changes, then stop the iterator or raise the error."""
         self._error = error
         self._has_ended = True
         self._changes.set()

@@ -1,4 +1,4 @@
-"""The address of a server: what it is reached by, and how it is shown without its password."""
+"""The address of a Valkey server: the client's options, and a form without the password."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from webapp.stores.opening import may_be_unescaped
 
 _TLS = {"redis": False, "valkey": False, "rediss": True, "valkeys": True}
 _PORT = 6379
-# Of TLS: whose certificates are believed, and who we are.
+# TLS options: the trusted authorities, and our own certificate and key.
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _LIKE = (
     "valkey://user:password@host:6379/0, valkeys:// for TLS, or valkey:///run/valkey.sock?db=0 "
@@ -19,7 +19,7 @@ _LIKE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValkeyAddress:
-    """`shown` holds no password; `options` are what a client of the library is made with."""
+    """The address `shown` without the password, and the `options` for the library's client."""
 
     shown: str
     database: int
@@ -31,13 +31,13 @@ class ValkeyAddress:
 
     @property
     def is_on_this_machine(self) -> bool:
-        """True for a Unix socket and for a loopback address."""
+        """True for a Unix socket or a loopback address."""
         host = str(self.options.get("host", "localhost"))
         return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def parse_address(url: str) -> ValkeyAddress:
-    """Read the address; ValueError says what is wrong, without its password."""
+    """Parse the address. Raises ValueError, whose message does not show the password."""
     if "#" in url:
         raise ValueError(
             f"what follows # in {_scheme(url)}://... is lost: write # in a password as %23"
@@ -52,7 +52,7 @@ def parse_address(url: str) -> ValkeyAddress:
         port = parts.port
         query = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
     except ValueError:
-        # What it says may hold a part of the address, and so of the password.
+        # The error could contain a part of the address, and so of the password.
         raise ValueError(f"{_scheme(url)}://... is no address of a server: {_LIKE}") from None
     options: dict[str, Any] = {}
     if parts.username:
@@ -89,7 +89,7 @@ def _scheme(url: str) -> str:
 
 
 def _place(parts: SplitResult, query: dict[str, str]) -> tuple[str, int]:
-    """Return host and port, or the socket's path, and the number of the database."""
+    """Return the host and port, or the path of the socket, and the number of the database."""
     number = query.pop("db", "")
     path = unquote(parts.path)
     if parts.hostname:

@@ -1,8 +1,8 @@
-"""What other openings write, as the server tells it: names are published, and records read then.
+"""Changes by other openings of a Valkey store: published names, then reads of the records.
 
-What could go wrong: what is published while the connection is down is lost, and nobody says so. So
-watchers are told to look again when it comes back, and every 15 seconds, since a cluster may lose a
-message between its nodes.
+Risks: a message that is published while the connection is down is lost without an error. Watchers
+are therefore asked to read their records again when the connection is back, and every 15 seconds,
+because a cluster may lose a message between its nodes.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from webapp.stores.valkey.server import FAILED, ValkeyServer
 from webapp.stores.watch import Watch
 
 LOOK_AGAIN_SECONDS = 15.0
-_SILENCE_SECONDS = 5.0  # then the server is asked whether it is there
+_SILENCE_SECONDS = 5.0  # after that, send a PING
 _TRY_AGAIN_SECONDS = 0.2
 _NAMES_AT_ONCE = 1000
 _decode = msgpack.Decoder(tuple[str, list[str]]).decode
 
 
 class ValkeyChanges:
-    """Subscribed from the opening to the close, whether anybody watches or not."""
+    """A subscription from the opening of the store to its end, with or without watches."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ValkeyChanges:
         opening: str,
         read: Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]],
     ) -> None:
-        """`read` returns the records of these names."""
+        """`read` returns the records with the given names, or None for each missing one."""
         self._server = server
         self._channel = channel
         self._opening = opening
@@ -51,18 +51,18 @@ class ValkeyChanges:
         self._next_look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
 
     async def start(self) -> None:
-        """Subscribe. Raises what the library raises."""
+        """Subscribe to the channel. Raises the library's own errors."""
         self._connection = await self._subscribed()
         self._task = asyncio.create_task(self._listen(self._connection))
 
     def watch(self) -> Watch:
-        """Return a new watch that misses nothing from now on."""
+        """Return a new watch that misses no change from now on."""
         watch = Watch()
         self._watches.add(watch)
         return watch
 
     async def aclose(self) -> None:
-        """End the watches."""
+        """End the watches and the subscription."""
         self._next_look.cancel()
         for watch in tuple(self._watches):
             watch.end()
@@ -99,7 +99,7 @@ class ValkeyChanges:
             await asyncio.sleep(_TRY_AGAIN_SECONDS)
 
     async def _hear(self, connection: AbstractConnection) -> None:
-        """Pass on what is published. Raises when the server is gone."""
+        """Receive published messages. Raises LostConnection if the server is gone."""
         is_asked, moves = False, self._server.one.moves
         while True:
             answer = cast("Any", await connection.read_response(timeout=_SILENCE_SECONDS))
@@ -119,11 +119,11 @@ class ValkeyChanges:
         try:
             opening, names = _decode(message)
         except DecodeError:
-            names = []  # of a newer version, perhaps
+            names = []  # perhaps from a newer version
         else:
             if opening == self._opening:
                 return
-        if not names or len(names) > _NAMES_AT_ONCE:  # who watches looks once
+        if not names or len(names) > _NAMES_AT_ONCE:  # a watcher then reads all its records once
             self._tell(None)
             return
         for name in names:
@@ -136,7 +136,7 @@ class ValkeyChanges:
             for record in await self._read_records(list(dict.fromkeys(names))):
                 if record is not None:
                     self._tell(record)
-        except Exception:  # noqa: BLE001 - the edge of a task: whoever watches sees for himself
+        except Exception:  # noqa: BLE001 - end of the task: the watchers read again
             self._tell(None)
         return [None] * len(names)
 

@@ -1,4 +1,4 @@
-"""An answer for each of the jobs that go out together, on the store's lane for them."""
+"""Batches of jobs for a Valkey server, with an answer for each job."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,10 +10,11 @@ Job = TypeVar("Job")
 
 
 class Gathering(Generic[Job]):
-    """One batch under way on each lane; jobs that come meanwhile are the next.
+    """A queue for each lane: one batch is in progress, and later jobs form the next batch.
 
-    `carry_out` returns an answer for each job of a batch, an exception where it failed. `lane_of`
-    names the server that a job is for: one that is silent holds up no job for another.
+    `carry_out` returns an answer for each job of a batch, or an exception for a job that failed.
+    `lane_of` names the server of a job, so that a silent server does not delay jobs for other
+    servers.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class Gathering(Generic[Job]):
         self._lanes: dict[str, Lanes[tuple[Job, asyncio.Future[Any]]]] = {}
 
     def put(self, job: Job) -> "asyncio.Future[Any]":
-        """Queue it; nobody need wait for the answer."""
+        """Queue the job. The caller may ignore the returned future."""
         future: asyncio.Future[Any] = self._loop.create_future()
         name = self._lane_of(job)
         if (lane := self._lanes.get(name)) is None:
@@ -39,14 +40,14 @@ class Gathering(Generic[Job]):
         return future
 
     async def finish(self) -> None:
-        """Wait until everything that was put is answered."""
+        """Wait until every queued job is answered."""
         for lane in tuple(self._lanes.values()):
             await lane.finish()
 
     async def _run(self, batch: Sequence[tuple[Job, "asyncio.Future[Any]"]]) -> None:
         try:
             answers = await self._carry_out([job for job, _ in batch])
-        except Exception as error:  # noqa: BLE001 - the edge of a task: whoever waits is told
+        except Exception as error:  # noqa: BLE001 - end of the task: every caller gets the error
             answers = [error] * len(batch)
         for (_, future), answer in zip(batch, answers, strict=True):
             if future.done():  # its caller was cancelled

@@ -1,9 +1,8 @@
-"""How records stand in the server: names of keys, shards, and a record as bytes.
+"""The layout of records in a Valkey server: names of keys, shards, and a record as bytes.
 
-A stored record is the length of its header, in four bytes, the header as MessagePack, and what is
-sealed. The header is what scripts read: they know no integer beyond 2**53, so a version is text.
-Times are microseconds since 1970; beyond the year 2255 an index rounds them, and the header does
-not.
+A stored record is the length of its header in four bytes, the header as MessagePack, and the sealed
+content. Scripts read the header. They cannot represent integers above 2**53, so a version is text.
+Times are microseconds since 1970. An index rounds times after the year 2255; the header does not.
 """
 
 from binascii import crc_hqx
@@ -17,17 +16,17 @@ from webapp.stores.store import Record
 
 LAYOUT_VERSION = 1
 LAYOUT_KEY = "elicit:layout"
-# Of a server that stands alone: how many there were, and the identifier of its replication.
+# For a standalone server: the number of servers so far, and the replication identifier.
 SERVER_KEY = "elicit:server"
 SHARDS_OF_A_CLUSTER = 64
-# Each shard has these; the head of each script says what they hold.
+# The keys of each shard. The head of each script describes their content.
 KEYS = ("fence", "records", "holders", "owned", "ids", "due", "erase", "claims", "checked")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LENGTH_BYTES = 4
 
-# Name, place in ids, version that must stand there, place in holders, due_at, erase_at: write.lua.
+# Name, value in `ids`, expected version, name in `holders`, due_at, erase_at: see write.lua.
 Entry: TypeAlias = tuple[str, str, str | None, str | None, int | None, int | None]
 # Version, key, due_at, erase_at, owner, kind, id, status.
 _Header: TypeAlias = tuple[str, str | None, int | None, int | None, str, str, str, str]
@@ -37,7 +36,7 @@ _decode_header = msgpack.Decoder(_Header).decode
 
 
 def key(shard: int, name: str) -> str:
-    """Return the key's name; what stands in braces alone says which slot of a cluster it is in."""
+    """Return the name of the key. A cluster uses only the part in braces to choose the slot."""
     return f"elicit:{{{shard}}}:{name}"
 
 
@@ -46,7 +45,7 @@ def shard_of(owner: str, *, shards: int) -> int:
 
 
 def name_of(owner: str, kind: str, id: str) -> str:
-    """Return a record's name; the same of a key says where its holder stands."""
+    """Return a record's name. Called with a key instead of the id, return its name in `holders`."""
     return f"{owner}\0{kind}\0{id}"
 
 
@@ -55,7 +54,7 @@ def microseconds(moment: datetime) -> int:
 
 
 def check_texts(records: Sequence[Record]) -> None:
-    """Refuse with ValueError a zero byte, which parts the names here."""
+    """Raise ValueError for a zero byte, which separates the parts of a name here."""
     for record in records:
         texts = (record.owner, record.kind, record.id, record.key or "")
         if any("\0" in text for text in texts):
@@ -75,7 +74,7 @@ def entry_of(record: Record, *, expected: str | None) -> Entry:
 
 
 def stored(record: Record, entry: Entry, *, version: int) -> bytes:
-    """Return the record as bytes; the entry is of the same record."""
+    """Return the record as bytes. `entry` belongs to the same record."""
     header: _Header = (
         str(version),
         record.key,

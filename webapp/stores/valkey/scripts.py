@@ -1,7 +1,7 @@
-"""The scripts that the server runs, each a file whose head says what its keys and arguments mean.
+"""The scripts that run on the Valkey server. Each file's head describes its keys and arguments.
 
-What could go wrong: a script and its caller take the same place for different things. So the keys
-are named by the head alone, and the arguments by both, which must agree when this is imported.
+Risks: a script and its caller disagree about the meaning of an argument. The keys are therefore
+named only in the script's head. The arguments are named in both places, and are compared on import.
 """
 
 import re
@@ -18,7 +18,7 @@ _NAMED = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(?:\.\.\.)?\] (\w*)", re.MULTILINE)
 
 
 class Script:
-    """One script. `arguments` are what its caller passes; the last may be of any number."""
+    """A script. `arguments` are the names of its arguments; the last one may have many values."""
 
     def __init__(self, name: str, *arguments: str) -> None:
         self._text = files("webapp.stores.valkey").joinpath(f"{name}.lua").read_text("utf-8")
@@ -34,11 +34,14 @@ class Script:
         self._by_digest = ("EVALSHA", digest)
 
     def __call__(self, shard: int, *arguments: Argument, names: str = "owned") -> Command:
-        """Return the command that runs it in a shard; `names` is the index that a page reads."""
+        """Return the command that runs the script in a shard.
+
+        `names` is the index that a page reads.
+        """
         return (*self._head(shard, names), *arguments)
 
     def whole(self, command: Command) -> Command | None:
-        """Return the command with the text in place of the digest; None if it runs another."""
+        """Return the command with the script's text for its digest; None for another script."""
         return ("EVAL", self._text, *command[2:]) if command[:2] == self._by_digest else None
 
     def _head_for(self, shard: int, names: str) -> Command:
@@ -65,5 +68,5 @@ _ALL = (WRITE, FIND, LIST, DUE, CLAIM, ERASE, CHECK, SCAN, FENCE)
 
 
 def whole_of(command: Command) -> Command:
-    """Return the command for a server that does not know its script yet, or no more."""
+    """Return the command for a server that does not know the script yet, or has forgotten it."""
     return next((whole for script in _ALL if (whole := script.whole(command))), command)

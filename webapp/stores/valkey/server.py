@@ -1,20 +1,20 @@
-"""The connection to a server or a cluster: pipelines, and what is lost or unknown on the way.
+"""The connection to one Valkey server or to a cluster: pipelines, retries and failover.
 
-What could go wrong: a connection ends after a script was sent, and nobody knows whether it ran. So
-nothing is sent twice by itself: the library's own retries are off, and the caller is told that
-nothing is acknowledged. What the server refused before it did anything alone is sent again: a
-script that it does not know (its cache was flushed, or it was started anew), with its text, and
-what another node of a cluster has now.
+Risks: a connection ends after a script was sent, and it is unknown whether the script ran. The
+library's own retries are therefore off, and the caller receives an error that says that nothing is
+acknowledged. Only a command that the server refused before doing anything is sent again: a script
+that the server does not know (its cache was flushed, or it was restarted) is sent with its text,
+and a command whose slot moved to another node of the cluster is sent to that node.
 
-After a failover the address may lead to another server, and then to the one before, which has come
-back. So the server that stands alone is told from others at each connection, by the identifier of
-its replication and by how often that has changed, which is noted in the server and so replicated:
-all connections lead to one server, and to none whose successor this process has seen. In a cluster
-the nodes themselves agree on who takes writes.
+After a failover the address may lead to another server, and later to the previous one, which has
+come back. Each new connection therefore identifies a standalone server by its replication
+identifier and by the number of changes of that identifier. The server stores both, so its replicas
+have them too. All connections lead to one server, and never to a server whose successor this
+process has seen. In a cluster the nodes themselves agree on the primary of each slot.
 
-A pipeline that writes ends with WAITAOF on the same connection. Where `appendfsync` is `always`,
-the server answers nobody before the disk has what was written, and this costs a twentieth of a
-millisecond; where somebody has changed that since the start, it waits for the disk all the same.
+A pipeline that writes ends with WAITAOF on the same connection. If `appendfsync` is `always`, the
+server replies only when the data is on disk, and WAITAOF costs 0.05 ms. If somebody has changed
+`appendfsync` since the start, WAITAOF still waits for the disk.
 """
 
 import asyncio
@@ -54,14 +54,14 @@ from webapp.stores.valkey.address import ValkeyAddress
 from webapp.stores.valkey.layout import SERVER_KEY, key
 from webapp.stores.valkey.scripts import Command, whole_of
 
-# What is silent for longer than this is taken for gone.
+# A server that does not answer for longer than this counts as unavailable.
 ANSWER_SECONDS = 10.0
 FAILED = (RedisError, RedisClusterException, OSError)
 _CONNECT_SECONDS = 5.0
-_LEFT_AT_MOST = 4  # clients that are not used any more, and may be at work still
+_LEFT_AT_MOST = 4  # replaced clients, which may still have commands in progress
 _NOTHING_DONE = (NoScriptError, MovedError, AskError, TryAgainError)
 
-# The library has several errors for it.
+# The library raises several errors for a failed login.
 _NOT_LET_IN = re.compile("authentication required|invalid username-password", re.IGNORECASE)
 _ELSEWHERE = (
     RedisClusterException,
@@ -80,15 +80,15 @@ class OneServer:
     """The server that all connections of a client lead to."""
 
     def __init__(self) -> None:
-        self.moves = 0  # how often it was another one
+        self.moves = 0  # how often the server changed
         self.pool: ConnectionPool | None = None
-        self._used: tuple[int, str] | None = None  # how many there were, and its identifier
+        self._used: tuple[int, str] | None = None  # the number of servers so far, and the id
         self._connections: WeakSet[AbstractConnection] = WeakSet()
 
     async def meet(self, connection: AbstractConnection) -> None:
-        """Log in, and see that the connection leads to the server in use, or to its successor.
+        """Log in, and check that the connection leads to the server in use or to its successor.
 
-        Raises LostConnection for an older one.
+        Raises LostConnection for an older server.
         """
         await connection.on_connect()
         sections = ("replication", "cluster")
@@ -96,7 +96,7 @@ class OneServer:
         told = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
         name = told.get("master_replid", "")
         if told.get("role") != "master" or told.get("cluster_enabled") == "1" or not name:
-            return  # it refuses writes by itself, or is no server of which that can be told
+            return  # a server that refuses writes by itself, or has no such identifier
         found = cast("bytes | None", await self._ask(connection, "GET", SERVER_KEY)) or b"0 "
         number, _, noted = found.decode().partition(" ")
         now, used = (int(number), noted), self._used
@@ -112,7 +112,7 @@ class OneServer:
             self.moves += 1
             for other in self._connections:
                 marked: Any = other  # most of the library's methods have no types
-                marked.mark_for_reconnect()  # once what is under way on it has ended
+                marked.mark_for_reconnect()  # reconnects when its current command has ended
             self._connections.clear()
             if self.pool is not None:
                 await self.pool.disconnect(inuse_connections=False)
@@ -125,7 +125,7 @@ class OneServer:
 
 
 class ValkeyServer:
-    """A client of redis-py; in a cluster, one that knows which node has which slot."""
+    """A redis-py client. In a cluster, the client knows which node has which slot."""
 
     def __init__(
         self,
@@ -135,23 +135,23 @@ class ValkeyServer:
         answer_seconds: float,
         options: Mapping[str, Any],
     ) -> None:
-        """`options` are those that a client of a cluster is made with."""
+        """`options` are the arguments of a cluster client."""
         self.address = address
         self._client = client
         self._answer_seconds = answer_seconds
         self._options = options
         self.one = OneServer()
         self._finding: asyncio.Task[None] | None = None
-        self._left: list[RedisCluster] = []  # what is still asked on them ends by itself
+        self._left: list[RedisCluster] = []  # replaced clients; their commands complete
 
     @classmethod
     async def connect(
         cls, address: ValkeyAddress, *, answer_seconds: float = ANSWER_SECONDS
     ) -> "ValkeyServer":
-        """Connect, and see whether it is one of a cluster. Raises what the library raises."""
+        """Connect, and detect a cluster. Raises the library's own errors."""
         options: dict[str, Any] = {
             **address.options,
-            "protocol": 2,  # what is newer brings us nothing, and not every server has it
+            "protocol": 2,  # RESP3 has no advantage here, and some servers lack it
             "socket_timeout": answer_seconds,
             "socket_connect_timeout": min(_CONNECT_SECONDS, answer_seconds),
         }
@@ -180,10 +180,10 @@ class ValkeyServer:
         return isinstance(self._client, RedisCluster)
 
     def node_of(self, command: Command) -> str:
-        """Return the name of the node that a command is for; of a server alone it has none."""
+        """Return the name of the node that executes the command, or "" for a single server."""
         if isinstance(self._client, RedisCluster):
             of_script = command[0] == "EVALSHA"
-            with suppress(RedisClusterException):  # no node has its slot at the moment
+            with suppress(RedisClusterException):  # no node has this slot at the moment
                 node = self._client.get_node_from_key(str(command[3 if of_script else 1]))
                 return "" if node is None else str(node.name)
         return ""
@@ -191,9 +191,10 @@ class ValkeyServer:
     async def run(
         self, commands: Sequence[Command], *, durable: Sequence[int] | None = None
     ) -> list[Any]:
-        """Send all, and return what was answered to each: a StoreUnavailable where that failed.
+        """Send all commands and return their answers; a failed command has a StoreUnavailable.
 
-        What was written in the shards `durable` is on the disk then, or everything failed.
+        The changes in the shards `durable` are on disk when this method returns; otherwise every
+        command has failed.
         """
         try:
             answers = await self._pipeline(commands, durable)
@@ -214,7 +215,7 @@ class ValkeyServer:
         ]
 
     async def ask_each(self, *command: str) -> list[Any]:
-        """Return what every server that may be written to answers."""
+        """Return the answers of all servers that accept writes."""
         client: Any = self._client  # most of the library's methods have no types
         if self.is_cluster:
             return [
@@ -224,10 +225,10 @@ class ValkeyServer:
         return [await client.execute_command(*command)]
 
     def new_connection(self) -> AbstractConnection:
-        """Return one beside those of the client, not yet connected."""
+        """Return a new connection that is not yet connected and not in the client's pool."""
         client: Any = self._client
         if self.is_cluster:
-            node = client.get_random_primary_node()  # one that is gone is not asked for ever
+            node = client.get_random_primary_node()  # random, to skip a dead node in the end
             made: AbstractConnection = node.connection_class(**node.connection_kwargs)
         else:
             made = client.connection_pool.make_connection()
@@ -271,7 +272,7 @@ class ValkeyServer:
         return answers[: len(commands)]
 
     async def _find_nodes(self, answers: Sequence[object], *, waits: bool = False) -> None:
-        """Let the client learn anew who takes writes, where that may have changed."""
+        """Refresh the client's list of nodes if an answer shows that a primary may have changed."""
         client = self._client
         is_of_replica = any(map(_is_of_replica, answers))
         with suppress(*FAILED):
@@ -285,10 +286,10 @@ class ValkeyServer:
                     await asyncio.shield(self._finding)
 
     async def _look_around(self, client: RedisCluster) -> None:
-        """Ask all nodes at once who has which slot, and use what is said first.
+        """Ask all nodes at once for the slots, and use the first answer.
 
-        The library asks one after another, so that a silent one keeps everybody waiting. What is
-        under way on the client before ends by itself.
+        The library asks one node after another, so a silent node would delay every caller. Commands
+        in progress on the former client complete.
         """
         places = {(self._options["host"], self._options["port"])}
         places |= {(node.host, node.port) for node in client.get_nodes()}
@@ -316,7 +317,7 @@ class ValkeyServer:
 
 
 async def _cluster(options: Mapping[str, Any]) -> RedisCluster:
-    """Return a client that has asked this node for all others."""
+    """Return a client that has read the list of nodes from this node."""
     client = RedisCluster(retry=Retry(NoBackoff(), 0), **options)
     try:
         return await client.initialize()
@@ -326,14 +327,17 @@ async def _cluster(options: Mapping[str, Any]) -> RedisCluster:
 
 
 def _is_of_replica(answer: object) -> bool:
-    """Also what WAITAOF answers there, which the library has no class for."""
+    """Return True for an error that a replica sends to a command that writes.
+
+    The library has no class for the error that WAITAOF returns on a replica.
+    """
     return isinstance(answer, ReadOnlyError) or (
         isinstance(answer, ResponseError) and "replica instances" in str(answer)
     )
 
 
 def unavailable(address: ValkeyAddress, error: BaseException) -> StoreUnavailable:
-    """Return the store's own error for one of the library's or the system's, with what to do."""
+    """Return a StoreUnavailable, with the fix, for an error of the library or the system."""
     shown, text = address.shown, str(error)
     if isinstance(error, AuthenticationError) or _NOT_LET_IN.search(text):
         why = (

@@ -1,8 +1,8 @@
-"""What is asked of a server before it is used: whether it would lose what it acknowledges.
+"""The checks of a Valkey server before it is used: would it lose acknowledged data?
 
-A service that is managed by others may forbid CONFIG. What INFO says then has to do: whether there
-is a log at all, and what is evicted. How often that log is brought to the disk it does not say; a
-write waits for it all the same, for up to a second where it is `everysec`.
+A managed service may forbid CONFIG. The check then uses only INFO, which says whether there is an
+append-only log and which keys are evicted. INFO does not say how often the log is written to disk.
+Each write waits for the disk anyway, for up to a second with `everysec`.
 """
 
 import re
@@ -20,13 +20,13 @@ _KEPT = "ask whoever runs the server, or set in its configuration: "
 
 
 async def check_server(server: ValkeyServer) -> None:
-    """Raises StoreUnavailable if what is written may be lost, with the line to set."""
+    """Check the server. Raises StoreUnavailable if data may be lost, with the line to set."""
     shown = server.address.shown
     for info in await server.ask_each("INFO"):
         check_info(shown, info)
     try:
         configured = await server.ask_each("CONFIG GET", "append*")
-    except ResponseError:  # it is forbidden, or has another name
+    except ResponseError:  # CONFIG is forbidden or renamed
         return
     for config in configured:
         if (often := config.get("appendfsync")) not in (None, "always"):
@@ -37,7 +37,7 @@ async def check_server(server: ValkeyServer) -> None:
 
 
 def check_info(shown: str, info: Mapping[str, Any]) -> None:
-    """Raises StoreUnavailable if what INFO tells is not enough."""
+    """Check the answer of INFO. Raises StoreUnavailable if the server may lose data."""
     version = str(info.get("redis_version", "0"))
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers < _OLDEST:
@@ -56,7 +56,7 @@ def check_info(shown: str, info: Mapping[str, Any]) -> None:
             "appendfsync always"
         )
     policy = str(info.get("maxmemory_policy", ""))
-    # What volatile- ones evict has a time to live, which nothing of ours has.
+    # `volatile-` policies evict only keys with a time to live, and our keys have none.
     if policy.startswith("allkeys"):
         raise StoreUnavailable(
             f"the store {shown} throws away what was acknowledged when memory gets short "
@@ -65,7 +65,7 @@ def check_info(shown: str, info: Mapping[str, Any]) -> None:
 
 
 async def shards_of(server: ValkeyServer) -> int:
-    """Return how many shards the store has, which is settled here if it is new."""
+    """Return the number of shards. The number of a new store is set here."""
     shards = SHARDS_OF_A_CLUSTER if server.is_cluster else 1
     ours = f"{LAYOUT_VERSION} {shards}"
     made, found = await server.run([("SET", LAYOUT_KEY, ours, "NX"), ("GET", LAYOUT_KEY)])

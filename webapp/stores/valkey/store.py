@@ -1,8 +1,8 @@
-"""A store in Valkey or Redis: each method as commands for the shards that it concerns.
+"""A store in Valkey or Redis: each method sends commands to the shards that it concerns.
 
-What could go wrong: the shards of a cluster are changed one after the other. Nothing that a write
-promises spans two of them, since all records of an owner are in one; and what goes over all of them
-(`due`, `erase`, `list` without an owner) promises of several owners nothing at once.
+Risks: the shards of a cluster are changed one after the other. All records of an owner are in one
+shard, so a write never spans two shards. Methods that work on all shards (`due`, `erase`, and
+`list` without an owner) are not atomic across owners.
 """
 
 import asyncio
@@ -56,20 +56,20 @@ _BYTES_A_SCRIPT = 4 * 1024 * 1024
 _ERASED_A_SCRIPT = 1000
 _FREE_BYTES_AT_LEAST = 32 * 1024 * 1024
 
-# The shard, its entries, and its records as they are stored.
+# The shard, the entries, and the records as they are stored.
 _Write = tuple[int, list[Entry], list[bytes]]
-# Commands, and the shards in which they write what has to be on the disk.
+# Commands, and the shards whose changes must be durable.
 _Change = tuple[Sequence[Command], Sequence[int]]
 _encode = msgpack.Encoder().encode
 
 
 async def open_store(url: str) -> "ValkeyStore":
-    """Open the store at the address. Raises ValueError for the address, else StoreUnavailable."""
+    """Open the store at the address. Raises ValueError for a bad address, or StoreUnavailable."""
     return await ValkeyStore.open(url)
 
 
 async def holds_something(url: str) -> bool:
-    """Whether records are kept at the address. Raises StoreUnavailable if that cannot be seen."""
+    """Return True if the address holds records. Raises StoreUnavailable if the check fails."""
     address = parse_address(url)
     try:
         server = await ValkeyServer.connect(address)
@@ -88,7 +88,7 @@ async def holds_something(url: str) -> bool:
 
 
 class ValkeyStore:
-    """One opening; another process, or another one of this process, is another."""
+    """An opening of the store. A second opening in the same process is another opening."""
 
     def __init__(self, server: ValkeyServer, *, shards: int) -> None:
         self._server = server
@@ -111,9 +111,9 @@ class ValkeyStore:
 
     @classmethod
     async def open(cls, url: str, *, answer_seconds: float = ANSWER_SECONDS) -> "ValkeyStore":
-        """Connect, and refuse a server that would lose what it acknowledges.
+        """Connect, and refuse a server that would lose acknowledged data.
 
-        What does not answer within `answer_seconds` is taken for gone.
+        A server that does not answer within `answer_seconds` counts as unavailable.
         """
         address = parse_address(url)
         try:
@@ -184,7 +184,7 @@ class ValkeyStore:
         else:
             prefix, shards, names = f"{owner}\0{kind}\0", [self._shard(owner)], "owned"
             first = f"[{prefix}" if after is None else f"({prefix}{after}"
-        # Owners are spread evenly, so twice a shard's part of the page is seldom too little.
+        # Owners are spread evenly, so twice a shard's share of the page is usually enough.
         part = limit if len(shards) == 1 else 2 * limit // len(shards) + 8
         pages = [
             _Pages(shard, first=first, last=f"({prefix[:-1]}\1", status=status or "", names=names)
@@ -252,7 +252,7 @@ class ValkeyStore:
         return erased
 
     async def access(self) -> Sequence[tuple[str, str | None]]:
-        """See Networked: only the server's operator can list who else can write to it."""
+        """Return who can write to the store; only the server's operator can list all its users."""
         address = self._server.address
         fix = "let a user of its own have elicit:* alone, and ELICIT_STORE name it: docs/stores.md"
         user = str(address.options.get("username", "default"))
@@ -335,7 +335,7 @@ class ValkeyStore:
         return next((why.decode() for why in found if why is not None), None)
 
     async def clock(self) -> datetime:
-        """What the server's clock says; of a cluster, that of one of its servers."""
+        """Return the server's current time, or that of one server of a cluster."""
         self._refuse_if_closed()
         try:
             (seconds, microsecond), *_ = await self._server.ask_each("TIME")
@@ -368,11 +368,11 @@ class ValkeyStore:
         counts = await self._ask(
             [("ZCOUNT", key(shard, "erase"), "-inf", before) for shard in range(self._shards)]
         )
-        # With nothing to erase, one is asked all the same, whether anything may be erased at all.
+        # With nothing to erase, still ask one shard, which refuses if the store is fenced.
         return [shard for shard, count in enumerate(counts) if count] or [0]
 
     async def _ask(self, commands: Sequence[Command]) -> Sequence[Any]:
-        """Send what need not be durable with what others read. Raises where a fence stands."""
+        """Send commands that need not be durable together with reads. Raises if a fence is set."""
         return _unfenced(await asyncio.gather(*map(self._reads.put, commands)))
 
     async def _change(
@@ -391,8 +391,8 @@ class ValkeyStore:
         ]
 
     async def _write_together(self, writes: Sequence[_Write]) -> Sequence[object]:
-        """Carry out many writes: a script for each shard, or for each four megabytes."""
-        places: list[tuple[int, list[int]]] = []  # a script's shard and the writes that it carries
+        """Execute many writes, with one script for each shard or for each four megabytes."""
+        places: list[tuple[int, list[int]]] = []  # a script's shard, its writes' positions
         open_scripts: dict[int, tuple[list[int], int]] = {}
         for place, (shard, _, values) in enumerate(writes):
             size = sum(map(len, values))
@@ -435,7 +435,7 @@ class ValkeyStore:
 
 
 class _Pages:
-    """A shard's part of a list, read as it is used up."""
+    """A shard's part of a list, read as it is consumed."""
 
     def __init__(self, shard: int, *, first: str, last: str, status: str, names: str) -> None:
         self._shard = shard
