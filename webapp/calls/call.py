@@ -106,7 +106,7 @@ class Call:
         self.answer: object = None  # the result that the presenter returns instead of the body's
         self.on_notice: Callable[[str], Awaitable[object]] | None = None
         self.steps = 0.0  # number of the last progress step; it only grows
-        self.repeats_until: datetime | None = None  # end of the time in which it is repeated
+        self.repeats_until: datetime | None = None  # until then the stored result is repeated
         self.task: asyncio.Task[object] | None = None  # the task that runs the body
         self.waiters: set[Waiter] = set()
         self.leaves_to_come: set[str] = set()  # payments that the tool does not wait for
@@ -231,8 +231,7 @@ class Call:
     ) -> Elicitation:
         while self.is_waiting_for(current):
             now = self.now
-            # An exchange with a provider may end later. The sweeper ends an exchange that broke
-            # off.
+            # An exchange with a provider may end later. The sweeper ends a broken exchange.
             is_exchanging = current.status is Status.EXCHANGING
             if now >= current.expires_at and not is_exchanging:
                 return await self.elicitations.end(current, Status.EXPIRED)
@@ -384,7 +383,7 @@ class Call:
             await self.run.keep_open()
 
     async def _in_vain(self) -> None:
-        """Handle a body that finished after its client was told that the task is cancelled.
+        """Handle a body that finished after its client had cancelled the task.
 
         The result is discarded. An identical call may use the same answers. Payments are not
         refunded automatically, because the work may be done.

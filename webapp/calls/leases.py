@@ -4,7 +4,7 @@ Risks: a request goes away while it claims an outcome, and leaves a lease that n
 """
 
 import asyncio
-from collections.abc import Callable  # noqa: TC003 - annotations of attributes are kept
+from collections.abc import Callable  # noqa: TC003 - needed for annotations of attributes
 from datetime import datetime  # noqa: TC003 - the same
 
 from flows.elicitation import states
@@ -18,7 +18,7 @@ class Leases:
     def __init__(self, elicitations: Elicitations, *, leg: str, is_shared: bool = False) -> None:
         """Create the claims of a request.
 
-        `is_shared`: several HTTP requests share this leg's id.
+        `is_shared`: several HTTP requests share `leg`, and none releases a claim of another.
         """
         self._elicitations = elicitations
         self._leg = leg
@@ -39,7 +39,7 @@ class Leases:
         return [id for id, is_used in self._is_used.items() if is_used]
 
     def unused_of(self, run: Run) -> set[str]:
-        """Return the run's questions that were not accepted for the body of this result."""
+        """Return the ids of questions that were not accepted for the body of this result."""
         asked = {asking.elicitation_id for asking in run.asked if not asking.is_used}
         return asked - self._yeses
 

@@ -47,7 +47,7 @@ Wait: TypeAlias = Callable[[Collection[asyncio.Future[None]]], Awaitable[object]
 OnceKey: TypeAlias = tuple[str, str, str]  # tool, path of the body in nested calls, key
 
 LETTERS_AT_MOST = 1024 * 1024  # characters of a result's JSON, which is ASCII
-_PIECE = 24 * 1024  # characters in one row; a quote or backslash takes two bytes
+_PIECE = 24 * 1024  # characters in one row; a quote or backslash needs two bytes
 _FAULT_AT_MOST = 500
 # Quick work has no claim in the store. A claim before the work would cost one more durable write in
 # addition to the one that stores the result: on PostgreSQL and Valkey a single `once` would wait
@@ -60,7 +60,7 @@ _LOOK_SECONDS = 0.25
 CLAIMED = timedelta(seconds=30)
 DOING = "doing"
 KEPT = timedelta(days=1)
-# Numbers are kept beyond the end of their day; after the day, new numbers are given.
+# Numbers are stored beyond the end of their day. After the day, new numbers are used.
 NUMBERS_KEPT = timedelta(days=2)
 # Longer than any call can still receive the receipt (flows.elicitation.states.KEPT).
 KEPT_UNDER_A_RECEIPT = timedelta(days=60)
@@ -322,7 +322,7 @@ async def _elsewhere(
     """Wait until no other process holds the claim and return the row. `wait` may give up before."""
 
     async def over() -> None:
-        while _is_claimed(  # noqa: ASYNC110 - what changes is in another process
+        while _is_claimed(  # noqa: ASYNC110 - the change is made by another process
             await elicitations.done(owner=owner, id=id), elicitations.clock()
         ):
             await asyncio.sleep(_LOOK_SECONDS)

@@ -15,7 +15,7 @@ from webapp.elicitations.service import Elicitations
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.registry import Kinds
 
-NAME_CHARACTERS = 8  # 48 bits of chance
+NAME_CHARACTERS = 8  # 48 random bits
 
 
 class Interrupted(BaseException):

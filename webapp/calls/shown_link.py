@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownLink:
-    """A link to one question, for the person it is about and for nobody else.
+    """A link to one question, meant only for the person whom the question is about.
 
     With `needs_code` the page shows an eight-character code, and your own page asks its user for
     the code, because only your page knows whom you asked. Pass the typed code to `confirm`.
