@@ -391,7 +391,7 @@ class Middleware:
 
         A client does not get it if the author has a tool of this name. With user codes in the chat,
         every client gets it: a client that shows nothing has no other way to pass a code on, and
-        none says so.
+        clients do not declare that they show nothing.
         """
         if declared.elicits and not self._service.identity.binds_by_code:
             return False  # checked first because it is cheap

@@ -1,11 +1,12 @@
-"""Results that stand in for a tool's own, and the sentences in them.
+"""Results that replace a tool's own result, and the sentences in them.
 
 Waiting for a person is not an error: agent frameworks count errors, and end the run after a few.
-What could go wrong: a client checks each result against the tool's output schema, and a result that
-only carries a link does not match it. Therefore every listed output schema also allows such a
-result (`schema_with_pending`), and such a result has structured content that matches
-(`with_structure`). Both hold for every client, because any client can get a link, and because a
-gateway may list the tools for one client and call them for another.
+
+Risks: a client checks each result against the tool's output schema, and a result that only carries
+a link does not match it. Therefore every listed output schema also allows such a result
+(`schema_with_pending`), and such a result has structured content that matches (`with_structure`).
+Both hold for every client, because any client can get a link, and because a gateway may list the
+tools for one client and call them for another.
 """
 
 import json
@@ -123,7 +124,7 @@ def _link_text(shown: PresentedQuestion) -> str:
 def form_result(part: Prompt) -> Result:
     """Return what the model gets when only the client can ask the person, and has no answer yet.
 
-    The result is an error only if the client answers by itself: then no person is being asked.
+    The result is an error only if the client answers automatically: then no person is being asked.
     """
     asked, nobody = part.shown.elicitation, _nobody_asked([part])
     opening = "Nobody has answered yet what this tool asks in the client."

@@ -4,9 +4,10 @@ The library gives each event of a stream to a store, and replays the events afte
 
 Risks: the library's replay checks neither the owner of the events nor whether they are still
 stored, loses events that come during the replay, and never ends. The library is therefore asked
-only whether this caller may read the streams of this session. This module sends the events: those
-of that session, by an id that nobody can guess, in order, until the call's response, which ends the
-stream. An id of another session, or of an event that is no longer stored, is refused.
+only whether this caller may read the streams of this session. This module then sends the events
+itself: only events of that session, in order, until the call's response, which ends the stream.
+Nobody can guess an event's id. An id of another session, or of an event that is no longer stored,
+is refused.
 
 Events live in this process's memory as long as their session. A stream is stored for five minutes
 after its response. All streams together are limited, and the oldest is dropped first.
@@ -198,8 +199,8 @@ class Streams(EventStore):
     ) -> str | None:
         """Find the stream to replay, after the library has checked the caller.
 
-        Most streams are then sent by this module. A session's own stream is replayed to the
-        library.
+        This module then sends the events of most streams. The events of a session's own stream go
+        through the library's callback.
         """
         here = _here.get(None)
         session = here.session if here is not None else None

@@ -3,16 +3,16 @@
 A task is a run and has the run's id. There is no other record, and no state in addition to its
 questions. 2025-11-25: the client asks for a task, and `tasks/result` sends the question and waits.
 2026-07-28 (the extension `io.modelcontextprotocol/tasks`): a call that has to wait for a person
-becomes a task by itself. `tasks/get` returns the question, and `tasks/update` brings the client's
-answer.
+becomes a task automatically. `tasks/get` returns the question, and `tasks/update` brings the
+client's answer.
 
 No process waits in between. Once every question has an answer, the next poll runs the body again,
 like a retry. A process may therefore die at any time, and any other process continues.
 
 Risks: a client reads another owner's task. A task is looked up by owner and id, and belongs to the
-client that created it; an anonymous caller has no task. Or two polls come at once: one body runs
-per task in this process, and its claims are leased as anywhere. Cancelling and finishing a task are
-compare-and-set operations on the run, of which one wins.
+client that created it; an anonymous caller has no task. Or two polls come at the same time: one
+body runs per task in this process, and its claims are leased as anywhere. Cancelling and finishing
+a task are compare-and-set operations on the run, of which one wins.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class Tasks:
         self._server = server
         self._legs = TaskLegs(service)
         self._first_shown = OrderedDict[str, datetime]()
-        self._on_its_way = OrderedDict[str, None]()  # payments that a body was told are processing
+        self._on_its_way = OrderedDict[str, None]()  # payments that a body knows to be processing
 
     def leg_of(
         self, params: Mapping[str, Any], declared: Declared, caller: Caller

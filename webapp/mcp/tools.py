@@ -41,7 +41,7 @@ class ServedTool:
     function: Callable[..., Any] | None
     is_destructive: bool | None  # its annotation `destructiveHint`, or None
     has_output_schema: bool  # clients then refuse a plain text result, unless it is an error
-    functions: tuple[Callable[..., Any], ...] = ()  # `function` and those it was made from
+    functions: tuple[Callable[..., Any], ...] = ()  # `function` and those of tools made from it
     inside: tuple[Inside, ...] = ()
     schema: Mapping[str, Any] | None = None  # of the tool's arguments
     # The library's own validation, if the served tool is the one that runs. It runs no body.
@@ -88,9 +88,9 @@ async def tool_of(
         return None if tool is None else await _served(server, tool)
     manager = getattr(server, "_tool_manager", None)
     tool = manager.get_tool(name) if manager is not None else None
-    if tool is None:  # the author's own server class may call what it lists
+    if tool is None:  # the author's own server class may call listed tools
         tool = next((one for one in await _listed(server, context) if one.name == name), None)
-    if tool is None and isinstance(server, Server):  # it may run what it does not list
+    if tool is None and isinstance(server, Server):  # it may run unlisted tools
         tool = types.Tool(name=name, input_schema={})
     return None if tool is None else await _served(server, tool)
 

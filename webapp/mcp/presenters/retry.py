@@ -374,9 +374,9 @@ class Retry:
     def _put_out(
         self, shown: PresentedQuestion, before: Mapping[int, Out], *, now: datetime
     ) -> Out:
-        """Record when the question was first sent to the client.
+        """Return how the question is sent, and when it was first sent to the client.
 
-        A question that was sent before keeps its first time.
+        A question that was sent before retains its first time.
         """
         known = before.get(shown.index) if shown.is_again else None
         mode = BY_FORM if self._asks_in_client(shown.elicitation) else BY_LINK
@@ -416,7 +416,7 @@ def _mode(out: Out) -> Mode:
 def _seconds_since(out: Out, asked: Elicitation, *, now: datetime) -> float:
     """Return the seconds since the question was sent, at most since it was created.
 
-    A token from before this question was at its place says nothing about it.
+    An older time in the token belongs to an earlier question at the same place.
     """
     return (now - max(out.at or asked.created_at, asked.created_at)) / _SECOND
 
