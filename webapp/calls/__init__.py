@@ -1,18 +1,19 @@
-"""One tools/call: the questions of its body, their answers, and what came of it.
+"""A tools/call request: the questions of its body, their answers, and its result.
 
-The words: a *leg* is one HTTP request of a call, which `call` is, and `verbs` is what its tool asks
-with; `used` is what the body has got so far; `questions` finds the elicitation of a question or
-starts it; `run` is the call's record; `leases` are the outcomes that this leg has taken;
-`presenter` is what a protocol revision does to show a link, and `clients` what each client made of
-it; `running` are the bodies that may outlive a request.
+Terms: a *leg* is one HTTP request of a call. `call` implements a leg, and `verbs` has the methods
+with which its tool asks questions. `used` is what the body has received so far. `questions` finds
+or starts the elicitation of a question. `run` is the call's stored record. `leases` are the
+outcomes that this leg has claimed. `presenter` is the protocol for showing a link in one protocol
+revision. `clients` records how each client handled questions. `running` has the bodies that may
+outlive a request.
 
-The one path: `Verbs.ask` -> the question's place in its run -> join or start -> present -> wait ->
-take -> the line of the tool returns -> `finish` keeps the result -> `delivery` notes that it
-arrived.
+The path of a question: `Verbs.ask` -> the question's place in its run -> join or start -> present
+-> wait -> claim -> the tool's `await` returns -> `finish` stores the result -> `delivery` records
+that the result arrived.
 
-Promised: one outcome moves one run; what `once` did is not done again; from the moment an outcome
-is taken a broken line ends nothing; a caller that is refused reaches no side effect.
+Guarantees: one outcome moves one run. Work in `once` is not repeated. After an outcome is claimed,
+a broken connection ends nothing. A refused caller reaches no side effect.
 
-May be called by `webapp.mcp`, and by `webapp.coroutines`, whose calls have no tool; knows a
-presenter as a protocol and no revision.
+Used by `webapp.mcp` and by `webapp.coroutines`, whose calls have no tool. This package knows
+presenters only as a protocol, and no protocol revision.
 """

@@ -1,7 +1,7 @@
-"""A group: what questions that are asked together have to show when their leg ends.
+"""A batch: the questions that are asked together, and what to show when their request ends.
 
-What could go wrong: the first that has to be shown ends the leg, and the others are shown one leg
-later, or never. So each comes to a stand, and the leg ends when nothing of them goes on.
+Risks: the first question to be shown ends the request, and the others are shown one request later
+or never. Each question therefore stops here, and the request ends when no question is running.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from typing import Generic, Protocol, TypeVar
 
 from webapp.elicitations.waiters import Waiter
 
-# Ways of a presenter's to end a leg, the one that goes first in front: that nobody was asked is
-# told at once, and a form in the client is answered before a link is given to the model.
+# The ways in which a presenter ends a request, in order of precedence. "Nobody was asked" is
+# reported at once. A form in the client is answered before the model receives a link.
 NOBODY = "nobody"
 RETRY = "retry"
 REQUIRED = "required"
@@ -22,7 +22,7 @@ _WAYS = (NOBODY, RETRY, REQUIRED, RESULT)
 class Placed(Protocol):
     @property
     def index(self) -> int:
-        """Of the question in its run."""
+        """The position of the question in its run."""
         ...
 
 
@@ -41,31 +41,32 @@ class _Standing(Generic[PartT]):
 
 
 class Batch(Generic[PartT]):
-    """Of questions that are asked together; most are asked alone."""
+    """The questions that are asked together, often only one."""
 
     def __init__(self, size: int = 1) -> None:
-        self.is_urgent = False  # somebody has something to show: nobody is waited for any longer
+        self.is_urgent = False  # a question has to be shown: stop waiting for the others
         self._going = size
         self._standing: list[_Standing[PartT]] = []
         self._waiters: list[Waiter] = []
 
     @property
     def has_nobodys(self) -> bool:
-        """The client answers by itself: what it was asked beside goes to the person as well."""
+        """True if the client answers automatically: the person gets the other questions too."""
         return any(one.way == NOBODY for one in self._standing)
 
     def join(self, waiter: Waiter) -> None:
         self._waiters.append(waiter)
 
     def leave(self) -> None:
-        """One of them is answered."""
+        """Note that one of the questions is answered."""
         self._going -= 1
         self._look()
 
     async def park(self, part: PartT, *, way: str, is_urgent: bool) -> tuple[PartT, ...]:
-        """Nothing more comes of this one in this leg; what is to be shown together with it.
+        """Stop one question for this request, and return the parts to show together.
 
-        Returns to the one that ends the leg, in the order of the run. The others wait to be ended.
+        Only the question that ends the request returns, with the parts in the order of the run. The
+        others wait until they are cancelled.
         """
         turn = asyncio.get_running_loop().create_future()
         self._standing.append(_Standing(way=way, part=part, turn=turn))

@@ -1,8 +1,10 @@
-"""One leg of one tool call: who calls, its run, what it has taken, how it ends.
+"""A single request of a tool call: its caller, its run, its claims, and how it ends.
 
-What its tool asks with is in `verbs`. What could go wrong: two legs of a run, or two identical
-calls, that both act on one answer. The outcome is therefore *taken* by compare-and-set before the
-line returns, and whoever cannot have it waits, takes over, or is told.
+The methods that the tool uses to ask questions are in `verbs`.
+
+Risks: two requests of a run, or two identical calls, both act on one answer. The outcome is
+therefore *claimed* by compare-and-set before the tool's `await` returns. A request that cannot
+claim the outcome waits, takes the wait over, or gets a "busy" result.
 """
 
 import asyncio
@@ -43,14 +45,14 @@ from webapp.payments.verification import ON_ITS_WAY
 if TYPE_CHECKING:
     from flows.schema.schema import Fault
 
-RESULT_BYTES_AT_MOST = 32 * 1024  # as it is sealed: JSON text inside JSON
-NO_RESULT = "{}"  # of a body whose result nobody gets
+RESULT_BYTES_AT_MOST = 32 * 1024  # bytes of the stored form: JSON text inside JSON
+NO_RESULT = "{}"  # stored for a body whose result no client receives
 _NO_TIMEOUT = timedelta(days=1)
 _log = logging.getLogger(__name__)
 
 
 class Call:
-    """Implements webapp.calls.presenter.Leg."""
+    """A single request of a tool call. Implements webapp.calls.presenter.Leg."""
 
     def __init__(
         self,
@@ -70,9 +72,10 @@ class Call:
         is_of_task: bool = False,
         leg: str | None = None,
     ) -> None:
-        """`accounts` are those that the body got in earlier legs, by the digest of the question.
+        """Create a request of a call.
 
-        `leg` is for several requests that are one leg, as those of a program's run.
+        `accounts` are the accounts that the body received in earlier requests, by question digest.
+        Pass `leg` if several HTTP requests share one id, like the requests of a program's run.
         """
         self.leg = leg or secrets.token_urlsafe(12)
         self.loop = asyncio.get_running_loop()
@@ -96,24 +99,24 @@ class Call:
         self.taken = Leases(elicitations, leg=self.leg, is_shared=leg is not None)
         self.used = CallUse(accounts or {})
         self.is_over = False
-        self.is_of_task = is_of_task  # what came of it is kept for whoever polls
-        # The questions put to a client whose engine replays the call, see `AskedStep.after`.
+        self.is_of_task = is_of_task  # the result is stored for polling
+        # The questions sent to a client whose engine replays the call. See `AskedStep.after`.
         self.rounds: tuple[str, ...] = ()
-        self.faults: dict[str, Sequence[Fault]] = {}  # of what the client answered, by elicitation
-        self.answer: object = None  # the result that the presenter wants instead of the body's
+        self.faults: dict[str, Sequence[Fault]] = {}  # in the client's answers, by elicitation
+        self.answer: object = None  # the result that the presenter returns instead of the body's
         self.on_notice: Callable[[str], Awaitable[object]] | None = None
-        self.steps = 0.0  # of progress, which only grows
-        self.repeats_until: datetime | None = None  # that answer was given before; until then
-        self.task: asyncio.Task[object] | None = None  # the body's own
+        self.steps = 0.0  # number of the last progress step; it only grows
+        self.repeats_until: datetime | None = None  # until then the stored result is repeated
+        self.task: asyncio.Task[object] | None = None  # the task that runs the body
         self.waiters: set[Waiter] = set()
         self.leaves_to_come: set[str] = set()  # payments that the tool does not wait for
-        self.is_repeated = False  # the result is one that was there already
+        self.is_repeated = False  # the result was stored by an earlier request
         self._is_finished = False
-        # Finished, and nobody was asked in any leg: the run stands nowhere.
+        # The body finished and no request of the run asked a question, so the run is not stored.
         self._is_unasked = False
         self._is_error = False
-        self.is_polled = False  # no request waits for its result
-        self.marked: list[Payment] = []  # by this leg, as used by a result that goes out
+        self.is_polled = False  # no HTTP request waits for the result
+        self.marked: list[Payment] = []  # payments that this request marked as used by its result
 
     @property
     def now(self) -> datetime:
@@ -121,17 +124,17 @@ class Call:
 
     @property
     def has_taken(self) -> bool:
-        """From here on a client that goes away on 2025-11-25 no longer ends the body."""
+        """True once a claim exists. After that, a disconnect (2025-11-25) does not end the body."""
         return bool(self.taken)
 
     @property
     def is_draining(self) -> bool:
-        """Whether the process ends: what is not answered yet is told to come again."""
+        """True if the process is shutting down: open requests are asked to call again."""
         return self.elicitations.waiters.is_draining
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the presenter's answer is the result, whatever the body made of it."""
+        """True if the presenter's answer replaces whatever the body returns."""
         return self.answer is not None
 
     def asked_by(self, digest: str) -> AskedBy:
@@ -147,30 +150,33 @@ class Call:
         )
 
     def next_step(self) -> float:
-        """What a step of progress is numbered."""
+        """Return the number of the next progress step."""
         self.steps += 1
         return self.steps
 
     def begin(self) -> None:
-        """The tool's body starts in the current task."""
+        """Note that the tool's body starts in the current task."""
         self.task = asyncio.current_task()
 
     async def must_be_going_on(self) -> None:
-        """Raises CallOver."""
+        """Check that the call has not ended. Raises CallOver if the call has ended."""
         if self.is_over:
-            await asyncio.sleep(0)  # a tool that tries for ever must not stop the others
+            await asyncio.sleep(0)  # a tool that retries forever must not block the event loop
             raise CallOver
 
     async def notify(self, message: str) -> None:
-        """Tell whoever waits for its result, if anybody listens. Raises CallOver."""
+        """Send a progress message to the client, if it listens.
+
+        Raises CallOver if the call has ended.
+        """
         await self.must_be_going_on()
         if self.on_notice is not None:
             await self.on_notice(masked(message, self.used.hidden, is_quoting=False))
 
     async def the_run(self) -> Run:
-        """This leg's run. If its result is there already, that is this leg's result too.
+        """Return the run of this request, or end the body if the run already has a result.
 
-        Not where the money for it has gone back meanwhile: then this call is another wish.
+        If the payment for that result was refunded, start a new run instead.
         """
         await self.must_be_going_on()
         run = await self.run.load()
@@ -182,12 +188,12 @@ class Call:
         return run
 
     async def repeat(self, run: Run, result: str) -> NoReturn:
-        """End the body here with the result that is there already."""
+        """End the body here and return the stored result."""
         await self.give_again(run, result)
         self.interrupt(json.loads(result))
 
     async def give_again(self, run: Run, result: str) -> None:
-        """That result is this leg's; no body starts."""
+        """Use the stored result as this request's result, without starting a body."""
         self.is_repeated = True
         self._is_error = is_error(result)
         self.repeats_until = run.repeated_until
@@ -202,9 +208,10 @@ class Call:
         until: datetime,
         stops: Callable[[], bool] = lambda: False,
     ) -> Elicitation:
-        """Wait until it is final, another leg took the wait over, `until`, or `stops` at a wake.
+        """Wait until the elicitation is final or the wait has to stop.
 
-        It ends at once where the process does.
+        The wait stops at `until`, if another request takes the wait over, if `stops` returns True
+        after a wake-up, or if the process shuts down.
         """
         limit = Deadline(until - self.now, ticks=self.elicitations.ticks)
         observer = self.elicitations.observer
@@ -224,7 +231,7 @@ class Call:
     ) -> Elicitation:
         while self.is_waiting_for(current):
             now = self.now
-            # An exchange may end later; a broken one the sweeper ends.
+            # An exchange with a provider may end later. The sweeper ends a broken exchange.
             is_exchanging = current.status is Status.EXCHANGING
             if now >= current.expires_at and not is_exchanging:
                 return await self.elicitations.end(current, Status.EXPIRED)
@@ -241,7 +248,7 @@ class Call:
         return current
 
     async def wait_for(self, others: Collection[asyncio.Future[Any]]) -> None:
-        """What other calls are at, for as long as this one may be held."""
+        """Wait for work of other calls, for as long as the presenter may hold this request."""
         now = self.now
         until = self.presenter.limit("once", now=now, timeout=_NO_TIMEOUT)
         _, late = await asyncio.wait(others, timeout=(until - now).total_seconds())
@@ -253,18 +260,18 @@ class Call:
         return not is_done and (current.waiter == self.leg or self._waits_beside(current))
 
     def _waits_beside(self, current: Elicitation) -> bool:
-        """Return True if this call has joined another's question about a product: both wait."""
+        """Return True if this call joined another call's question about a product: both wait."""
         return current.is_shared and current.run != self.run.value.id
 
     def is_left_to_come(self, current: Elicitation) -> bool:
-        """Return True if the tool waits for nothing: the payment needs time, or an operator."""
+        """Return True if the tool does not wait: the payment needs time or an operator."""
         if current.status.is_final:
             return False
         is_on_its_way = current.progress == ON_ITS_WAY and current.id in self.leaves_to_come
         return is_on_its_way or current.progress == PAID_OTHERWISE
 
     def interrupt(self, answer: object) -> NoReturn:
-        """End the body here; `answer` is the call's result, whatever the body does about it."""
+        """End the body here. `answer` becomes the call's result, whatever the body does next."""
         if self.answer is None:
             self.answer = answer
         self._end()
@@ -273,9 +280,9 @@ class Call:
     async def finish(
         self, result: Callable[[], str] | None = None, *, is_error: bool = False
     ) -> None:
-        """The body is over; what it returned is kept till it is known to have arrived."""
+        """End the body and store its result until the result is known to have arrived."""
         self._end()
-        if not self.is_repeated:  # a failure that is told again is one still
+        if not self.is_repeated:  # a repeated failure stays a failure
             self._is_error = is_error
         await self.taken.release_unused()
         if result is None or self.is_interrupted or not self._is_wish_granted:
@@ -294,15 +301,15 @@ class Call:
                 await self._in_vain()
 
     async def keep(self, result: str) -> None:
-        """What it came to is kept in any case: whoever polls for it is to start nothing anew."""
+        """Store the result in every case, so that a client that polls does not start a new run."""
         self._is_finished = True
         await self.run.change(lambda run: self._finished(run, result))
 
     async def end(self, *, is_error: bool = False) -> None:
-        """The body is over, and nobody gets a result of it: what it used is used up at once.
+        """End a body whose result no client receives, and use up its answers in one write.
 
-        In one write, so that no crash lies between. What used a payment or `once` is remembered for
-        the same call, as if its result had just gone out.
+        A single write leaves no gap for a crash. If the body used a payment or `once`, the run is
+        remembered for an identical call, as if its result had just been sent.
         """
         self._end()
         await self.taken.release_unused()
@@ -326,7 +333,7 @@ class Call:
             )
 
     async def go_on(self) -> None:
-        """The body ended with a request of the tool's own: what it used stays used in this run."""
+        """End the request with the tool's own input request: used answers stay used in this run."""
         self._end()
         await self.taken.release_unused()
         if self.taken.used or (self.used.again is not None and self.run.is_loaded):
@@ -336,11 +343,11 @@ class Call:
 
     @property
     def notes_delivery(self) -> bool:
-        """Whether anything is to be noted once the result went out."""
+        """True if something has to be stored after the result was sent."""
         return self._is_unasked or self._is_finished or self.is_repeated
 
     async def delivered(self) -> None:
-        """The last byte of the result went out while the connection was open."""
+        """Store that the last byte of the result was sent while the connection was open."""
         if self._is_unasked:
             await self.run.end_unasked()
         if not (self._is_finished or self.is_repeated):
@@ -358,7 +365,7 @@ class Call:
         )
 
     async def lost(self) -> None:
-        """No byte of the result went out: what it used is as if it had not been made."""
+        """Remove the payment marks of a result of which no byte was sent."""
         ledger = self.kinds.payments.ledger
         for one in self.marked:
             if (made_at := one.made_at) is not None:
@@ -367,7 +374,7 @@ class Call:
         self.marked = []
 
     async def renew(self) -> None:
-        """Lengthen the leases while the body runs, and until its result is known to be out."""
+        """Extend the leases while the body runs and until its result is known to have arrived."""
         if self.taken:
             await self.taken.renew()
         if self.is_over:
@@ -376,10 +383,10 @@ class Call:
             await self.run.keep_open()
 
     async def _in_vain(self) -> None:
-        """The body came to its end after its client was told that the task is cancelled.
+        """Handle a body that finished after its client had cancelled the task.
 
-        Nobody gets its result. The same call may use what it used, and the clock refunds nothing of
-        that: the work may be done.
+        The result is discarded. An identical call may use the same answers. Payments are not
+        refunded automatically, because the work may be done.
         """
         if not self._is_error:
             await self.elicitations.write_afresh(self._made)
@@ -387,7 +394,7 @@ class Call:
         await self.taken.release_used()
 
     async def _made(self) -> list[Payment]:
-        """The payments that the result uses, before it goes out."""
+        """Return the payments that the result uses, with a mark that the result is being sent."""
         self.marked = await made(
             self.elicitations, self.kinds, self.run.value, unused=self._unused, now=self.now
         )
@@ -399,21 +406,21 @@ class Call:
 
     @property
     def _unused(self) -> set[str]:
-        """Of what the run asked: where the body of the result that goes out got no yes."""
+        """The ids of the run's questions that were not accepted for the body with this result."""
         run = self.run.value
         if self.is_repeated:
             return {asking.elicitation_id for asking in run.asked if asking.is_unused}
         return self.taken.unused_of(run)
 
     def _end(self) -> None:
-        """Nothing is handed to this leg any more; what it still waits for (a gather) stops."""
+        """End the request: no more answers are delivered to it, and its waiters wake up."""
         self.is_over = self.taken.is_over = True
         for waiter in self.waiters:
             waiter.wake(None)
 
     @property
     def _is_wish_granted(self) -> bool:
-        """Whether the result of this leg used an answer or `once`, or needed none."""
+        """True if this request's result used an answer or `once`, or needed none."""
         asked = self.run.value.asked if self.run.is_loaded else ()
         is_used = self.used.has_known or self.taken.used or self.used.again is not None
         is_used = is_used or any(asking.is_used for asking in asked)

@@ -1,10 +1,11 @@
-"""Clients: what each of them did with what it was sent, and whether anybody was asked at all.
+"""MCP clients: what each client did with questions, and whether it showed them to a person.
 
-What could go wrong: a client declares forms and shows none. It refuses within milliseconds in its
-person's name, or says nothing until it gives its call up. So an answer that comes sooner than a
-person can read is nobody's; what a client did is remembered for a day; and one that was seen to
-show nothing is given the link for its person. Nothing here makes a yes: at worst the link is shown
-to somebody who could have answered in the client.
+Risks: a client declares forms but shows none. Such a client refuses within milliseconds in its
+person's name, or does not answer until it gives up its call. An answer that comes sooner than a
+person can read is therefore treated as automatic and ignored. A client's behaviour is remembered
+for a day. A client that was seen to show nothing gets the link for its person instead. This module
+never accepts a question: the worst case is a link for a person who could have answered in the
+client.
 """
 
 import logging
@@ -29,12 +30,12 @@ from webapp.stores import Record
 
 REMEMBERED: Final = timedelta(days=1)
 KEPT, FORGOTTEN = "kept", "forgotten"
-# How a question is put to a client: in a form of its own, or as a link that it opens.
+# The ways to send a question to a client: in a form of the client, or as a link that it opens.
 FORM: Final = "form"
 LINK: Final = "url"
-# The memory of forms without fields: some clients draw one that cannot be sent.
+# Forms without fields are remembered separately: some clients show one that cannot be submitted.
 CONFIRM: Final = "confirm"
-UNANSWERED_AT_MOST: Final = 2  # questions, by a client that lets its person answer
+UNANSWERED_AT_MOST: Final = 2  # consecutive questions, for a client that lets its person answer
 _ATTRIBUTES: Final = {FORM: "forms", LINK: "links", CONFIRM: "confirms"}
 K = TypeVar("K")
 V = TypeVar("V")
@@ -48,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class Deed(StrEnum):
-    """What a client did with what it was sent; all but the first show that it drew nothing."""
+    """A client's reaction to a question. All but ANSWERED show that the client drew nothing."""
 
     ANSWERED = "answered"
     AT_ONCE = "answered at once"
@@ -59,7 +60,7 @@ class Deed(StrEnum):
 
 
 class ClientName(NamedTuple):
-    """Whose client it is, what it calls itself, and its own version."""
+    """The name of a client: its owner, the name it declares, and its own version."""
 
     owner: str
     name: str
@@ -67,9 +68,9 @@ class ClientName(NamedTuple):
 
 
 class PutState(Enum):
-    """The end of a question that was put to a client.
+    """The state of a question that was sent to a client.
 
-    `UNFIT`: its answer was not valid. `LINKED`: its person has the link.
+    `UNFIT`: the client's answer was not valid. `LINKED`: the person has the link.
     """
 
     OUT = auto()
@@ -79,9 +80,9 @@ class PutState(Enum):
 
 
 class Put(NamedTuple):
-    """A question that was put to a client, and when that was first done.
+    """A question that was sent to a client, and the time when it was first sent.
 
-    `is_overdue`: it was put again after the time of silence, which happens once.
+    `is_overdue`: the question was sent again after the time of silence, which happens once.
     """
 
     state: PutState
@@ -90,7 +91,11 @@ class Put(NamedTuple):
 
 
 class McpClients:
-    """Kept in the store for the next process; read once a client, and written when it changes."""
+    """The remembered behaviour of MCP clients.
+
+    Records are in the store for later processes. A record is read once per client and written when
+    it changes.
+    """
 
     def __init__(
         self, elicitations: Elicitations, *, settings: PolicySettings, silence: timedelta
@@ -100,7 +105,7 @@ class McpClients:
         self._listed = {one.name: one for one in settings.clients}
         self._known: OrderedDict[str, ClientRecord | None] = OrderedDict()
         self.patience = Patience(patient_clients=settings.patient_clients, clock=elicitations.clock)
-        self.puts: OrderedDict[str, Put] = OrderedDict()  # by elicitation, of this process
+        self.puts: OrderedDict[str, Put] = OrderedDict()  # by elicitation; this process only
         self.silence = silence
         self.min_answer = settings.min_answer
         elicitations.hearers.append(self._hear)
@@ -110,13 +115,13 @@ class McpClients:
         return self._elicitations.clock()
 
     def listed(self, name: str | None, release: str) -> ListedClient | None:
-        """What the operator says of it."""
+        """Return the operator's setting for this client, or None."""
         if not self._listed or name is None:
             return None
         return self._listed.get(f"{name}/{release}") or self._listed.get(name)
 
     async def did(self, client: ClientName, mode: RememberedMode) -> str | None:
-        """What it did last in this mode, if that is not too long ago."""
+        """Return what the client did last in this mode, or None if that is unknown or expired."""
         deed = await self._deed(client, mode)
         return None if deed is None else deed.what
 
@@ -134,19 +139,19 @@ class McpClients:
     async def note(
         self, client: ClientName, mode: RememberedMode, what: Deed, *, about: str | None = None
     ) -> None:
-        """Note that it did this with a question, `about` being the question's id.
+        """Record what the client did with the question `about` (an elicitation id).
 
-        That it let a person answer stays, until two questions in a row are left without an answer.
+        ANSWERED stays recorded until two questions in a row are left without an answer.
         """
         try:
             before = await self._deed(client, mode)
             if self._next(before, what, about=about) != before:
                 await self._elicitations.whole(self._note(client, mode, what, about=about))
-        except ElicitError:  # the question goes on all the same
+        except ElicitError:  # the question continues without the record
             _log.warning("client.not_remembered", exc_info=True)
 
     async def all(self, *, owner: str | None = None) -> list[ClientRecord]:
-        """What is remembered, of one owner or of all, the latest first."""
+        """Return the records of one owner or of all owners, the latest first."""
         found = await self._elicitations.all(
             ClientRecord, owner=owner, status=KEPT, skips_unreadable=True
         )
@@ -154,7 +159,7 @@ class McpClients:
         return sorted(kept, key=lambda one: one.erase_at, reverse=True)
 
     async def forget(self, id: str | None = None) -> int:
-        """One by its id, whole or as the list shows it, or all; how many there were."""
+        """Forget one client by its full or shortened id, or all clients. Return their number."""
         found = [one for one in await self.all() if id in (None, one.id, tail_of(one))]
         for one in found:
             await self._elicitations.write(
@@ -174,7 +179,7 @@ class McpClients:
     def _next(
         self, before: ClientDeed | None, what: Deed, *, about: str | None
     ) -> ClientDeed | None:
-        """Return what is known when it did this too; `before` itself if that says nothing new."""
+        """Return the deed to remember after `what`; `before` itself if `what` changes nothing."""
         fresh = ClientDeed(what=what, at=self.now, until=self.now + REMEMBERED)
         if before is None or before.what not in (what, Deed.ANSWERED):
             return fresh
@@ -215,18 +220,18 @@ class McpClients:
         return ids.client(client.owner, name=client.name, release=client.release)
 
     async def _hear(self, record: Record) -> None:
-        """Another process has written it."""
+        """Drop the cached record, because another process has written it."""
         if record.kind == KINDS[ClientRecord]:
             self._known.pop(record.id, None)
 
 
 class AskedClient:
-    """The client of one call, as that puts questions to it.
+    """The client of one call, to which the call sends questions.
 
-    `has_page` says of a kind whether a person can answer it on our page; where nobody can, the
-    client is all there is. `is_proxy`: the client behind it perhaps cannot be asked, and then its
-    call fails without a reply to us; so its next same call gets the link. `apart` tells it from
-    others with the same library's name.
+    `has_page` returns True if a person can answer this kind on our page. If nobody can, the client
+    is the only way to ask. `is_proxy`: the client behind the proxy perhaps cannot be asked, and
+    then its call fails without a reply to this server, so an identical next call gets the link.
+    `apart` distinguishes the client from others with the same library name.
     """
 
     def __init__(
@@ -241,10 +246,10 @@ class AskedClient:
         apart: str | None = None,
     ) -> None:
         self._clients = clients
-        # A program does not act as another one with its library's name does.
+        # A program behaves differently from others with the same library name.
         mark = _PROXY if is_proxy else "" if apart is None else f" ({apart})"
         known_as = f"{name or ''}{mark}"
-        # Nothing is kept of a caller without a name.
+        # Nothing is stored about an anonymous caller.
         self._client = None if caller.owner is None else ClientName(caller.owner, known_as, release)
         self._is_proxy = is_proxy
         self._listed = clients.listed(name, release)
@@ -257,38 +262,38 @@ class AskedClient:
     def is_nobodys(
         self, asked: Elicitation, mode: Mode, action: str, content: object, *, after: float
     ) -> bool:
-        """Whether no person can have given this answer, so many seconds after it was put out.
+        """Return True if no person can have given this answer, `after` seconds after it was sent.
 
-        A form with content is taken as it comes, as what is in it was given by somebody.
+        A form with content is always believed, because somebody must have supplied the content.
         """
         if not self.is_too_soon(after):
             return False
         if action != "accept":
             return not self._may_answer(asked, mode)
-        # To agree to a link settles a question whose tool waits for no more than that.
+        # Agreeing to open a link settles the question if its tool waits for no more than that.
         is_yes = not asked.asked.waits
         if mode == FORM:
             is_yes = traits_of(asked.kind).page == "confirm" or not content
         return is_yes and not self._may_answer(asked, mode)
 
     def is_too_soon(self, after: float) -> bool:
-        """Whether nobody can have read it in so many seconds."""
+        """Return True if nobody can have read a question in `after` seconds."""
         return after < self._clients.min_answer.total_seconds()
 
     async def has_answered(self, asked: Elicitation, mode: Mode) -> bool:
-        """Whether it was seen to let a person answer, or the operator says that it does."""
+        """Return True if the client was seen to let a person answer, or the operator says so."""
         return await self._did(asked, mode) == Deed.ANSWERED
 
     async def draws_nothing(self, asked: Elicitation, mode: Mode) -> bool:
-        """Whether it was seen to show nobody what it was sent."""
+        """Return True if the client was seen to show nothing in this mode."""
         return await self._did(asked, mode) not in (None, Deed.ANSWERED)
 
     async def needs_link(self, asked: Elicitation, mode: Mode) -> bool:
         """Return True if the person gets the link, and the client is not asked this question.
 
-        That a call is made again proves nothing: an engine that replays its steps makes it again,
-        and then brings the person's answer. So the client is asked the same again until it could
-        have said something (`silence`), and once more after that.
+        A repeated call proves nothing: an engine that replays its steps repeats the call and then
+        brings the person's answer. The client is therefore asked again until `silence` has passed,
+        and once more after that.
         """
         if asked.is_for_page or await self.draws_nothing(asked, mode):
             return True
@@ -302,7 +307,7 @@ class AskedClient:
         return True
 
     def is_out(self, id: str) -> bool:
-        """Return True if the client was asked this and has not answered."""
+        """Return True if the client was asked this question and has not answered."""
         return self._is(id, PutState.OUT)
 
     def is_unfit(self, id: str) -> bool:
@@ -313,34 +318,34 @@ class AskedClient:
         return self._is(id, PutState.LINKED)
 
     def has_heard_of(self, id: str) -> bool:
-        """Return True if the client replied to this, or its person has the link."""
+        """Return True if the client replied to this question, or its person has the link."""
         put = self._clients.puts.get(id)
         return put is not None and put.state is not PutState.OUT
 
     def has_replied(self, asked: Elicitation) -> None:
-        """Note a reply to a question that was settled before the reply came."""
+        """Record a reply to a question that was settled before the reply came."""
         if self.is_out(asked.id):
             self._put(asked, PutState.ANSWERED)
 
     def is_asked_now(self, asked: Elicitation, now: datetime) -> bool:
-        """Return True if the client was asked this so lately that nobody can have read it."""
+        """Return True if the client was asked too recently for a person to have read it."""
         at = self.put_at(asked, is_again=True, now=now)
         return self.is_out(asked.id) and self.is_too_soon((now - at).total_seconds())
 
     def put_at(self, asked: Elicitation, *, is_again: bool, now: datetime) -> datetime:
-        """Return when the client was first asked this: now, if no earlier request asked it."""
+        """Return when the client was first asked, or `now` if no earlier request asked."""
         put = self._clients.puts.get(asked.id)
         if put is not None:
             return put.at
         return asked.created_at if is_again else now
 
     def sent(self, asked: Elicitation, *, is_again: bool = False, now: datetime) -> None:
-        """Note that the client is asked this now; `is_again`: an earlier request asked it too."""
+        """Record that the client is asked now. `is_again`: an earlier request asked it too."""
         at = self.put_at(asked, is_again=is_again, now=now)
         self._put(asked, PutState.OUT, at=at, is_overdue=now - at >= self.silence)
 
     def linked(self, asked: Elicitation) -> None:
-        """Note that the link goes out in a result."""
+        """Record that the link is sent in a result."""
         if not self._is(asked.id, PutState.ANSWERED):
             self._put(asked, PutState.LINKED)
 
@@ -353,7 +358,7 @@ class AskedClient:
         content: object = None,
         is_valid: bool = True,
     ) -> None:
-        """Note the client's answer, so many seconds after it was asked.
+        """Record the client's answer, `after` seconds after the client was asked.
 
         An answer that is not valid does not show that the client lets a person answer.
         """
@@ -370,7 +375,7 @@ class AskedClient:
         await self._note(asked, mode, deed)
 
     async def left_unanswered(self, asked: Elicitation, mode: Mode) -> None:
-        """Note that nobody answered this for as long as a call is held."""
+        """Record that the client did not answer while the call was held."""
         await self._note(asked, mode, Deed.SILENT)
 
     def _may_answer(self, asked: Elicitation, mode: Mode) -> bool:
@@ -399,14 +404,14 @@ class AskedClient:
             return None
         kept = _remembered(asked, mode)
         did = await self._clients.did(self._client, kept)
-        if did is None and kept == CONFIRM:  # one that shows no forms shows no empty ones either
+        if did is None and kept == CONFIRM:  # a client without forms has no empty forms either
             did = await self._clients.did(self._client, FORM)
             return None if did == Deed.ANSWERED else did
         return did
 
     async def _note(self, asked: Elicitation, mode: Mode, deed: Deed) -> None:
         if self._client is not None and self._listed is None:
-            # One that answers by itself does so with every form.
+            # A client that answers automatically does so with every form.
             kept = mode if deed is Deed.AT_ONCE else _remembered(asked, mode)
             await self._clients.note(self._client, kept, deed, about=asked.id)
 
@@ -416,7 +421,7 @@ def _remembered(asked: Elicitation, mode: Mode) -> RememberedMode:
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V, *, at_most: int) -> None:
-    """The latest of them."""
+    """Store the value and drop the oldest entry if there are more than `at_most`."""
     kept[key] = value
     kept.move_to_end(key)
     if len(kept) > at_most:

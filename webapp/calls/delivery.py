@@ -1,7 +1,7 @@
-"""Delivery: what a result that went out leaves of the answers that it used.
+"""The effects of a delivered result on the answers that it used.
 
-What could go wrong: money for nothing. A tool that failed has not given what was paid for, so its
-payment stays open for the same call; every other answer is used up by whatever came of it.
+Risks: a person pays for nothing. A tool that failed has not delivered what was paid for, so its
+payment stays available for an identical call. Every other answer is used up by any result.
 """
 
 from collections.abc import Callable, Collection
@@ -30,10 +30,11 @@ async def used_up(
     is_error: bool,
     now: datetime,
 ) -> list[Value]:
-    """What is written together with the run's own delivery.
+    """Return the rows to write together with the run's delivery.
 
-    `unused` are those of which the body that the result is of had no yes. Where one has come since,
-    it is another leg's, which may be at it this very moment: it is neither used up nor let go here.
+    `unused` are the ids of questions that were not accepted for the body with this result. If such
+    a question has been accepted since, another request may be using the answer right now. That
+    answer is neither used up nor released here.
     """
     written: list[Value] = []
     for id in [asking.elicitation_id for asking in run.asked]:
@@ -57,9 +58,10 @@ async def used_up(
 async def made(
     elicitations: Elicitations, kinds: Kinds, run: Run, *, unused: Collection[str], now: datetime
 ) -> list[Payment]:
-    """Return the payments that a result used which is about to go out, with a mark of that.
+    """Return the payments that a result uses which is about to be sent, with a mark of that.
 
-    Whether it arrives may never be noted. What may have been delivered is left to the operator.
+    The arrival of the result may never be recorded. The operator decides about payments that may
+    have been delivered.
     """
     marked: list[Payment] = []
     for asking in run.asked:
@@ -71,7 +73,7 @@ async def made(
 
 
 async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> bool:
-    """Whether that very run gave its money back: nobody can use it any more."""
+    """Return True if this run refunded the payment, so that nobody can use it any more."""
     if traits_of(elicitation.kind).gives != "receipt":
         return False
     paid = await kinds.payments.paid(elicitation)
@@ -79,9 +81,9 @@ async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> boo
 
 
 async def is_taken_back(elicitations: Elicitations, kinds: Kinds, run: Run) -> bool:
-    """Whether the money for a result has gone back, so that it is given to nobody any more.
+    """Return True if the money for a result was refunded, so that the result is not given again.
 
-    What its own body gave back is told by that very result, until it went out.
+    A refund by the result's own body counts only after delivery, because the result reports it.
     """
     for asking in run.asked:
         asked = await elicitations.get(asking.elicitation_id)
@@ -94,7 +96,7 @@ async def is_taken_back(elicitations: Elicitations, kinds: Kinds, run: Run) -> b
 
 
 def is_error(result: str) -> bool:
-    """Whether a kept result, which is JSON, says that the tool failed."""
+    """Return True if a stored result, which is JSON, says that the tool failed."""
     try:
         return decode(result, type=_Result).isError
     except ValidationError:

@@ -1,10 +1,10 @@
-"""What one leg has taken: outcomes that no other leg may use until its lease is out.
+"""The claims of one request: outcomes that no other request may use until the lease expires.
 
-What could go wrong: a leg that goes away while it takes, and leaves a lease that nobody uses.
+Risks: a request goes away while it claims an outcome, and leaves a lease that nobody uses.
 """
 
 import asyncio
-from collections.abc import Callable  # noqa: TC003 - annotations of attributes are kept
+from collections.abc import Callable  # noqa: TC003 - needed for annotations of attributes
 from datetime import datetime  # noqa: TC003 - the same
 
 from flows.elicitation import states
@@ -16,17 +16,20 @@ from webapp.elicitations.service import Elicitations
 
 class Leases:
     def __init__(self, elicitations: Elicitations, *, leg: str, is_shared: bool = False) -> None:
-        """`is_shared`: several requests are this leg, and each keeps what another one holds."""
+        """Create the claims of a request.
+
+        `is_shared`: several HTTP requests share `leg`, and none releases a claim of another.
+        """
         self._elicitations = elicitations
         self._leg = leg
         self._is_shared = is_shared
         self._held_before: set[str] = set()
-        self._until: dict[str, datetime] = {}  # of what this one took
-        self._is_used: dict[str, bool] = {}  # by elicitation: whether the body has seen it
+        self._until: dict[str, datetime] = {}  # of claims made by this object
+        self._is_used: dict[str, bool] = {}  # by elicitation: True if the body has seen it
         self._yeses: set[str] = set()
         self._under_way: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
-        self.is_over = False  # the leg: nothing more is handed to it
+        self.is_over = False  # the request: no more outcomes are delivered to it
 
     def __bool__(self) -> bool:
         return bool(self._is_used)
@@ -36,15 +39,15 @@ class Leases:
         return [id for id, is_used in self._is_used.items() if is_used]
 
     def unused_of(self, run: Run) -> set[str]:
-        """Of what its run asked: where no body whose result this leg has got a yes."""
+        """Return the ids of questions that were not accepted for the body of this result."""
         asked = {asking.elicitation_id for asking in run.asked if not asking.is_used}
         return asked - self._yeses
 
     def was_prefetched(self, settled: Elicitation) -> bool:
-        """The write that settled it took it for this leg; False if the leg is over without it.
+        """Return True if the write that settled the elicitation claimed it for this request.
 
-        The leg may have seen that write in the store, used the outcome and come to its end before
-        whoever settled it gets here.
+        Return False if the request ended without the outcome. The request may have read that write
+        from the store, used the outcome and ended before this method is called.
         """
         if self.is_over:
             return settled.id in self._is_used
@@ -52,7 +55,7 @@ class Leases:
         return True
 
     async def take(self, current: Elicitation, *, run: str) -> Elicitation | None:
-        """Take the outcome for this leg of the run, or None if another leg has it."""
+        """Claim the outcome for this request of the run. Return None if another request has it."""
         is_ours = current.take is not None and current.take.leg == self._leg
         if is_ours and self._is_shared and self._elicitations.is_held(current):
             self._held_before.add(current.id)
@@ -71,7 +74,7 @@ class Leases:
         return current
 
     def use(self, taken: Elicitation) -> None:
-        """The body sees it from now on."""
+        """Record that the body sees the outcome from now on."""
         self._is_used[taken.id] = True
         if taken.status is Status.ACCEPTED:
             self._yeses.add(taken.id)
@@ -80,7 +83,7 @@ class Leases:
         del self._is_used[taken.id]
 
     async def release_unused(self) -> None:
-        """What the body has not seen; also what was being taken when the body left."""
+        """Release the outcomes that the body has not seen, including unfinished claims."""
         if self._under_way:
             done, _ = await asyncio.wait(self._under_way)
             for taking in done:
@@ -89,11 +92,14 @@ class Leases:
         await self._release([id for id, is_used in self._is_used.items() if not is_used])
 
     async def release_used(self) -> None:
-        """The leg ended without a result; the next one may use them."""
+        """Release the used outcomes of a request without a result. The next one may use them."""
         await self._release(self.used)
 
     async def ended(self) -> list[Elicitation]:
-        """The used ones with their lease over, not yet written: the run goes on in another leg."""
+        """Return the used outcomes, not yet written, with their leases ended.
+
+        Another request continues the run.
+        """
         return await self._elicitations.possible(
             self.used, lambda e: states.end_lease(e, leg=self._leg)
         )
@@ -116,7 +122,7 @@ class Leases:
     def _released(self, current: Elicitation) -> Elicitation:
         take = current.take
         if self._is_shared and take is not None and take.until != self._until.get(current.id):
-            return current  # another request of this leg has it by now
+            return current  # another request with this id has claimed it since
         return states.release(current, leg=self._leg)
 
 

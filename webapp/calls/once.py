@@ -1,16 +1,20 @@
 """`once`: work that is done once, however often a tool's body runs again.
 
-What could go wrong: the process dies between the work and its record. Then it is done again, with
-the idempotency key that it got the first time; this cannot be closed from here. The same happens
-when the store loses its last seconds, and with them the run: so a key is made from what the client
-called and the name of the work, not from an id. Two identical calls are two wishes, and the work of
-the second must not be taken for that of the first. So the calls of a day are numbered: after such a
-loss the same call gets the number again that was lost. Work that takes
-longer than a moment is claimed in the store, and an identical call in another process waits for
-its end; two that begin within that moment do it twice, with one key. A result that cannot be handed
-on, as it is no JSON or too long, is no reason to do the work again: that it is done is kept in any
-case. Nor may a client that gives its call up end the work half way. A program over HTTP does its
-work by itself: it claims it first, always.
+Risks: the process dies between the work and its record. The work is then repeated with the same
+idempotency key; this module cannot prevent that. The same happens if the store loses its last
+seconds, and the run with them. A key is therefore derived from the client's call and the name of
+the work, not from a stored id.
+
+Two identical calls are two requests for work, and the second must not reuse the first one's key.
+The identical calls of a day are therefore numbered. After the store lost data, the same call gets
+the lost number again.
+
+Work that takes longer than a moment is claimed in the store, and an identical call in another
+process waits for its end. If two calls begin within that moment, both do the work, with one key. A
+program over HTTP does its work outside this process, so it always claims the work first.
+
+If a result is not JSON or too long, the work is still recorded as done and not repeated. A client
+that cancels its call does not stop the work half way.
 """
 
 import asyncio
@@ -40,29 +44,30 @@ from webapp.stores import Conflict
 
 Also: TypeAlias = Callable[[], Awaitable[Sequence[Value]]]
 Wait: TypeAlias = Callable[[Collection[asyncio.Future[None]]], Awaitable[object]]
-OnceKey: TypeAlias = tuple[str, str, str]  # the tool, its body's place among inner calls, the key
+OnceKey: TypeAlias = tuple[str, str, str]  # tool, path of the body in nested calls, key
 
-LETTERS_AT_MOST = 1024 * 1024  # of a result's JSON, which is ASCII
-_PIECE = 24 * 1024  # of those in one row, where quotes and backslashes take two
+LETTERS_AT_MOST = 1024 * 1024  # characters of a result's JSON, which is ASCII
+_PIECE = 24 * 1024  # characters in one row; a quote or backslash needs two bytes
 _FAULT_AT_MOST = 500
-# Quick work costs no claim. To claim before the work begins is one durable write more, beside the
-# one that keeps the result: on PostgreSQL and Valkey a lone `once` then waits 1.8 to 2.5 times as
-# long for its store. And it would promise nothing more: a process may die in any case between the
-# work and its record, so work goes by its idempotency key, which both of two get.
+# Quick work has no claim in the store. A claim before the work would cost one more durable write in
+# addition to the one that stores the result: on PostgreSQL and Valkey a single `once` would wait
+# 1.8 to 2.5 times as long for the store. The claim would not prevent a repetition, because a
+# process can die between the work and its record. The idempotency key does that, and both of two
+# calls get the same key.
 _CLAIMED_AFTER_SECONDS = 0.5
 _RENEWED_AFTER_SECONDS = 10.0
 _LOOK_SECONDS = 0.25
 CLAIMED = timedelta(seconds=30)
 DOING = "doing"
 KEPT = timedelta(days=1)
-# Past the end of their day: from then on others are given.
+# Numbers are stored beyond the end of their day. After the day, new numbers are used.
 NUMBERS_KEPT = timedelta(days=2)
-# Longer than any call can still be given the receipt (flows.elicitation.states.KEPT).
+# Longer than any call can still receive the receipt (flows.elicitation.states.KEPT).
 KEPT_UNDER_A_RECEIPT = timedelta(days=60)
 
 
 class Working:
-    """Of one body, whether it is inside `once`; whoever cancels it waits until it is not."""
+    """The `once` state of one body. A cancel can wait until the body is outside `once`."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -74,7 +79,7 @@ class Working:
 
     @contextmanager
     def begun(self) -> Generator[None]:
-        """Until what was done is kept."""
+        """Mark the body as inside `once` until the result is stored."""
         self.has_begun = True
         self._number += 1
         try:
@@ -85,7 +90,7 @@ class Working:
                 self._next()
 
     def when_out(self, act: Callable[[], object]) -> None:
-        """Do it now, or as soon as the body is inside none."""
+        """Run `act` now, or as soon as the body is outside `once`."""
         if self:
             self._next = act
         else:
@@ -104,12 +109,12 @@ async def do_once(
 ) -> Json:
     """Return the stored result of the work at this place; do the work if there is none.
 
-    Raises ResultNotKept if the result is no JSON or too long, and what the work raises.
+    Raises ResultNotKept if the result is not JSON or is too long. Exceptions of the work propagate.
     """
     owner, name = once.owner, once.name
     id, key = once.id(elicitations), once.idempotency_key(elicitations)
     while (doing := elicitations.doing.get(id)) is not None:
-        await wait({doing})  # an identical call is at it in this process
+        await wait({doing})  # an identical call does the work in this process
     elicitations.doing[id] = over = asyncio.get_running_loop().create_future()
     try:
         done = await elicitations.done(owner=owner, id=id)
@@ -135,7 +140,7 @@ async def do_once(
 class OncePlace:
     """The place of one piece of work: its owner, its run or receipt, and its name.
 
-    `wish` is the call by its number, as `numbered` gives it.
+    `wish` identifies the call by its number, see `numbered`.
     """
 
     owner: str
@@ -157,10 +162,10 @@ class OncePlace:
 async def numbered(
     elicitations: Elicitations, *, owner: str, scope: str, call: str, kept: timedelta
 ) -> tuple[CallNumber, Sequence[CallNumber]]:
-    """Return the number of the call that `scope` belongs to, and what has to be written for it.
+    """Return the number of the call that `scope` belongs to, and the rows to write for that number.
 
-    `scope` is a run or a receipt, `call` the key of the run. Nothing is to be written for a scope
-    that has its number.
+    `scope` is the id of a run or a receipt, `call` is the key of the run. There are no rows to
+    write if the scope already has a number.
     """
     tag, now = elicitations.owners.pepper.tag, elicitations.clock()
     id = owner + tag("call of", scope, size=18)
@@ -178,9 +183,10 @@ async def numbered(
 
 
 async def claim(elicitations: Elicitations, once: OncePlace, *, by: str) -> DoneOnce:
-    """The row as it stands: done, claimed by another one, or claimed by `by` from now on.
+    """Claim the work for `by` and return its row: done, claimed by another, or claimed by `by`.
 
-    Claimed again by the same it is renewed. Of two that were at it the first result is kept.
+    A second claim by the same `by` renews the first. If two workers did the work, the first result
+    wins.
     """
     id, now = once.id(elicitations), elicitations.clock()
     row = DoneOnce(id=id, owner=once.owner, result="", erase_at=now + KEPT_UNDER_A_RECEIPT)
@@ -200,7 +206,7 @@ async def claim(elicitations: Elicitations, once: OncePlace, *, by: str) -> Done
 
 
 async def release(elicitations: Elicitations, once: OncePlace, *, by: str) -> None:
-    """The work failed, so whoever is next need not wait."""
+    """Release the claim of `by` after the work failed, so that the next worker need not wait."""
 
     async def released() -> Sequence[DoneOnce]:
         found = await elicitations.done(owner=once.owner, id=once.id(elicitations))
@@ -220,9 +226,10 @@ async def keep(
     kept: timedelta = KEPT_UNDER_A_RECEIPT,
     known: DoneOnce | None = None,
 ) -> DoneOnce:
-    """That it is done, with its result or why that cannot be kept; what was first stays.
+    """Store that the work is done, with its result or the reason why the result cannot be stored.
 
-    `also` gives what is written with it. `known` is the row as it was read or claimed last.
+    An earlier result is not replaced. `also` returns the rows to write in the same transaction.
+    `known` is the row as it was last read or claimed.
     """
     id = once.id(elicitations)
     erase_at = elicitations.clock() + kept
@@ -246,12 +253,12 @@ async def keep(
 
 
 async def result_of(elicitations: Elicitations, done: DoneOnce, *, name: str) -> Json:
-    """Raises ResultNotKept."""
+    """Return the stored result. Raises ResultNotKept if the result could not be stored."""
     return _result(name, done, [await _piece(elicitations, done, piece) for piece in done.pieces])
 
 
 class _Claim:
-    """That this process is at it, in the store as soon as it takes longer than a moment."""
+    """The claim of this process on work that takes longer than a moment."""
 
     def __init__(self, elicitations: Elicitations, row: DoneOnce) -> None:
         self._elicitations = elicitations
@@ -260,7 +267,7 @@ class _Claim:
 
     @asynccontextmanager
     async def renewed(self) -> AsyncGenerator[None]:
-        """Until the work is over, however it ends."""
+        """Renew the claim until the work ends. Release the claim if the work raises."""
         renewing = asyncio.create_task(self._renew())
         try:
             yield
@@ -271,7 +278,7 @@ class _Claim:
         await renewing
 
     async def _release(self, renewing: asyncio.Task[None]) -> None:
-        """It failed, so whoever calls again need not wait."""
+        """Release the claim of failed work, so that the next call need not wait."""
         self._is_over.set()
         await renewing
         if self.row.claimed_until is not None:
@@ -290,20 +297,20 @@ class _Claim:
             claimed = replace(self.row, claimed_until=until, status=DOING)
             try:
                 await self._elicitations.write(claimed)
-            except (Conflict, ElicitError):  # another one was quicker, or the store is not there
+            except (Conflict, ElicitError):  # another process was first, or the store is away
                 return
             self.row = replace(claimed, version=claimed.version + 1)
 
 
 async def _end_if_cancelled() -> None:
-    """A call that was cancelled while its work went on ends here, and nothing behind it is done."""
+    """End a call that was cancelled during its work, so that the body does not continue."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         await asyncio.sleep(0)
 
 
 def _is_claimed(done: DoneOnce | None, now: datetime) -> bool:
-    """Whether somebody in another process is at it; what a dead one claimed is free in a while."""
+    """Return True if a process holds an unexpired claim on the work."""
     if done is None or done.status != DOING or done.claimed_until is None:
         return False
     return now < done.claimed_until
@@ -312,10 +319,10 @@ def _is_claimed(done: DoneOnce | None, now: datetime) -> bool:
 async def _elsewhere(
     elicitations: Elicitations, *, owner: str, id: str, wait: Wait
 ) -> DoneOnce | None:
-    """What stands there when nobody else is at it any more; `wait` may give up before."""
+    """Wait until no other process holds the claim and return the row. `wait` may give up before."""
 
     async def over() -> None:
-        while _is_claimed(  # noqa: ASYNC110 - what changes is in another process
+        while _is_claimed(  # noqa: ASYNC110 - the change is made by another process
             await elicitations.done(owner=owner, id=id), elicitations.clock()
         ):
             await asyncio.sleep(_LOOK_SECONDS)
@@ -329,7 +336,10 @@ async def _elsewhere(
 
 
 async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]], *, working: Working) -> Json:
-    """For a caller without an identity, of whom nothing is kept: every leg does it again."""
+    """Do the work for an anonymous caller.
+
+    No result is stored, so every request repeats the work.
+    """
     with working.begun():
         given = await _done(work, secrets.token_urlsafe(18))
     await _end_if_cancelled()
@@ -338,18 +348,18 @@ async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]], *, workin
 
 
 async def _done(work: Callable[[str], Awaitable[Json]], key: str) -> Json:
-    """What the work gives; by the time that it is seen to be no coroutine it is done, too."""
+    """Run the work and return its result. A plain function has run before its type is known."""
     given: Any = work(key)
     result: Json = await given if inspect.isawaitable(given) else given
     return result
 
 
 def _kept(given: object, *, id: str, owner: str, erase_at: datetime) -> list[DoneOnce]:
-    """The row that says that it is done, and those that its result goes on in."""
+    """Return the row that records the work as done, and the rows for the rest of its result."""
     done = DoneOnce(id=id, owner=owner, result="", erase_at=erase_at)
     try:
         text = json.dumps(given, allow_nan=False)
-    except Exception as error:  # noqa: BLE001 - it may have code of its own
+    except Exception as error:  # noqa: BLE001 - the value may run code of its own
         return [replace(done, fault=f"is no JSON: {error}"[:_FAULT_AT_MOST])]
     if len(text) > LETTERS_AT_MOST:
         return [replace(done, fault=f"is longer than {LETTERS_AT_MOST} letters of JSON")]

@@ -1,4 +1,4 @@
-"""Outcomes: what a tool is told of its question."""
+"""Conversion of ended elicitations to the outcomes that a tool receives."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -17,9 +17,9 @@ T = TypeVar("T")
 def outcome_of(
     question: Question[T], taken: Elicitation, *, content: Json, faults: Sequence[Fault] = ()
 ) -> Outcome[T]:
-    """Of an elicitation that is over; `content` is for the question's own `answer`.
+    """Return the outcome of an ended elicitation. `content` is the input of `Question.answer`.
 
-    `faults` are those of what the client answered, which ended it.
+    `faults` are the errors in the client's answer that ended the elicitation.
     """
     error = refusal(
         taken.status,
@@ -37,7 +37,7 @@ def outcome_of(
         try:
             answer = question.answer(content)
         except Refused as refused:
-            if traits_of(taken.kind).is_secret:  # what a person typed is in nobody's words
+            if traits_of(taken.kind).is_secret:  # no error message may contain a person's secret
                 raise
             details = [(fault.path, fault.message) for fault in refused.faults]
             raise InvalidAnswer(details, elicitation_id=taken.id) from None
@@ -51,7 +51,7 @@ def outcome_of(
 
 
 def cancelled(question: Question[T], current: Elicitation) -> Outcome[T]:
-    """Of a wait that ended in the client: the elicitation lives on."""
+    """Return the outcome of a wait that the client cancelled. The elicitation stays open."""
     error = Cancelled(
         f"The question was dismissed: {question.message!r}. It stays open until "
         f"{current.expires_at:%H:%M} UTC: call the tool again to go on.",
@@ -61,7 +61,7 @@ def cancelled(question: Question[T], current: Elicitation) -> Outcome[T]:
 
 
 def processing(question: Question[T], current: Elicitation) -> Outcome[T]:
-    """Of a payment that the tool does not wait for: it is on its way, or an operator has it."""
+    """Return the outcome of a payment that needs time or an operator, so the tool does not wait."""
     if current.progress == PAID_OTHERWISE:
         error: NotAccepted = paid_otherwise(question, elicitation_id=current.id)
         return Outcome(status=current.status, error=error)
@@ -74,7 +74,7 @@ def processing(question: Question[T], current: Elicitation) -> Outcome[T]:
 
 
 def paid_otherwise(question: Question[Any], *, elicitation_id: str) -> Failed:
-    """The error for a payment of another amount, or in another currency, than was asked for."""
+    """Return the error for a payment with another amount or currency than requested."""
     return Failed(
         f"{question.message!r} was {PAID_OTHERWISE}. The person is not to pay again, and has "
         "nothing more to do.",

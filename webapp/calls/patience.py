@@ -1,9 +1,9 @@
-"""Patience: how long each client waits for a call before it gives the call up.
+"""The time that each client waits for a call before it gives the call up.
 
-Most clients allow a call 60 s, some whatever is reported meanwhile, a few
-only 5 s, and none of them says how long. So a call is held for less than 60 s, unless its client
-was seen to wait longer, or the operator says that it does. A client that was seen to give a call up
-after fewer seconds is held for less than that the next time.
+Most clients allow a call 60 s, some ignore progress reports, a few allow only 5 s, and none
+declares its limit. A call is therefore held for less than 60 s, unless its client was seen to wait
+longer or the operator says that it does. If a client gave a call up sooner, its next call is held
+for less than that time.
 """
 
 from collections import OrderedDict
@@ -17,9 +17,9 @@ from webapp.identity.identity import Caller
 
 MOST_ALLOW: Final = timedelta(seconds=60)
 REMEMBERED: Final = timedelta(days=1)
-# How much of the time after which a client gave a call up its next call is held.
+# The share of a client's patience for which its next call is held.
 _SHARE_OF_PATIENCE: Final = 0.8
-_GIVEN_UP_AT_LEAST: Final = timedelta(seconds=1)  # a sooner end is a broken line, or a person's
+_GIVEN_UP_AT_LEAST: Final = timedelta(seconds=1)  # sooner: a broken connection or a person's cancel
 _CLIENTS_AT_MOST: Final = 10_000
 V = TypeVar("V")
 
@@ -32,23 +32,23 @@ class Patience:
         self._clock = clock
         self._ticks = ticks_of(clock)
         self._patient: OrderedDict[tuple[str, str], None] = OrderedDict()
-        # After how long a client gave a call up, and until when that is remembered.
+        # The time after which a client gave a call up, and until when that is remembered.
         self._gave_up: OrderedDict[tuple[str, str], tuple[timedelta, datetime]] = OrderedDict()
 
     def is_patient(self, caller: Caller, *, name: str | None) -> bool:
-        """Return True if its client waits as long as it takes; `name` is what it declares."""
+        """Return True if the client waits as long as needed. `name` is the name it declares."""
         is_named = name in self._patient_clients
         return is_named or (caller.owner or "", caller.client) in self._patient
 
     def holds(self, caller: Caller, limit: timedelta) -> timedelta:
-        """Return for how long its call can be held: less than its client was seen to wait."""
+        """Return how long a call can be held: `limit`, or less if the client gave up sooner."""
         known = self._gave_up.get((caller.owner or "", caller.client))
         if known is None or self._clock() >= known[1]:
             return limit
         return min(limit, known[0] * _SHARE_OF_PATIENCE)
 
     def watch(self, caller: Caller, wire: ClientConnection | None) -> "WatchedCall":
-        """Watch how long its client waits for a call that begins now."""
+        """Start measuring how long the client waits for a call that begins now."""
         watched = WatchedCall(self, caller, began_at=self._ticks())
         if wire is not None:
             wire.on_broken(watched.gave_up)
@@ -56,7 +56,7 @@ class Patience:
         return watched
 
     def waited(self, caller: Caller, *, began_at: float, is_given_up: bool) -> None:
-        """Note that its client waited for a call that began then."""
+        """Record how long the client waited for a call that began at `began_at`."""
         if caller.owner is None:
             return
         key, waited = (caller.owner, caller.client), timedelta(seconds=self._ticks() - began_at)
@@ -72,7 +72,7 @@ class Patience:
 
 
 class WatchedCall:
-    """How long one client waits for one call, which it may give up."""
+    """The wait of one client for one call, which the client may give up."""
 
     def __init__(self, patience: Patience, caller: Caller, *, began_at: float) -> None:
         self._patience = patience
@@ -81,12 +81,12 @@ class WatchedCall:
         self.wire: ClientConnection | None = None
 
     def has_result(self) -> None:
-        """There is a result: if it finds the client there, the client has waited so long."""
+        """Record the client's wait when its connection ends, if the result arrives."""
         if self.wire is not None:
             self.wire.on_end(self._end)
 
     def gave_up(self) -> None:
-        """The client cancelled the call, or closed its connection."""
+        """Record that the client cancelled the call or closed its connection."""
         self._patience.waited(self._caller, began_at=self._began_at, is_given_up=True)
 
     def _end(self, arrived: bool) -> None:  # noqa: FBT001 - the connection's callback
@@ -95,7 +95,7 @@ class WatchedCall:
 
 
 def _keep(kept: OrderedDict[tuple[str, str], V], key: tuple[str, str], value: V) -> None:
-    """Keep the latest of them."""
+    """Store the value and drop the oldest entry if there are too many."""
     kept[key] = value
     kept.move_to_end(key)
     if len(kept) > _CLIENTS_AT_MOST:

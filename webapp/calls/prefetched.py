@@ -1,7 +1,7 @@
-"""Answers handed over: what a tool's needs brought before its body, until the body awaits them.
+"""Prefetched answers, collected before a tool's body runs until the body awaits them.
 
-What could go wrong: an answer that is used twice. Each is given to the first await of an equal
-question, once; the next one is a question of its own. `needed` only reads what was brought.
+Risks: an answer is used twice. Each answer goes to the first await of an equal question, once. The
+next await asks a question of its own. `needed` only reads the answers.
 """
 
 from collections import defaultdict
@@ -14,11 +14,14 @@ from flows.kinds.needs import NOT_NEEDED
 from flows.question import Outcome, Question
 
 T = TypeVar("T")
-Fact: TypeAlias = tuple[str, str]  # kind and digest: what tells one question from another
+Fact: TypeAlias = tuple[str, str]  # kind and digest, which distinguish questions
 
 
 class Prefetched:
-    """Of one leg of a call: each leg asks what is needed anew, and finds it answered."""
+    """The prefetched answers of one request.
+
+    Each request asks the needs again and finds answers.
+    """
 
     def __init__(self) -> None:
         self._outcomes: defaultdict[tuple[Fact, str | None], list[Outcome[Json]]] = defaultdict(
@@ -27,19 +30,25 @@ class Prefetched:
         self._brought: dict[tuple[Fact, str | None], Outcome[Json]] = {}
 
     def put(self, fact: Fact, outcome: Outcome[Json], *, key: str | None) -> None:
-        """`outcome` has what `Question.answer` takes; `key` is the question's own."""
+        """Add an answer.
+
+        `outcome` has the input of `Question.answer`; `key` is the question's key.
+        """
         self._outcomes[fact, key].append(outcome)
         self._brought[fact, key] = outcome
 
     def see(self, fact: Fact, question: Question[T]) -> T:
-        """The latest answer, whoever awaited it already. Raises InvalidQuestion."""
+        """Return the latest answer, even if it was awaited before.
+
+        Raises InvalidQuestion if none.
+        """
         outcome = self._brought.get((fact, question.key))
         if outcome is None:
             raise InvalidQuestion(NOT_NEEDED)
         return question.answer(outcome.content)
 
     def take(self, fact: Fact, question: Question[T]) -> Outcome[T] | None:
-        """The answer for the first that awaits it."""
+        """Return the answer for the first await of this question, or None if there is none left."""
         outcomes = self._outcomes.get((fact, question.key))
         if not outcomes:
             return None

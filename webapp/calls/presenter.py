@@ -1,4 +1,4 @@
-"""What shows a link to a person and waits: one for each way that a protocol revision has."""
+"""Protocols and values for showing a link to a person and waiting for the answer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,35 +15,35 @@ from webapp.elicitations.service import Elicitations
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.registry import Kinds
 
-NAME_CHARACTERS = 8  # 48 bits of chance
+NAME_CHARACTERS = 8  # 48 random bits
 
 
 class Interrupted(BaseException):
-    """Ends a tool's body. No Exception, so that `except Exception` in a tool cannot stop it."""
+    """Ends a tool's body. A BaseException, so that `except Exception` in a tool cannot stop it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresentedQuestion:
-    """A question as a presenter needs it: what stands in the store, and its address."""
+    """A question as a presenter needs it: its stored elicitation and its link."""
 
     elicitation: Elicitation
     link: Callable[[], str] = field(repr=False)
-    index: int  # of the question in its run
-    is_again: bool  # an earlier leg of this run asked this very elicitation already
+    index: int  # position of the question in its run
+    is_again: bool  # an earlier request of this run asked the same elicitation
     group: "Batch[Prompt]" = field(
         default_factory=lambda: Batch[Prompt](1)
-    )  # of those that are asked with it
-    replaces: str | None = None  # the other elicitation at this place that an earlier leg asked
-    arguments: str = field(default="{}", repr=False)  # the client's own, as canonical JSON
+    )  # the questions that are asked together with this one
+    replaces: str | None = None  # the other elicitation that an earlier request asked at this place
+    arguments: str = field(default="{}", repr=False)  # the client's arguments as canonical JSON
 
     @property
     def name(self) -> str:
-        """What the client's answer to it is called: by no other question at its place."""
+        """The name of the client's answer. No other question at the same place has this name."""
         return name_at(self.index, self.elicitation.id)
 
     @property
     def url(self) -> str:
-        """The link, made when it is first wanted: not every leg shows it."""
+        """The link, created at first use because many requests do not show it."""
         return self.link()
 
 
@@ -53,11 +53,11 @@ def name_at(index: int, elicitation_id: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One of those that are asked together; `letters` is what to say of its letters."""
+    """A question of a batch. `user_code` is the text to show about its user code."""
 
     shown: PresentedQuestion
-    is_out: bool = False  # the client was shown it in an earlier leg
-    is_nobodys: bool = False  # the client answered it, sooner than a person can
+    is_out: bool = False  # an earlier request showed it to the client
+    is_nobodys: bool = False  # the client's answer came sooner than a person can answer
     user_code: str | None = None
 
     @property
@@ -69,7 +69,7 @@ Prompts: TypeAlias = Batch[Prompt]
 
 
 class Leg(Protocol):
-    """What a presenter takes of a call."""
+    """The part of a call that presenters use."""
 
     used: CallUse
     faults: dict[str, Sequence[Fault]]
@@ -107,36 +107,37 @@ class Leg(Protocol):
 
 
 class Presenter(Protocol):
-    """How one protocol revision shows a link and waits."""
+    """The way in which one protocol revision shows a link and waits."""
 
     def can(self, mode: str) -> bool: ...
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        """Until when a leg that asks this kind may be kept waiting for another one."""
+        """Return until when a request that asks this kind may wait for another request."""
         ...
 
     def busy(self) -> object:
-        """The result for a leg that another one outran."""
+        """Return the result for a request whose outcome another request claimed first."""
         ...
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        """Whether the client's own form takes the answer, so that nobody opens a link.
+        """Return True if the client's own form accepts the answer, so that nobody opens a link.
 
-        `arguments` are what a yes is about, which it has to show whole.
+        `arguments` are what the person confirms; the form has to show them in full.
         """
         ...
 
     def carry(self, call: Leg, state: object) -> object:
-        """A tool's own requestState, with what this presenter needs beside it."""
+        """Return the tool's own requestState together with this presenter's own state."""
         ...
 
     async def heed(self, call: Leg) -> None:
-        """One question has ended the leg: what the client answered to others is not lost."""
+        """Apply the client's answers to the other questions when one question ends the request."""
         ...
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
-        """Show it and wait until it is final, another leg waits, or this leg's time is up.
+        """Show the question and wait until it is final or the wait ends.
 
-        None = the wait was cancelled in the client. May end the leg with `call.interrupt`.
+        The wait ends if another request takes it over or if this request's time is up. Return None
+        if the client cancelled the wait. May end the request with `call.interrupt`.
         """
         ...

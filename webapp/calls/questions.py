@@ -1,9 +1,10 @@
-"""The line: one elicitation for each question of an owner, and the leg that waits for it.
+"""The elicitations behind a request's questions: one per question of an owner.
 
-The same question joins what is there; a new one is started. The record is durable and the waiter
-registered before anything leaves the process, and before a function of the author's hears of it:
-what it tells others may come back at once. The address that it makes is in the record before the
-link is shown; where the process died between the two, the next same call asks the function again.
+A repeated question joins the existing elicitation, and a new question starts one. The elicitation
+is stored and the waiter is registered before anything leaves the process and before the author's
+own function runs, because a reply may come back at once. The address that the author's function
+returns is stored before the link is shown. If the process dies between the two, the next identical
+call runs the function again.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ SAYS_CHARACTERS = 80
 
 
 class Questions:
-    """Where the questions of one leg stand."""
+    """The elicitations of one request's questions."""
 
     def __init__(
         self,
@@ -77,16 +78,17 @@ class Questions:
         self._rounds = rounds
         self._is_over = is_over
         self._lock = asyncio.Lock()
-        self._fresh: str | None = None  # what was started, and nobody was told of yet
-        # What a run may not be asked beside what it has been asked, it raises at.
+        self._fresh: str | None = None  # id of an elicitation that is started but not announced yet
+        # Validator called before each question. It raises if `step` cannot be asked together with
+        # the run's earlier questions.
         self.check: Callable[[Run, Step], None] = _nothing
 
     async def park(
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
-        """The elicitation of this place, found, joined or started; this leg waits for it now."""
+        """Find, join or start the elicitation at this place, and wait for it in this request."""
         async with self._lock, self._kinds.policies.turn(self._run.value.owner):
-            if self._is_over():  # a sibling has ended the leg: nobody would be shown this one
+            if self._is_over():  # another question ended the request: this one would not be shown
                 raise CallOver
             current = await self._park(question, step, waiter, is_ordered=is_ordered)
             note(current)
@@ -104,7 +106,7 @@ class Questions:
     def shown(
         self, current: Elicitation, step: Step, *, before: AskedStep | None, group: Prompts
     ) -> PresentedQuestion:
-        """Return what a presenter has to show; `before` stood at its place when this leg began."""
+        """Return what a presenter shows. `before` was at this place when the request began."""
         asked = self._run.value.asked
         known = None if before is None else before.elicitation_id
         return PresentedQuestion(
@@ -118,7 +120,7 @@ class Questions:
         )
 
     async def take_over(self) -> None:
-        """The older leg that has the outcome may only be waiting for a later question: it ends."""
+        """End an older request that claimed the outcome but waits for a later question."""
         await self._run.reload()
         await self._elicitations.each(
             [asking.elicitation_id for asking in self._run.value.asked],
@@ -162,7 +164,7 @@ class Questions:
                 )
                 run = runs.ask(run, asking, open_until=current.expires_at + OPEN_AT_LEAST)
                 changed.append(run)
-            waiter.run = run.id  # an identical call may have been first to begin it
+            waiter.run = run.id  # an identical call may have stored its run first
             self._elicitations.waiters.add(waiter, run.id)
             self._elicitations.waiters.add(waiter, current.id)
             if not changed:
@@ -184,13 +186,13 @@ class Questions:
     def _joined(self, question: Question[Any], current: Elicitation, run: Run) -> Elicitation:
         is_anothers = is_for_good(question.request) and current.run != run.id
         joined = states.join(current, leg=self._leg, run=run.id, is_of_task=self._is_of_task)
-        # The other call waits on: the answer is the answer to both.
+        # The other call keeps waiting: one answer serves both calls.
         return replace(joined, is_shared=True) if is_anothers else joined
 
     async def _worded(
         self, question: Question[Any], run: Run, admit: Callable[[], Awaitable[Room]]
     ) -> tuple[Question[Any], Room]:
-        """The question as plugins let it be asked, once for all tries. Raises HookRefused."""
+        """Return the question as changed by plugins, once for all attempts. Raises HookRefused."""
         return await self._elicitations.plugins.asking(
             question,
             tool=self._tool,
@@ -200,7 +202,7 @@ class Questions:
         )
 
     async def _name(self, alias: str, current: Elicitation) -> None:
-        """Before the link is out, and after the write that decided whose elicitation it is."""
+        """Give the elicitation its alias, after its write and before its link is shown."""
         try:
             await give_alias(self._elicitations, alias, current)
         except InvalidQuestion:
@@ -208,11 +210,12 @@ class Questions:
             raise
 
     async def _addressed(self, visit: Visit, current: Elicitation) -> Elicitation:
-        """With the address that the author's function makes, if it is not there yet.
+        """Return the elicitation with the address that the author's function makes, if it has none.
 
-        It may be over when the function returns: what that told others has come back. Raises what
-        the function raises; the question is over then, and the same call asks afresh, unless a late
-        answer has come by then.
+        The elicitation may have ended when the function returns, because a reply to the function's
+        own request can come at once. Exceptions of the function propagate. The question then ends
+        as cancelled and an identical call asks again, unless a late answer has come in the
+        meantime.
         """
         if current.asked.url is not None or current.status.is_final:
             return current
@@ -231,7 +234,7 @@ class Questions:
     async def _look(
         self, run: Run, known: AskedStep | None, join: str
     ) -> tuple[Elicitation | None, Sequence[Elicitation]]:
-        """What there is to join, if anything; else what holds the question's key and is over."""
+        """Return the elicitation to join, or else the ended ones that own the question's key."""
         if known is not None:
             current = await self._elicitations.get(known.elicitation_id)
             if current is not None and self._is_still_asked(current):
@@ -242,7 +245,7 @@ class Questions:
         if not held.status.is_final and self._elicitations.clock() >= held.expires_at:
             held = await self._elicitations.end(
                 held, Status.EXPIRED
-            )  # the sweeper is not there yet
+            )  # the sweeper has not come to it yet
         now = self._elicitations.clock()
         is_there = held.status is Status.ACCEPTED and now < held.joined_until
         if not held.status.is_final or is_there:
@@ -250,13 +253,13 @@ class Questions:
         return None, (held,)
 
     def _is_still_asked(self, current: Elicitation) -> bool:
-        """Whether what this run asked before stands, or a new call has to ask it afresh."""
+        """Return True if the run's earlier question is valid and need not be asked again."""
         if current.delivered_at is not None:
             return False
         if not (self._run.is_continued or current.status.is_final):
             return self._elicitations.clock() < current.expires_at
         if current.status is Status.ACCEPTED:
-            # Else its content is wiped.
+            # In the other cases the content is wiped.
             return holds(current, self._elicitations) or self._is_kept(current, Status.ACCEPTED)
         return (
             self._run.is_continued
@@ -274,7 +277,7 @@ class Questions:
     def _join_key(self, question: Question[Any], step: Step) -> str:
         pepper, tool = self._elicitations.owners.pepper, self._tool
         if is_for_good(question.request):
-            # One question for one product, whichever call of whichever client asks.
+            # A product has one question, whichever call of whichever client asks.
             parts = ("for good", tool.tool, step.kind, step.digest)
             return pepper.tag("join", tool.server, *parts, size=18)
         about = (

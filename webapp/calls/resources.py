@@ -1,7 +1,7 @@
-"""The reach of accounts and receipts: what they do for their owner once a tool has them.
+"""The actions of accounts and receipts for their owner once a tool has received them.
 
-What could go wrong: a tool that keeps what it was given and goes on with it after its call, or
-after the person has stopped sharing it. The key it has stays what it is; there is no newer one.
+Risks: a tool keeps an account and uses it after its call, or after the person stopped sharing it.
+Such a tool keeps its old access token and gets no newer one.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _ON_THE_LOOP = (
 
 
 class OwnersReach:
-    """Implements flows.question.Resources for one owner."""
+    """The accounts and receipts of one owner. Implements flows.question.Resources."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class OwnersReach:
         self._leg = leg
         self._tool = tool
         self._calling_client = calling_client
-        self._is_over = is_over  # the call
+        self._is_over = is_over  # True if the call has ended
         self._payments = payments
         self._outbound = outbound
         self._accounts = accounts
-        self._hide = hide  # told of each new key, which no error may carry
-        self._loop = loop  # the call's own
+        self._hide = hide  # called with each new access token, which no error may contain
+        self._loop = loop  # the call's own event loop
 
     def client(self, *, base_url: str, auth: "httpx.Auth") -> "httpx.AsyncClient":
         return self._outbound.client(base_url=base_url, auth=auth)
@@ -94,7 +94,10 @@ class OwnersReach:
 
 
 def _must_be_a_thread() -> None:
-    """Raises ElicitError on an event loop, which would wait for itself."""
+    """Check that the caller is not on an event loop, which would wait for itself.
+
+    Raises ElicitError if the thread runs an event loop.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""The run that a leg belongs to: found by its token or by the same call, or begun anew.
+"""The run that a request belongs to, found by its token or by an identical call, or created.
 
-What could go wrong: a stranger's token, a token of another tool, another version of it or other
-arguments, a run of long ago. None of them is continued; the leg then begins a run of its own.
+Risks: another owner's token, a token of another tool, another version of the tool, other arguments,
+or an old run. None of these runs is continued. The request then starts a run of its own.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from webapp.records.values import CallNumber, Value
 from webapp.stores import Conflict
 
 OPEN_AT_LEAST = timedelta(minutes=10)
-ARGUMENTS_BYTES_AT_MOST = 12 * 1024  # as they are sealed: JSON text inside JSON
+ARGUMENTS_BYTES_AT_MOST = 12 * 1024  # bytes of the stored form: JSON text inside JSON
 
 
 def run_of(
@@ -38,16 +38,17 @@ def run_of(
     named: str | None,
     named_key: str | None = None,
 ) -> "CurrentRun":
-    """The run of a caller's leg; `named` is the one that the client's token names.
+    """Return the run holder for a caller's request.
 
-    `named_key` is that of its call, where the run may stand nowhere yet: nothing was asked in it.
+    `named` is the run id in the client's token. `named_key` is the run key in that token: the run
+    itself is not stored if no question was asked in it.
     """
     pepper = elicitations.owners.pepper
     call = "nobody's call" if caller.owner is None else "call"
     return CurrentRun(
         elicitations=elicitations,
         landed=landed,
-        # Without an identity there is no owner, only this run.
+        # A caller without an identity has no owner, so the run is its own owner.
         owner=caller.owner or pepper.tag("run", leg),
         key=pepper.tag(
             call,
@@ -69,7 +70,7 @@ def run_of(
 
 
 class CurrentRun:
-    """Holds the run of one leg as last read or written; `value` is there after `load`."""
+    """The run of one request, as last read or written. `value` is set by `load`."""
 
     def __init__(
         self,
@@ -110,22 +111,25 @@ class CurrentRun:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the call can be made again by the run alone: its arguments are kept."""
+        """True if the run alone can repeat the call, because the call's arguments are stored."""
         called = self.value.called
         return called is not None and called.arguments is not None
 
     async def load(self) -> Run:
-        """The run; one whose `result` is there has come to its end and is to be repeated."""
+        """Return the run.
+
+        If it has a `result`, the run has ended and the result is to be repeated.
+        """
         async with self._lock:
             if self._value is None:
                 self._value = await self._find() or self._new()
             return self._value
 
     async def reload(self, *, writes_again: bool = False) -> None:
-        """After a lost race: as it is stored, or the one that holds the call's key now.
+        """Reload the run after a lost race, or load the run that owns the call's key now.
 
-        Where neither is stored any more, the next change stores the run as if it were new if
-        `writes_again`. Raises Erased otherwise.
+        If neither is stored, the next change stores the run as new if `writes_again`. Raises Erased
+        otherwise.
         """
         stored = await self._elicitations.run(owner=self._owner, id=self.value.id)
         if stored is None:
@@ -138,21 +142,21 @@ class CurrentRun:
             raise Erased(self.value.id)
 
     async def begin_anew(self) -> Run:
-        """A run of its own, where what the other one came to is not this call's any more."""
+        """Replace the run with a new one, because the old result does not apply to this call."""
         async with self._lock:
             await self._leave(self.value)
             self._value = self._new()
             return self._value
 
     async def begin(self) -> Run:
-        """The run as it is stored; an identical call that was first to begin it is joined."""
+        """Store the run and return it. Join the run of an identical call that stored one first."""
         await self.change(lambda run: run)
         return self.value
 
     async def begin_once(self, receipt: str | None, *, kept: timedelta) -> tuple[str, CallNumber]:
-        """Store the run and the number of its call, in one write, before work that is done once.
+        """Store the run and its call number in one write, before work that is done once.
 
-        Return what the work is done under (the receipt, or the run), and the number.
+        Return the scope of the work (the receipt or the run) and the number.
         """
         found = list[tuple[str, CallNumber]]()
 
@@ -175,15 +179,16 @@ class CurrentRun:
         also: Callable[[], Awaitable[Sequence[Value]]] | None = None,
         is_sure: bool = True,
     ) -> None:
-        """Change the run, and what `also` gives in the same write; one not stored yet is then.
+        """Change the run and write the rows that `also` returns in the same transaction.
 
-        `is_sure`: what this leg has read will do, where that needs no change.
+        A run that is not stored yet is stored. With `is_sure=False`, write the run even if `change`
+        returns it unchanged.
         """
         for number in range(TRIES_AT_MOST):
             changed = change(self.value)
             others = await also() if also is not None else ()
             if is_sure and changed == self.value and changed.version and not others:
-                return  # another leg of it has done so
+                return  # another request of the run already made this change
             try:
                 await self._elicitations.write(changed, *others)
             except Conflict:
@@ -195,26 +200,27 @@ class CurrentRun:
         raise Contended(self.value.id)
 
     async def name(self, taken: Elicitation, place: Step) -> None:
-        """Have the run name what a leg took at a place, so that its result uses it up.
+        """Record the claimed elicitation at a place of the run, so that its result uses it up.
 
-        Before a late yes came, another leg may have found a no at this place and asked anew there;
-        the run as this leg has read it does not tell. So it is written even where it seems to need
-        no change: whoever read it before the yes came has to look again.
+        Another request may have found a refusal at this place and asked again before the late
+        acceptance came. The run as loaded here does not show that. The run is therefore written
+        even if it looks unchanged, so that a request with an older copy gets a conflict and
+        reloads.
         """
         if taken.is_late:
             await self.change(lambda run: runs.put(run, place, taken.id), is_sure=False)
 
     async def end_unasked(self) -> None:
-        """Nobody was asked in it, so it stands nowhere: only that it is over is kept.
+        """Store that a run in which no question was asked has ended.
 
-        A token that names it goes on with nothing then, and with no account that it carries.
+        A token that names the run then continues nothing, and brings none of its accounts.
         """
         ended = replace(runs.wipe(self.value), finished_at=self._elicitations.clock())
-        with suppress(Conflict):  # another leg of the same token came to its end too
+        with suppress(Conflict):  # another request with the same token ended the run too
             await self._elicitations.write(ended)
 
     async def keep_open(self) -> None:
-        """A body that runs for long still belongs to the wish that it began as."""
+        """Extend the time in which identical calls join the run while a long body runs."""
         soon = self._elicitations.clock() + OPEN_AT_LEAST
         if self.value.open_until < soon:
             await self.change(lambda run: runs.keep_open(run, until=soon + OPEN_AT_LEAST))
@@ -222,13 +228,13 @@ class CurrentRun:
     async def _find(self) -> Run | None:
         named = await self._find_named()
         if named is not None and not named.version:
-            if await self._landed(named.id):  # its end was arriving this very moment
+            if await self._landed(named.id):  # the response that ends the run was just arriving
                 named = await self._find_named()
             if named is not None and not named.version:
                 self.is_continued = True
                 return named
         found = named or await self._elicitations.find_run(owner=self._owner, key=self._key)
-        # Its result may be arriving this very moment; if it does, this is a new wish.
+        # The result may just be arriving. If it arrives, this call starts a new run.
         if found is not None and await self._landed(found.id):
             found = await self._elicitations.run(owner=self._owner, id=found.id)
         if found is None:
@@ -243,7 +249,7 @@ class CurrentRun:
         return None
 
     async def _find_named(self) -> Run | None:
-        """The run of the token, if it is this owner's and of this very call."""
+        """Return the run that the token names, if it belongs to this owner and this exact call."""
         named = self._named
         if named is None or not (self._is_nobodys or named.startswith(self._owner)):
             return None
@@ -252,7 +258,8 @@ class CurrentRun:
             return replace(self._new(), id=named)
         if run is None or run.key != self._key:
             return None
-        # Nobody's run is joined by its token alone; by its key it is no known person's.
+        # An anonymous caller's run is joined by its token alone. The key keeps out identified
+        # callers.
         self._owner = run.owner
         return run
 
@@ -263,7 +270,7 @@ class CurrentRun:
         try:
             await self._elicitations.write(runs.make_way(old))
         except Conflict:
-            return  # whoever changed it is met again by the write that wants the key
+            return  # the next write that needs the key meets the same conflict
 
     def _new(self) -> Run:
         now = self._elicitations.clock()

@@ -1,14 +1,14 @@
-"""Bodies: the tool bodies that are running, each in a task of its own.
+"""The running tool bodies, each in a task of its own.
 
-What could go wrong: a client goes away after it was paid for, or while `once` is at work, and the
-body ends half way. So a line that breaks is told from a call that is cancelled, where that can be
-told. On 2025-11-25 a broken line ends nothing. On 2026-07-28 over HTTP a closed stream is a cancel,
-and may be a cut as well: a body that took a payment or began `once` then runs to its end, as an
-orphan. A cancel reaches a body at its next await outside `once`.
+Risks: a client goes away after the person paid, or while `once` is at work, and the body stops half
+way. A broken connection is therefore distinguished from a cancelled call where the protocol allows
+that. On 2025-11-25 a broken connection ends nothing. On 2026-07-28 over HTTP a closed stream means
+"cancel" but can also be a broken connection. A body that claimed a payment or began `once` then
+runs to completion as an orphan. A cancel reaches a body at its next await outside `once`.
 
-An orphan's end is waited for by the same call made again, which gets its result, or is told to come
-again. It has a time at most, and so have a body that is cancelled inside `once` and a process that
-ends; what is inside `once` then gets the grace and no more.
+An identical call waits for the orphan and gets its result, or is asked to call again. An orphan has
+a time limit. So has a body that is cancelled inside `once`, and a process that shuts down: work
+inside `once` then gets the grace period and no more.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunningTools:
-    """Owns every task that may outlive the request it began in."""
+    """The owner of every task that may outlive the request that started it."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class RunningTools:
         self._calls: dict[asyncio.Task[Any], Call] = {}
         self._orphans: dict[asyncio.Task[Any], Call] = {}
         self._blocks: set[Call] = set()
-        self._delivering: set[Call] = set()  # whose result goes out, or went and is not noted yet
+        self._delivering: set[Call] = set()  # calls whose delivery is not stored yet
         self._notes: set[asyncio.Task[None]] = set()
-        self._again = asyncio.Event()  # what could not be written is written again
+        self._again = asyncio.Event()  # set when failed writes are to be retried
         self._is_closing = False
         self._begun: set[asyncio.Task[None]] = set()
         self._in_flight: dict[str, asyncio.Future[None]] = {}
@@ -70,9 +70,10 @@ class RunningTools:
         *,
         is_cut_told: bool = True,
     ) -> T:
-        """Run a body. Cancelling this is a client's cancel, unless a cut could be mistaken for one.
+        """Run a body and return its result.
 
-        That is so where not `is_cut_told`.
+        Cancelling this coroutine means that the client cancelled the call. With `is_cut_told=False`
+        it can also mean that the connection broke.
         """
         self._unanswered.add(call)
         self._is_idle.clear()
@@ -93,7 +94,7 @@ class RunningTools:
                     await self._cancelled(task, call)
             raise
         finally:
-            if not task.done():  # nobody gets its result here, and whoever ends us waits for it
+            if not task.done():  # no client gets the result, but a shutdown waits
                 task.add_done_callback(lambda _: self._answered(call))
             elif task.cancelled() or task.exception() is not None:
                 self._answered(call)
@@ -104,9 +105,9 @@ class RunningTools:
         body: Callable[[], Coroutine[Any, Any, T]],
         then: Callable[[T | Exception], Awaitable[None]],
     ) -> asyncio.Task[None]:
-        """Run a body that no request waits for; `then` keeps what came of it.
+        """Run a body that no request waits for, and pass its result or error to `then`.
 
-        Cancelling the task is its client's cancel.
+        Cancelling the returned task means that the client cancelled the call.
         """
         call.is_polled = True
 
@@ -114,7 +115,7 @@ class RunningTools:
             came_of_it: T | Exception
             try:
                 came_of_it = await self.run(call, body, None)
-            except Exception as error:  # noqa: BLE001 - a task's edge: it is kept, and told
+            except Exception as error:  # noqa: BLE001 - a task's edge: stored and reported
                 came_of_it = error
             finally:
                 self._answered(call)
@@ -127,7 +128,7 @@ class RunningTools:
 
     @contextlib.contextmanager
     def at_work(self, call: Call) -> Generator[None]:
-        """While a coroutine of the author's is at it: it is renewed, and waited for at the end."""
+        """Renew the call's leases and let a shutdown wait while the author's own coroutine runs."""
         self._unanswered.add(call)
         self._is_idle.clear()
         self._blocks.add(call)
@@ -138,7 +139,7 @@ class RunningTools:
             self._answered(call)
 
     async def ended(self, call: Call, end: Callable[[], Awaitable[None]]) -> None:
-        """Write how a coroutine ended. Raises StoreUnavailable, and writes it again later."""
+        """Write how a coroutine ended. Raises StoreUnavailable, and writes again later."""
         try:
             await end()
         except StoreUnavailable:
@@ -156,7 +157,7 @@ class RunningTools:
         return bool(self._notes)
 
     async def all_answered(self, *, within: timedelta) -> None:
-        """Wait until every call has had its answer and that is noted, or the time is up."""
+        """Wait until every call is answered and its delivery is stored, or until the time is up."""
         self._try_again()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds()):
@@ -165,9 +166,10 @@ class RunningTools:
     def deliver(
         self, call: Call, wire: ClientConnection | None, *, later: Later | None = None
     ) -> None:
-        """Once the response is out, note that it arrived. Identical calls wait for that.
+        """After the response was sent, store that it arrived. Identical calls wait for that.
 
-        `later` knows of another exchange that brings it, where this one has not.
+        `later` registers a callback for another connection that brings the result if this one did
+        not.
         """
         if wire is None:
             self._answered(call)
@@ -181,7 +183,7 @@ class RunningTools:
         before = 0 if wire is None else wire.pieces
 
         def end(arrived: bool) -> None:  # noqa: FBT001 - the wire's callback
-            # A client may close a stream as soon as it has the result, before the empty last piece.
+            # A client may close a stream once it has the result, before the empty last chunk.
             if arrived or (wire is not None and wire.pieces > before):
                 self._note(call, call.delivered, then=lambda: self._land(call, over))
             else:
@@ -191,15 +193,16 @@ class RunningTools:
                     later(lambda other: self.deliver(call, other))
 
         if wire is None:
-            end(True)  # no connection to watch: written is all that can be known
+            end(True)  # no connection to watch: assume that the written response arrived
         else:
             wire.on_end(end)
 
     async def landed(self, run_id: str, *, wait: Wait | None = None) -> bool:
-        """Wait until the response of that run, if one is on its way, has arrived or has not.
+        """Wait until the run's response, if one is being sent, has arrived or has failed.
 
-        False where nothing was waited for. An orphan is waited for, too, by `wait`, which may give
-        up: but for one that holds an outcome, as that is waited for.
+        Return False if there was nothing to wait for. Also wait for an orphan of the run with
+        `wait`, which may give up. Skip orphans that have claimed an outcome: the caller waits for
+        that outcome.
         """
         orphans = [task for task, call in self._orphans.items() if _only_works(call, run_id)]
         if orphans:
@@ -210,13 +213,13 @@ class RunningTools:
         return bool(orphans) or over is not None
 
     async def renew_leases(self) -> None:
-        """Keep what running bodies have taken; runs until cancelled."""
+        """Renew the leases of running bodies until cancelled."""
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
             await self.renew()
 
     async def renew(self) -> None:
-        """Keep it for another while, and write again what could not be written."""
+        """Renew all leases once and retry failed writes."""
         for call in {*self._calls.values(), *self._blocks, *self._delivering}:
             try:
                 await call.renew()
@@ -225,7 +228,7 @@ class RunningTools:
         self._try_again()
 
     async def aclose(self) -> None:
-        """End what still runs, after one more try to write what came of the calls."""
+        """End the bodies that still run, after one more attempt to write the results of calls."""
         self._is_closing = True
         self._try_again()
         if self._notes:
@@ -259,13 +262,16 @@ class RunningTools:
         task.add_done_callback(_retrieve)
 
     def _end(self, task: asyncio.Task[Any], call: Call) -> None:
-        """Now, or after `once`, or in the midst of it when its grace is over."""
+        """Cancel the body now or after `once`. The grace period limits the time inside `once`."""
         call.used.working.when_out(task.cancel)
         if call.used.working:
             asyncio.get_running_loop().call_later(self._grace.total_seconds(), task.cancel)
 
     async def _cancelled(self, task: asyncio.Task[Any], call: Call) -> None:
-        """Cancel it at its next await outside `once`; return when it is over, or is inside."""
+        """Cancel the body at its next await outside `once`.
+
+        Return when it ended or is inside `once`.
+        """
         task.add_done_callback(_retrieve)
         call.used.working.when_out(task.cancel)
         if call.used.working:
@@ -287,21 +293,21 @@ class RunningTools:
         task.add_done_callback(lambda _: then())
 
     def _lose(self, call: Call) -> None:
-        """Note that the result of the call reaches no client."""
+        """Store that the call's result did not reach the client."""
         if call.marked:
             self._note(call, call.lost)
 
     async def _noted(self, call: Call, note: Callable[[], Awaitable[None]]) -> None:
-        """Write what became of a call until that is durable: again with each renewal of leases.
+        """Store what happened to a call, and retry with each lease renewal until that succeeds.
 
-        Only a store that is away is worth another try.
+        Only StoreUnavailable is retried.
         """
         has_failed = False
         while not await self._is_noted(call, note, has_failed=has_failed):
             if self._is_closing:
                 _log.error("call.not_noted", extra=_about(call))
                 break
-            if not has_failed:  # a process that ends waits for it
+            if not has_failed:  # a shutdown waits for the retry
                 self._unanswered.add(call)
                 self._is_idle.clear()
             has_failed = True
@@ -343,7 +349,7 @@ def _only_works(call: Call, run_id: str) -> bool:
 
 
 def _about(call: Call, error: Exception | None = None) -> dict[str, object]:
-    """Return the fields of a log line about a call, by which an operator finds its payment."""
+    """Return the log fields that let an operator find the call's payments."""
     about: dict[str, object] = {"call": call.leg, "tool": call.tool.tool}
     if payments := {*call.used.payments, *(one.id for one in call.marked)}:
         about["payments"] = " ".join(sorted(payments))

@@ -1,4 +1,4 @@
-"""A link as code of an author's own shows it: in a block `asking`, or in a program over HTTP."""
+"""A link shown by the author's own code: in an `asking` block or in a program over HTTP."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownLink:
-    """A link to one question, for the person that it is about and for nobody else.
+    """A link to one question, meant only for the person whom the question is about.
 
-    With `needs_code` the page shows eight letters, and your own page asks its user for them: only
-    there is known whom you asked. What they type goes to `confirm`.
+    With `needs_code` the page shows an eight-character code, and your own page asks its user for
+    the code, because only your page knows whom you asked. Pass the typed code to `confirm`.
     """
 
     url: str = field(repr=False)
@@ -23,9 +23,9 @@ class ShownLink:
     _wrong: Callable[[str], Awaitable[str | None]] = field(repr=False, compare=False)
 
     async def confirm(self, code: str) -> str | None:
-        """Take the letters; what to tell whoever typed them, None if nothing more is to be typed.
+        """Check a typed code. Return the text to show, or None if no more code is needed.
 
-        They were right then, or the question is over.
+        None means that the code was right or that the question has ended.
         """
         return await self._wrong(code) if self.needs_code else None
 

@@ -1,7 +1,9 @@
-"""What a tool made and did not ask, judged: before what follows, and when its body returned.
+"""Checks for questions that a tool created and did not ask.
 
-What could go wrong: a question whose task was made a moment ago and has not begun. So everybody
-who is ready goes first.
+The checks run before each later step and when the body returns.
+
+Risks: a question's task was created a moment ago and has not started. Each check therefore first
+lets the tasks that are ready run.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 async def nothing_stands_before() -> None:
-    """Raises NotAsked where a payment or a yes was made and not asked: nothing follows on it."""
+    """Check that no payment or confirmation was created but not asked. Raises NotAsked."""
     unasked = current_unasked()
     if unasked.stops_what_follows:
         await asyncio.sleep(0)
@@ -23,7 +25,7 @@ async def nothing_stands_before() -> None:
 
 
 async def all_were_asked(unasked: Unasked, *, tool: str) -> None:
-    """Raises NotAsked where the body returned without asking what it had made."""
+    """Check that the body asked every question it created. Raises NotAsked."""
     if unasked:
         await asyncio.sleep(0)
     if made := unasked.take():

@@ -1,7 +1,7 @@
-"""What the body of a call has got and used: accounts, payments, secrets, `once`.
+"""The things that the body of a call received and used: accounts, payments, secrets, `once`.
 
-What could go wrong: a secret that a result carries to the model, or a payment whose call is taken
-for one that used nothing.
+Risks: a result carries a secret to the model, or a call that used a payment counts as one that used
+nothing.
 """
 
 import json
@@ -21,32 +21,32 @@ from webapp.logs.masking import masked
 
 
 class CallUse:
-    """By one leg; `accounts` are those that its body got in earlier legs, by their digests."""
+    """The use of one request. `accounts` are from earlier requests, by question digest."""
 
     def __init__(self, accounts: Mapping[str, str]) -> None:
-        self.accounts = dict(accounts)  # and in this leg
+        self.accounts = dict(accounts)  # also those of this request
         self.of_earlier_legs = frozenset(accounts)
-        self.hidden: set[str] = set()  # what no result or question may carry to the model
+        self.hidden: set[str] = set()  # texts that no result or question may carry to the model
         self.working = Working()
-        self.has_paid = False  # the body has seen a payment
-        self.has_known = False  # an answer for which nobody was asked
-        self.again: bool | None = None  # of what `note_use` tells; None: of nothing yet
-        self.payments: list[str] = []  # that its body has seen
-        self.receipt: str | None = None  # what was paid last in this leg, for this very call
+        self.has_paid = False  # True once the body has seen a payment
+        self.has_known = False  # True if an answer was used without a question
+        self.again: bool | None = None  # set by `note_use`; None: nothing was used yet
+        self.payments: list[str] = []  # ids of payments that the body has seen
+        self.receipt: str | None = None  # id of the last payment in this request for this call
 
     @property
     def must_finish(self) -> bool:
-        """Whether only a client that says so ends the body: it has a payment, or began `once`."""
+        """True if only an explicit cancel ends the body: it has a payment or began `once`."""
         return self.has_paid or self.working.has_begun
 
     def drop_accounts(self) -> None:
-        """Their run goes on no more: this call gets what is in use by now."""
+        """Drop the accounts of an ended run: this call uses the accounts that are active now."""
         for digest in self.of_earlier_legs:
             self.accounts.pop(digest, None)
         self.of_earlier_legs = frozenset[str]()
 
     def note(self, fact: Fact, content: Json, request: Request | None = None) -> None:
-        """Remember what is secret of an answer, and which account or receipt it is."""
+        """Record the secret texts of an answer, and which account or receipt the answer is."""
         kind, digest = fact
         traits = traits_of(kind)
         if traits.is_secret:
@@ -59,7 +59,7 @@ class CallUse:
         elif traits.gives == "receipt" and isinstance(content, Mapping):
             self.has_paid = True
             self.payments.append(str(content.get("id")))
-            # What is bought for good is used by many calls, each of which does its own work.
+            # Many calls use a permanent purchase, and each call does its own work.
             is_for_good = bool(content.get("once"))
             self.receipt = None if is_for_good else str(content.get("id"))
             if not is_for_good:
@@ -76,7 +76,10 @@ class CallUse:
             )
 
     def note_use(self, *, again: bool) -> None:
-        """The result will have used a payment or `once`: the same call made again may repeat it."""
+        """Record use of a payment or `once`.
+
+        With `again`, an identical call may repeat the work.
+        """
         self.again = again or bool(self.again)
 
     def noted(self, run: Run) -> Run:

@@ -1,8 +1,8 @@
-"""What a running tool asks with: the verbs, each of one leg of its call.
+"""The methods with which a running tool asks questions, for one request of its call.
 
-What could go wrong: a verb that acts for a call that is over, or without its run. And of questions
-that are asked together one ends the leg while the others are under way: what the call knows then
-decides, and no task outlives the await.
+Risks: a method acts for a call that has ended, or without its run. Of several questions that are
+asked together, one ends the request while the others are pending. The call's state then decides,
+and no task outlives the await.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ LOOK_AGAIN = timedelta(seconds=3)
 
 
 class Verbs:
-    """Implements flows.question.Asker for one leg."""
+    """The questions and actions of one request. Implements flows.question.Asker."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -72,16 +72,16 @@ class Verbs:
             is_over=lambda: call.is_over,
         )
         self._counts: Counter[Fact] = Counter()
-        self._seen: dict[Step, bool] = {}  # and whether its order counts
+        self._seen: dict[Step, bool] = {}  # True if the step's order is checked
 
     @property
     def leg(self) -> str:
-        """What its log lines are known by."""
+        """The id of this request in log lines."""
         return self.call.leg
 
     @property
     def hidden(self) -> Collection[str]:
-        """What no log of the tool's may carry."""
+        """The texts that must not appear in the tool's logs."""
         return self.call.used.hidden
 
     @property
@@ -102,7 +102,7 @@ class Verbs:
         )
 
     def fact(self, request: Request) -> Fact:
-        """What tells its question from others. Raises NotConfigured."""
+        """Return what distinguishes this question from others. Raises NotConfigured."""
         facts = self.call.kinds[request.kind].facts(request)
         return request.kind, digest_of(request.kind, facts)
 
@@ -112,7 +112,8 @@ class Verbs:
             outcome = await self._ask(question)
             is_gate = traits_of(question.request.kind).is_gate
             if is_gate and outcome.accepted and self.call.run.value.result is not None:
-                await self.call.the_run()  # what is done is given, and no body starts for it again
+                # Return a stored result instead of running the body again.
+                await self.call.the_run()
         except ElicitError as error:
             self.last_error = error
             raise
@@ -140,12 +141,13 @@ class Verbs:
         key: str | int | None = None,
         again: bool | None,
     ) -> Json:
-        """Kept under the run: the same call made again after a crash carries it on.
+        """Do the work once and return its stored result.
 
-        After a payment it is kept under the receipt: whichever call gets that again, what was
-        bought happens once. `again` is None where it is not the tool's own work, which is named by
-        whoever does it. Raises NotAllowed for a caller who is refused: nothing could be kept, and
-        the work would be done again.
+        The result is stored under the run, so an identical call continues after a crash. After a
+        payment it is stored under the receipt: every call that gets this receipt again shares the
+        result. `again` is None for work that is not the tool's own and is named by the code that
+        does it. Raises NotAllowed for a refused caller, because nothing could be stored and the
+        work would be repeated.
         """
         body = current_body()
         try:
@@ -162,7 +164,7 @@ class Verbs:
             raise
 
     def needed(self, question: Question[T]) -> T:
-        """Implements flows.question.NeedsHolder, in the worker thread of a `def` tool too."""
+        """Return a prefetched answer. Implements NeedsHolder, also in a `def` tool's thread."""
         if self.call.is_over:
             raise CallOver
         return self.handed.see(self.fact(question.request), question)
@@ -215,9 +217,9 @@ class Verbs:
     async def _ask_all(
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
     ) -> tuple[Outcome[Any], ...]:
-        """Each as by itself and all in one round; the outcomes in the order of the questions.
+        """Ask all questions in one round, and return the outcomes in the order of the questions.
 
-        With `stops_at_no` the first no that is no answer is raised at once: nobody waits for the
+        With `stops_at_no`, raise the first refusal that has no default, without waiting for the
         rest.
         """
         steps = [await self._step(question) for question in questions]
@@ -244,7 +246,7 @@ class Verbs:
         return tuple(task.result() for task in asking)
 
     async def _step(self, question: Question[T]) -> Step | Outcome[T]:
-        """Where it stands in the run, or its outcome where nobody is asked."""
+        """Return the question's place in the run, or its outcome if nobody has to be asked."""
         call, fact = self.call, self.fact(question.request)
         facts = call.kinds[fact[0]].facts(question.request)
         call.used.must_hold_nothing_hidden([question.message, facts])
@@ -281,34 +283,40 @@ class Verbs:
             self._counts[fact], step = later.nth + 1, later
         if known is not None:
             return self._given(question, step, known)
-        # A call that the client did not continue may ask afresh.
+        # A call that the client did not continue may ask in another order.
         if is_ordered and call.run.is_continued:
             runs.check_order(run, step, seen=self._seen, says=question.message)
         self._seen[step] = is_ordered
         return step
 
     def _given(self, question: Question[T], step: Step, known: Json) -> Outcome[T]:
-        """Return a known answer: it has no place in the run, and so none in its order."""
+        """Return a known answer, which has no place in the run and is not checked for order."""
         self.call.used.has_known = True
         self._seen[step] = False
         self.call.used.note((step.kind, step.digest), known, question.request)
         return Outcome(status=Status.ACCEPTED, content=question.answer(known))
 
     async def _a_gates_run(self) -> Run:
-        """The same; but a result that went out is given again behind the gate of a new call."""
+        """Return the run for a gate, even if its result was delivered.
+
+        A new call passes its gate before the delivered result is returned again.
+        """
         await self.call.must_be_going_on()
         run = await self.call.run.load()
         return run if run.is_delivered else await self.call.the_run()
 
     def _asked_again(self, run: Run, step: Step) -> Step | None:
-        """Where an earlier leg asked for the same once more, as what it had got works no more."""
+        """Return the later place at which an earlier request asked this question again, or None."""
         if not self.call.kinds[step.kind].may_know or traits_of(step.kind).is_gate:
             return None
         latest = max(run.alike(step), default=step, key=attrgetter("nth"))
         return latest if latest.nth > step.nth else None
 
     async def _is_got(self, asking: AskedStep | None) -> bool:
-        """Whether the leg that asked again had got it here: it was at hand, or is an account."""
+        """Return True if the request that asked again already had an answer from this place.
+
+        The answer was known without a question, or it is an accepted account.
+        """
         if asking is None:
             return True
         asked = await self.call.elicitations.get(asking.elicitation_id)
@@ -316,7 +324,7 @@ class Verbs:
         return is_accepted and traits_of(asking.place.kind).gives == "account"
 
     async def _known(self, request: Request, digest: str, asking: AskedStep | None) -> Json | None:
-        """An answer that needs no asking, unless what was asked there may still bring one."""
+        """Return an answer that needs no question, unless the elicitation at this place is open."""
         call = self.call
         kind = call.kinds[request.kind]
         if not kind.may_know:
@@ -334,7 +342,7 @@ class Verbs:
         return self.call.now < asked.kept_until
 
     async def _ask_at(self, step: Step, question: Question[T], group: Prompts) -> Outcome[T]:
-        """Ask it there; one group is shown together."""
+        """Ask the question at this place. The questions of one group are shown together."""
         call, tracer = self.call, self.call.elicitations.telemetry.tracer
         with (
             working(f"ask {step.kind}", tracer=tracer, call=call.leg),
@@ -344,7 +352,7 @@ class Verbs:
             group.join(waiter)
             try:
                 while True:
-                    with suppress(Erased):  # the store has lost it: ask again
+                    with suppress(Erased):  # the store lost the elicitation: ask again
                         return await self._answered(question, step, waiter, group)
                     await call.run.reload(writes_again=True)
             finally:
@@ -384,7 +392,7 @@ class Verbs:
                 await self._wait_for_the_other(waiter, limit=limit)
 
     async def _shared(self, question: Question[T], step: Step) -> Outcome[T] | None:
-        """Return the outcome that another call uses, if it answers each of them."""
+        """Return the outcome that another call uses, if one answer serves both calls."""
         request = question.request
         known = await self._known(request, step.digest, None) if is_for_good(request) else None
         return None if known is None else self._given(question, step, known)
@@ -392,7 +400,7 @@ class Verbs:
     async def _presented(
         self, question: Question[Any], shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
-        """Shown to the person, and waited for; what comes by itself later is neither."""
+        """Show the question and wait for its answer, unless the tool does not wait for money."""
         if not question.waits_for_money:
             self.call.leaves_to_come.add(shown.elicitation.id)
         waiter.sees_all = traits_of(shown.elicitation.kind).gives == "receipt"
@@ -402,7 +410,7 @@ class Verbs:
         return await self.call.presenter.wait(self.call, shown, waiter)
 
     async def _has_successor(self, taken: Elicitation, step: Step) -> bool:
-        """Whether it made way for another elicitation of its question, which is to be taken."""
+        """Return True if a newer elicitation superseded this one and has to be claimed instead."""
         if taken.status is not Status.SUPERSEDED:
             return False
         held = await self.call.elicitations.find(owner=taken.owner, join=taken.join)
@@ -413,7 +421,11 @@ class Verbs:
         return True
 
     async def _wait_for_the_other(self, waiter: Waiter, *, limit: Deadline) -> None:
-        """Another leg acts on the outcome: its result is ours too if it does not arrive there."""
+        """Wait briefly for the request that claimed the outcome.
+
+        If that request has stored its result and the result did not arrive there, end this body
+        with the same result.
+        """
         call = self.call
         now = call.now
         await waiter.changes(until=min(limit.at(now), now + LOOK_AGAIN), now=now)
@@ -429,7 +441,7 @@ class Verbs:
         is_yes = taken.status is Status.ACCEPTED
         try:
             content = await call.kinds[taken.kind].answer(taken) if is_yes else None
-        except Failed:  # what it led to is gone: the next call asks anew
+        except Failed:  # the account or payment is gone: the next call asks again
             call.taken.use(taken)
             raise
         call.taken.use(taken)
@@ -464,6 +476,6 @@ class Verbs:
 
 
 def _raise_first(asking: Sequence[asyncio.Task[Any]]) -> NoReturn:
-    """Raises the error itself: whoever asked one question alone would get no group either."""
+    """Raise the first error itself instead of a group, as a single question would."""
     errors = [task.exception() for task in asking if not task.cancelled()]
     raise next(error for error in errors if error is not None) from None

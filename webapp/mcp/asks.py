@@ -1,10 +1,11 @@
-"""Asks: what a client of the older revision was asked on one connection, from call to call.
+"""The questions that a client of 2025-11-25 was asked on one connection, across its calls.
 
-A call ends before its client gives up on it, and the same call goes on. What could go wrong
-between the two: a form that a person is filling in vanishes, or a link that they have opened is
-shown to them again. So a request that is left open when its call ends is the next call's, and a
-link that was accepted is not shown again on this connection. An answer that comes while no call is
-there settles its question, as the next one may be given the link instead.
+A call ends before its client gives up, and an identical call continues.
+
+Risks between the two calls: a form that a person is filling in disappears, or a link that the
+person has opened is shown again. A request that is open when its call ends is therefore passed to
+the next call, and an accepted link is not shown again on this connection. An answer that comes
+between calls settles its question, because the next call may get the link instead.
 """
 
 import asyncio
@@ -20,46 +21,46 @@ from mcp.server.context import ServerRequestContext
 
 from webapp.elicitations.service import Elicitations
 
-# What counts of an answer that came between two calls: whoever dismissed it is asked again.
+# The actions that count between two calls. A person who dismissed a question is asked again.
 _COUNTS = ("accept", "decline")
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAnswer:
-    """What a client answered, so many seconds after it was asked."""
+    """A client's answer, `after` seconds after the client was asked."""
 
     action: str
     content: object = None
     after: float = 0.0
 
 
-# What is done about one that comes when its call has ended; None is an error's.
+# Called with an answer that comes after its call has ended, or with None after an error.
 Late: TypeAlias = Callable[[ClientAnswer | None], Awaitable[None]]
 Asking: TypeAlias = asyncio.Task[ClientAnswer | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """A request that is still out; it ends with its question."""
+    """A request that is still open at the client. It ends with its question."""
 
     asking: Asking
     end: asyncio.TimerHandle
-    came: Callable[[Asking], None]  # what hears of its answer
+    came: Callable[[Asking], None]  # callback for the answer
 
 
 class ClientAsks:
-    """Of one connection; by the ids of the elicitations."""
+    """The questions of one connection, by elicitation id."""
 
     def __init__(self) -> None:
         self._left: dict[str, _Left] = {}
         self._open: dict[str, Asking] = {}
         self._accepted: set[str] = set()
-        self._untold: set[str] = set()  # calls went away from these while they were open
+        self._untold: set[str] = set()  # ids that a call left open
         self._works: set[asyncio.Task[None]] = set()
 
     def begin(self, id: str, ask: Callable[[], Coroutine[Any, Any, ClientAnswer | None]]) -> Asking:
-        """Ask the client, or go on with what an earlier call left open."""
+        """Ask the client, or continue a request that an earlier call left open."""
         left = self._left.pop(id, None)
         if left is not None:
             left.end.cancel()
@@ -71,7 +72,7 @@ class ClientAsks:
         return asking
 
     def is_open(self, id: str) -> bool:
-        """Return True if the client is asked this on this connection, and has not answered."""
+        """Return True if the client was asked this on this connection and has not answered."""
         return id in self._open
 
     def _closed(self, id: str, asking: Asking) -> None:
@@ -79,7 +80,7 @@ class ClientAsks:
             del self._open[id]
 
     def leave(self, id: str, asking: Asking, *, life: timedelta, late: Late) -> None:
-        """The call ends and the question goes on; `late` is for an answer before the next call."""
+        """Leave the request open for the next call. `late` handles an answer that comes before."""
         end = asyncio.get_running_loop().call_later(life.total_seconds(), asking.cancel)
         came = partial(self._came, id, late)
         self._left[id] = _Left(asking, end, came)
@@ -90,7 +91,7 @@ class ClientAsks:
         return id in self._left
 
     def accept(self, id: str) -> None:
-        """The client shows this link."""
+        """Record that the client shows this link."""
         self._accepted.add(id)
 
     def has_accepted(self, id: str) -> bool:
@@ -98,13 +99,13 @@ class ClientAsks:
 
     def _came(self, id: str, late: Late, asking: Asking) -> None:
         if id not in self._left or asking.cancelled() or asking.exception() is not None:
-            return  # nobody waits for it any more
+            return  # the question has ended or a newer call waits for it
         work = asyncio.create_task(_logged(late(asking.result())))
         self._works.add(work)
         work.add_done_callback(self._works.discard)
 
     def end(self, id: str) -> None:
-        """It is over, and the client knows."""
+        """Drop a question that has ended and whose end the client knows."""
         self._untold.discard(id)
         self._accepted.discard(id)
         if (left := self._left.pop(id, None)) is not None:
@@ -112,7 +113,7 @@ class ClientAsks:
             left.asking.cancel()
 
     async def ended(self, elicitations: Elicitations) -> list[str]:
-        """Those that ended while no call was there to tell the client, which is to be told now."""
+        """Return and drop the questions that ended between calls. The client is to be notified."""
         ended: list[str] = []
         for id in tuple(self._untold):
             found = await elicitations.get(id)
@@ -123,13 +124,13 @@ class ClientAsks:
 
 
 class ConnectionAsks:
-    """What is asked on each connection of one server, for as long as the library keeps it."""
+    """The questions on each connection of one server, while the library holds the connection."""
 
     def __init__(self) -> None:
         self._asks: WeakKeyDictionary[object, ClientAsks] = WeakKeyDictionary()
 
     def of(self, context: ServerRequestContext[Any, Any]) -> ClientAsks:
-        # A session is made for each request; what it belongs to has no other name.
+        # The library makes a session for each request and has no public name for the connection.
         connection = getattr(context.session, "_connection", context.session)
         return self._asks.setdefault(connection, ClientAsks())
 

@@ -1,8 +1,9 @@
-"""Attaching to somebody's MCP server: one middleware, whoever started the library.
+"""Attaching to an author's MCP server: one middleware, however the library was started.
 
-It sees every tools/call, picks how links are shown by the revision and by what the client
-declared, makes the call the tool's Asker, and turns what the tool did into a result. Nothing else
-in the server or its tools is changed; a FastMCP server gets one for calls among its tools as well.
+The middleware sees every tools/call. It picks how links are shown, by the protocol revision and by
+what the client declared. It makes the call the tool's Asker, and converts what the tool did to a
+result. Nothing else in the server or its tools is changed. A FastMCP server also gets a middleware
+for calls among its tools.
 """
 
 import asyncio
@@ -74,9 +75,9 @@ def attach(
 ) -> "Middleware":
     """Let the tools of an MCPServer, a FastMCP server or a low-level Server await people.
 
-    `issuer` names who vouches for the subjects of the server's own authentication, where its
-    access tokens do not say; `wires` has the calls that come over stdio. Raises TypeError for
-    anything else than such a server, and ValueError for one without a name of its own.
+    `issuer` names the issuer of the subjects of the server's own authentication, if its access
+    tokens do not name one. `wires` has the calls that come over stdio. Raises TypeError for any
+    other object, and ValueError for a server without a name of its own.
     """
     middleware = getattr(low_level_of(server), "middleware", None)
     if not isinstance(middleware, list):
@@ -87,7 +88,7 @@ def attach(
     parts = cast("list[object]", middleware)
     share_request_state(server, parts, service.request_state_keys)
     mask_tool_logs()
-    # HostedServer again, perhaps: the one from before belongs to a service that is closed.
+    # A HostedServer may start again: the earlier middleware belongs to a closed service.
     parts[:] = [part for part in parts if not isinstance(part, Middleware | InTraceOfRequest)]
     if service.telemetry.tracer is not None:
         parts.insert(0, InTraceOfRequest())
@@ -98,13 +99,13 @@ def attach(
 
 
 def is_served(server: Any) -> bool:
-    """Whether an application that runs is attached to it."""
+    """Return True if a running application is attached to this server."""
     parts = getattr(low_level_of(server), "middleware", ())
     return any(isinstance(part, Middleware) and not part.is_over for part in parts)
 
 
 class Middleware:
-    """Makes each tools/call the Asker of the tool that runs in it."""
+    """The middleware that makes each tools/call the Asker of the tool that runs in it."""
 
     def __init__(
         self, server: Any, service: Service, *, issuer: str | None, wires: ClientConnections
@@ -121,7 +122,7 @@ class Middleware:
         self.is_over = False
 
     def end(self) -> None:
-        """The service is closed."""
+        """Mark the middleware as ended, because its service is closed."""
         self.is_over = True
 
     async def __call__(
@@ -175,7 +176,7 @@ class Middleware:
         )
         call = leg.call
         if going_on is not None and (await call.run.load()).id != going_on.run_id:
-            # It ended just now, or what is served by that name is another version since.
+            # The run ended just now, or another version of the tool is served since.
             return self._result_tool.over(protocol_version=context.protocol_version)
         if task is not None and not declared.is_modern:
             return await self._tasks.create(leg)
@@ -189,7 +190,7 @@ class Middleware:
                 raise
         watched.has_result()
         asks = self._connections.of(context)
-        for id in await asks.ended(service.elicitations):  # while no call was there to tell it
+        for id in await asks.ended(service.elicitations):  # ended between calls
             await context.session.send_elicit_complete(id, related_request_id=request_id)
         later = partial(when_read_later, request_id)
         service.bodies.deliver(call, wire, later=later)
@@ -208,7 +209,7 @@ class Middleware:
         task: TaskLeg | None = None,
         run_id: str | None = None,
     ) -> PreparedLeg:
-        """A leg of a call, or of a task, whose body is yet to run; `run_id` is the run it is of."""
+        """Prepare a request of a call or of a task. `run_id` is the id of its run, if known."""
         service = self._service
         params = {name: value for name, value in params.items() if name != "task"}
         context = replace(context, method="tools/call", params=params)
@@ -360,7 +361,7 @@ class Middleware:
     async def _listed(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
-        """The tools that are not hidden, with ours for who needs it, on the last page."""
+        """Return the tools that are not hidden, and the result tool on the last page if needed."""
         result = wire_form(await call_next(context))
         if "tools" in result:
             result = {**result, "tools": [_with_pending(tool) for tool in result["tools"]]}
@@ -386,13 +387,14 @@ class Middleware:
     async def _has_result_tool(
         self, context: ServerRequestContext[Any, Any], declared: Declared
     ) -> bool:
-        """Whether this client is offered our tool: not where the author has one of its name.
+        """Return True if this client gets the result tool.
 
-        Where letters go to the chat, every client is: one that shows nothing has no other way for
-        them, and none says so.
+        A client does not get it if the author has a tool of this name. With user codes in the chat,
+        every client gets it: a client that shows nothing has no other way to pass a code on, and
+        clients do not declare that they show nothing.
         """
         if declared.elicits and not self._service.identity.binds_by_code:
-            return False  # the cheaper look
+            return False  # checked first because it is cheap
         caller = self._caller(context, declared)
         if caller.is_anonymous or (declared.elicits and not caller.by_code):
             return False
@@ -400,7 +402,7 @@ class Middleware:
 
 
 def _own(accounts: Mapping[str, str], caller: Caller) -> dict[str, str]:
-    """A stranger's token says nothing about ours."""
+    """Return the accounts of this caller, because a token of another owner proves nothing."""
     owner = caller.owner
     return {of: id for of, id in accounts.items() if owner is not None and id.startswith(owner)}
 
@@ -423,6 +425,6 @@ def _text_of(params: Mapping[str, Any]) -> str:
 
 
 def _must_fit(tool: ServedTool | None, params: Mapping[str, Any], arguments: str) -> None:
-    """Raises InvalidArguments for much that does not fit: as long as that is the library's no."""
+    """Check large arguments. Raises InvalidArguments. The library checks small ones itself."""
     if tool is not None and len(arguments) > LARGE_LETTERS:
         must_fit(params["arguments"], tool=tool.name, schema=tool.schema, validate=tool.validate)

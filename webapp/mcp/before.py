@@ -1,4 +1,4 @@
-"""What stands before a tool's body: the gate, and what the tool needs, by the marks on it."""
+"""The questions before a tool's body: its gate and its needs, by the marks on the tool."""
 
 import json
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ async def ask_first(
     given: Mapping[str, Any] | None = None,
     is_inner: bool = False,
 ) -> None:
-    """Ask what is to be asked before the body starts; `verbs` are the Asker already.
+    """Ask the questions that come before the body. `verbs` must be the Asker already.
 
-    `name` and `arguments`, as canonical JSON, are the tool's own: one that another tool calls
-    (`is_inner`) runs within the call of that one; `given` are its own arguments where they are no
-    JSON yet. Raises what the verbs raise: the model is told,
-    and the body does not start.
+    `name` and `arguments` (canonical JSON) are the tool's own. `is_inner`: another tool calls this
+    tool within its own call; `given` are then the arguments as they were passed, not yet JSON.
+    Exceptions of the asking methods propagate, so the model is informed and the body does not
+    start.
     """
     await _ask_gate(verbs, tool, name=name, arguments=arguments, given=given, is_inner=is_inner)
     await ask_needs(verbs, tool, name=name, arguments=arguments, is_inner=is_inner)
@@ -41,7 +41,7 @@ async def _ask_gate(
     given: Mapping[str, Any] | None,
     is_inner: bool,
 ) -> None:
-    # What an app calls by a hash is named by its name: so do the operator's patterns.
+    # Apps call a tool by a hash. Operators' patterns may use the tool's name or the hash.
     names = [name] if tool is None or tool.name == name else [tool.name, name]
     for one in names:
         gate = verbs.call.kinds.gates.before(
@@ -52,7 +52,7 @@ async def _ask_gate(
         if gate is not None:
             given = json.loads(arguments) if given is None else given
             shown = received(
-                # The library refuses what is no mapping; nobody is shown nothing.
+                # The library will refuse arguments that are not a mapping. Show them as they are.
                 given if isinstance(given, dict) else {"arguments": given},
                 tool=one,
                 schema=tool.schema if tool is not None and isinstance(given, dict) else None,
@@ -64,7 +64,8 @@ async def _ask_gate(
                     tool=one,
                     arguments=arguments,
                     shown=shown,
-                    # A yes is kept for the tool that was called: it would hold for all it calls.
+                    # An acceptance would be stored for the outer tool and would hold for all that
+                    # it calls.
                     can_be_kept=not (is_inner or verbs.call.caller.is_anonymous),
                 )
             except InvalidQuestion as refused:

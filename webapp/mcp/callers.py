@@ -1,4 +1,4 @@
-"""Whom a request to the MCP endpoint is from, by the access token that it brought."""
+"""The sender of a request to the MCP endpoint, by the access token of the request."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +10,12 @@ from webapp.identity.identity import Identity, Sender
 
 
 def issuer_of(server: Any) -> str:
-    """Who vouches for the subjects of a server whose access tokens name nobody."""
+    """Return the issuer of subjects for a server whose access tokens name none."""
     return f"server:{server.name}"
 
 
 def sender_of(scope: Mapping[str, Any], *, identity: Identity, issuer: str) -> Sender | None:
-    """Who sent this request; None if that cannot be known any more."""
+    """Return the sender of this request. None if the sender cannot be known any more."""
     user = scope.get("user")
     subject = None
     if isinstance(user, AuthenticatedUser):

@@ -1,7 +1,7 @@
-"""What a client declared, and what it can be shown or asked within one call.
+"""The client's declaration: its name, and what it can show or ask within one call.
 
-What could go wrong: a bridge passes on what the client behind it declares, and cannot do it itself.
-Or it declares everything for itself, and the client behind it can do none of it.
+Risks: a bridge passes on what the client behind it declares, but cannot do that itself. Or a bridge
+declares everything, and the client behind it can do none of it.
 """
 
 import re
@@ -18,27 +18,28 @@ from webapp.mcp.results import MODERN
 from webapp.settings.quotas import ListedClient
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
-WITH_TASKS: Final = "2025-11-25"  # where they are a part of the protocol, not an extension
-# A bridge's mark behind the name of the client that it brings.
-# FastMCP's proxy declares all of these for itself; a program that uses its client, what it handles.
+WITH_TASKS: Final = "2025-11-25"  # has tasks in the protocol, not as an extension
+# FastMCP's proxy declares all of these for itself. A program with FastMCP's client declares only
+# what it handles.
 _PROXY_NAME: Final = "fastmcp"
 _PROXY_DECLARES: Final = frozenset({"roots", "sampling", "elicitation"})
-# What libraries call each program that gives itself no name: no identity of any of them.
+# The names that libraries give to programs without a name. They identify no program.
 LIBRARY_NAMES: Final = frozenset({"", "fastmcp", "mcp", "rmcp"})
 _CAPABILITIES: Final = frozenset(
     {*("roots", "sampling", "elicitation", "tasks", "experimental", "extensions"), *MODES}
 )
-_VERSION_CHARACTERS: Final = 64  # that tell programs with one library's name apart
+_VERSION_CHARACTERS: Final = 64  # of the version that distinguishes programs of one library
+# The suffix that a bridge adds to the name of the client behind it.
 _BRIDGED: Final = re.compile(r" \(via mcp-remote [^()]*\)\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What it calls itself tells it from others as it was sent; see `kept_name`.
+    """A client as it declares itself. `name` has the form that `kept_name` returns.
 
-    `name` is without the mark of a bridge between, `release` its own version. `modes` are what it
-    declared, but for what the operator says that it does not show.
-    `is_reached`: whether a request of ours comes to it while a call of its own is open.
+    `name` is without the suffix of a bridge. `release` is the client's own version. `modes` are the
+    declared modes, without those that the client does not show according to the operator.
+    `is_reached`: the server can send the client a request while a call of the client is open.
     """
 
     name: str | None
@@ -46,15 +47,15 @@ class Declared:
     modes: frozenset[str]
     is_modern: bool
     is_reached: bool
-    is_proxy: bool = False  # it declares for itself what the client behind it perhaps cannot do
-    has_tasks: bool = False  # of the protocol: it can look in for what takes long
-    capabilities: frozenset[str] = frozenset()  # by their names on the wire
+    is_proxy: bool = False  # it declares things that the client behind it may not support
+    has_tasks: bool = False  # the protocol's tasks: it can poll long calls
+    capabilities: frozenset[str] = frozenset()  # by their names in the protocol
 
     @property
     def apart(self) -> str | None:
-        """Return what tells it from other programs whose library gives them the same name.
+        """The text that distinguishes programs to which a library gives the same name.
 
-        None where its name is its own.
+        None if the client has a name of its own.
         """
         if (self.name or "") not in LIBRARY_NAMES:
             return None
@@ -62,7 +63,7 @@ class Declared:
 
     @property
     def told_by(self) -> str:
-        """Return by what its calls are told from those of other clients without a verified id."""
+        """The text that tells this client's calls from those of other unverified clients."""
         return self.name or "" if self.apart is None else f"{self.name or ''}\n{self.apart}"
 
     @property
@@ -70,12 +71,12 @@ class Declared:
         return "form" in self.modes and self.is_reached
 
     def shows(self, *, by_code: bool) -> bool:
-        """Whether it shows links; with letters it must ask for them in the same call."""
+        """Return True if the client shows links. With user codes it must also ask for the code."""
         return "url" in self.modes and (self.asks or not by_code)
 
     @property
     def elicits(self) -> bool:
-        """Whether it says that it shows or asks anything itself."""
+        """True if the client declares that it shows links or asks questions itself."""
         return "url" in self.modes or self.asks
 
 
@@ -84,7 +85,7 @@ def declared_by(
     *,
     listed: Callable[[str | None, str], ListedClient | None],
 ) -> Declared:
-    """`listed` is what the operator says of a client, by its name and its version."""
+    """Return what the client declared. `listed` returns the operator's setting for a client."""
     params = context.session.client_params
     info = params.client_info if params is not None else None
     given, release = ("", "") if info is None else (info.name, kept_name(info.version))
@@ -92,7 +93,7 @@ def declared_by(
     is_modern = context.protocol_version >= MODERN
     modes = modes_of(context.session.client_capabilities)
     if is_modern and _BRIDGED.search(given):
-        modes -= {"url"}  # it refuses url requests there, and the call fails
+        modes -= {"url"}  # the bridge refuses url requests there, and the call fails
     known = listed(name, release)
     capabilities = _mapping(context.session.client_capabilities)
     return Declared(
@@ -109,7 +110,7 @@ def declared_by(
 
 
 def has_tasks(capabilities: object, protocol_version: str) -> bool:
-    """Whether a client declares tasks, in the way of its revision; the others have none."""
+    """Return True if the client declares tasks in the way of its protocol revision."""
     declared = _mapping(capabilities)
     if protocol_version >= MODERN:
         extensions: Any = declared.get("extensions")
@@ -118,7 +119,7 @@ def has_tasks(capabilities: object, protocol_version: str) -> bool:
 
 
 def _mapping(capabilities: object) -> Mapping[str, Any]:
-    """Return what a client declared, by its names on the wire."""
+    """Return the declared capabilities by their names in the protocol."""
     declared: Any = capabilities
     if isinstance(capabilities, ClientCapabilities):
         declared = capabilities.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,7 +1,8 @@
-"""Forms in the client: what is sent, and what an answer does.
+"""Forms in the client: what is sent to the client, and what its answer does.
 
-What could go wrong: a client, or the model behind it, answers what was not asked. It is checked
-here before it settles anything; what does not fit ends the question and says where and why.
+Risks: a client, or the model behind it, answers something that was not asked. An answer is checked
+here before it settles anything. An invalid answer ends the question, and the tool learns which
+fields are invalid and why.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from webapp.elicitations.complete import complete_elicitation
 from webapp.kinds.page_kind import PageKind, arguments_in
 from webapp.kinds.registry import Kinds
 
-# What a client's form shows whole, as far as anybody knows.
+# The amount of text that a client's form is assumed to show in full.
 _ARGUMENTS_AT_MOST = 20
 _LINE_AT_MOST = 300
 _LETTERS_AT_MOST = 2000
@@ -31,13 +32,13 @@ class HasKinds(Protocol):
 
 
 def may_be_asked(kind: str, *, with_gates: bool = True) -> bool:
-    """Whether a client's form can ask it at all."""
+    """Return True if a client's form can ask questions of this kind."""
     traits = traits_of(kind)
     return traits.fits_client_form and (with_gates or not traits.is_gate)
 
 
 def fits(arguments: Json) -> bool:
-    """Whether a client's form can show them whole: what is longer goes to our page."""
+    """Return True if a client's form can show all arguments. Longer ones go to our page."""
     shown = arguments_of(arguments, in_a_line=True)
     return (
         len(shown) <= _ARGUMENTS_AT_MOST
@@ -47,7 +48,7 @@ def fits(arguments: Json) -> bool:
 
 
 def message_of(asked: Elicitation) -> str:
-    """The question, and what it is about: a client shows no arguments by itself."""
+    """Return the question and its arguments, because a client shows no arguments itself."""
     arguments = arguments_of(arguments_in(asked), in_a_line=True)
     return "\n".join([asked.asked.message, *(f"{one.name}: {one.value}" for one in arguments)])
 
@@ -57,7 +58,7 @@ def schema_of(call: HasKinds, asked: Elicitation) -> dict[str, Any]:
 
 
 async def acted(call: Leg, asked: Elicitation, action: str, content: object) -> Elicitation | None:
-    """What the client answered; None: it was dismissed."""
+    """Act on the client's answer. Return None if the person dismissed the form."""
     match action:
         case "accept":
             return await answered(call, asked, content)
@@ -70,8 +71,8 @@ async def acted(call: Leg, asked: Elicitation, action: str, content: object) -> 
 async def answered(
     call: Leg, asked: Elicitation, content: object, *, ends: bool = True
 ) -> Elicitation:
-    """The client's yes: it settles the question; where it does not fit, it ends it if it `ends`."""
-    if call.now >= asked.expires_at:  # the sweeper is not there yet
+    """Settle the question with the accepted form. An invalid form ends it if `ends`."""
+    if call.now >= asked.expires_at:  # the sweeper has not come to it yet
         return await call.elicitations.end(asked, Status.EXPIRED)
     given, faults = _read(call, asked, content)
     if not faults:
@@ -88,9 +89,9 @@ async def answered(
 
 
 async def acted_late(call: Leg, asked: Elicitation, action: str, content: object) -> bool:
-    """Act on a form's answer that came after its call had ended; False if it is not valid.
+    """Act on a form's answer that came after its call had ended. Return False if not valid.
 
-    The next same call finds the question settled. An answer that is not valid ends nothing.
+    The next identical call finds the question settled. An invalid answer does not end the question.
     """
     if action == "accept":
         return (await answered(call, asked, content, ends=False)).status.is_final
@@ -104,15 +105,15 @@ def is_valid(ended: Elicitation | None) -> bool:
 
 
 async def agreed(call: Leg, asked: Elicitation) -> Elicitation:
-    """The person goes to the link, and the tool waits for no more than that."""
+    """Settle a question whose tool only waits until the person agrees to open the link."""
     await complete_elicitation(call.elicitations, asked.id, {}, InClient())
     return await call.elicitations.as_remembered(asked.id) or asked
 
 
 def _read(call: Leg, asked: Elicitation, content: object) -> tuple[Json, Sequence[Fault]]:
-    """What it says, and what of it does not fit."""
+    """Return the parsed answer and its faults."""
     schema = _kind(call, asked).schema(asked)
-    given: Json = {}  # a yes says no more than that
+    given: Json = {}  # a confirmation has no content
     if schema.fields and content is not None:
         given = without_blanks(schema, cast("Json", content))
     return given, check(schema, given) or call.kinds.rules.here(asked, given) or ()

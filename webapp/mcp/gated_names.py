@@ -1,8 +1,8 @@
-"""The operator's ELICIT_GATE, and who approves, held against the tools that are served.
+"""Checks of the operator's ELICIT_GATE and approvers against the served tools.
 
-What could go wrong: a name that is misspelled gates nothing, and the tool it was meant for runs
-unasked. What the server's own list cannot tell, as another server's tools behind it or a list that
-is made for each caller, is only warned of.
+Risks: a misspelled name gates nothing, and the intended tool runs without a question. If the
+server's own list is incomplete (tools of another server behind it, or a list made for each caller),
+an unknown name is only logged as a warning.
 """
 
 import difflib
@@ -20,11 +20,14 @@ _log = logging.getLogger(__name__)
 
 
 class GateWithoutTool(ValueError):
-    """A name in ELICIT_GATE is no tool's; the message says so, and which one is near."""
+    """A name in ELICIT_GATE matches no tool. The message suggests a similar name."""
 
 
 async def must_name_tools(policy: GatePolicy, server: Any) -> None:
-    """Raises GateWithoutTool; a pattern without a tool, or what may have one later, is logged."""
+    """Check the names in ELICIT_GATE. Raises GateWithoutTool for a name that matches no tool.
+
+    Patterns without a tool, and names that may match a tool later, are logged.
+    """
     if not policy.patterns:
         return
     names, are_all = await _names(server)
@@ -39,16 +42,16 @@ async def must_name_tools(policy: GatePolicy, server: Any) -> None:
 
 
 async def warn_of_approvers(approvers: Collection[str], server: Any) -> None:
-    """Log each gate of the server's own tools that names an approver whom nobody is.
+    """Log each gate of the server's own tools whose approver is not configured.
 
-    Another server behind it is not asked for its list, nor one that is mounted, whose author may
-    have it made for each request.
+    Skip servers with other servers behind or below them, whose authors may make the list for each
+    request.
     """
     if len(servers_below(server)) > 1 or _changes_its_list(server):
         return
     try:
         tools = await tools_of(server)
-    except Exception:  # noqa: BLE001 - it is the author's code
+    except Exception:  # noqa: BLE001 - the author's own code
         _log.debug("gate.tools_not_listed", exc_info=True)
         return
     for tool in tools:
@@ -59,19 +62,19 @@ async def warn_of_approvers(approvers: Collection[str], server: Any) -> None:
 
 
 async def _names(server: Any) -> tuple[list[str], bool]:
-    """The tools' names, of servers mounted below too; and whether there can be no others."""
+    """Return the tools' names, also of mounted servers, and whether the list is complete."""
     found, are_all = list[str](), True
     for one in servers_below(server):
         try:
             found += [str(tool.name) for tool in await one.list_tools()]
-        except Exception:  # noqa: BLE001 - it is the author's code
+        except Exception:  # noqa: BLE001 - the author's own code
             are_all = False
         are_all = are_all and not _changes_its_list(one)
     return sorted(set(found)), are_all
 
 
 def _changes_its_list(server: Any) -> bool:
-    """Whether more than its own tools may be called there: FastMCP's providers and transforms."""
+    """Return True if FastMCP providers or transforms may add tools to the server's own."""
     providers: list[Any] = getattr(server, "providers", [])
     local = getattr(server, "_local_provider", None)
     foreign = [one for one in providers if one is not local and not _is_mounted(one)]

@@ -1,19 +1,18 @@
-"""Calls of a tool by a tool, on FastMCP: asked first, as a call of the client's is.
+"""Gates and needs for tools that other tools call, on FastMCP.
 
-What could go wrong: a model that reaches a gated tool through one that is not (FastMCP's search
-transforms serve a `call_tool`), or a person who is asked twice for one call. The served FastMCP
-server and every one that is mounted below it has this middleware, the innermost of its own, before
-any of a call's tools runs; what the client called, and what that stands for on mounted servers, has
-been asked already. Where a middleware of the author's changes the arguments, what the client sent
-and what runs are asked about both, and each yes is kept: not every middleware gets here, so what
-the client sent is never left unasked.
+Risks: a model reaches a gated tool through a tool without a gate (FastMCP's search transforms serve
+a `call_tool`), or a person is asked twice for one call. The served FastMCP server and every server
+mounted below it have this middleware as the innermost of their own, before any tool of a call runs.
+The client's own call, and the tools on mounted servers that it delegates to, have been asked
+already. If an author's middleware changes the arguments, both the sent and the changed arguments
+are asked about, and each acceptance is stored. Not every middleware gets here, so the sent
+arguments are always asked about.
 
-Not seen: what a body calls past the middleware (`run_middleware=False`, `Tool.run`) or on a server
-that is neither served nor mounted, or is mounted by a body while it runs, what an extension's
-interceptor changes, and `MCPServer.call_tool`, which has no middleware. A server that only a
-provider of the author's own knows is seen from the first call of a tool of it on. Resources and
-prompts have no Asker. A tool that calls itself is the tool that the client called: such a yes is
-kept as one to the client's call is.
+Not covered: calls of a body past the middleware (`run_middleware=False`, `Tool.run`), calls on a
+server that is neither served nor mounted or that a body mounts while it runs, changes by an
+extension's interceptor, and `MCPServer.call_tool`, which has no middleware. A server that only an
+author's own provider knows is covered from the first call of one of its tools. Resources and
+prompts have no Asker. If a tool calls itself, an acceptance is stored as for the client's call.
 """
 
 from dataclasses import dataclass
@@ -32,17 +31,17 @@ from webapp.mcp.tools import ServedTool, tool_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A call that needs no more asking; `arguments` None: whatever they are."""
+    """A call that needs no further asking. If `arguments` is None, any arguments match."""
 
     server: Any
     name: str
     version: str | None
     arguments: str | None
-    is_clients: bool  # it is what the client called, or what that stands for
-    marks: object = None  # None: whatever they are
+    is_clients: bool  # the client's own call, or a tool that it delegates to
+    marks: object = None  # None: any marks match
 
     def is_of(self, server: Any, name: str, tool: ServedTool | None) -> bool:
-        """Whether it is a call of this tool, with whatever arguments."""
+        """Return True if this is a call of the same tool, with any arguments."""
         return (
             self.server is server
             and self.name == name
@@ -55,9 +54,10 @@ _asked: WeakKeyDictionary[Verbs, list[_Asked]] = WeakKeyDictionary()
 
 
 def watch(server: Any) -> None:
-    """Have inner calls asked first on this server and those mounted below, if it is FastMCP's.
+    """Add the middleware to a FastMCP server and the servers mounted below it.
 
-    However often: the author may have mounted one since, or added a middleware.
+    Each call repeats this, because the author may have mounted a server or added a middleware
+    since.
     """
     if not hasattr(server, "_mcp_server"):
         return
@@ -70,7 +70,7 @@ def watch(server: Any) -> None:
 
 
 def enter(verbs: Verbs, server: Any, tool: ServedTool | None) -> None:
-    """The client's own call, which is asked where it comes in."""
+    """Register the client's own call, which is asked before its body starts."""
     watch(server)
     own = _Asked(
         server=server,
@@ -105,11 +105,11 @@ async def _ask(server: Any, message: Any) -> None:
         given=message.arguments or {},
         is_inner=not is_clients,
     )
-    _enter_inside(verbs, tool, arguments=arguments, is_clients=is_clients)  # after a yes only
+    _enter_inside(verbs, tool, arguments=arguments, is_clients=is_clients)  # if accepted
 
 
 async def _run(context: Any, call_next: Any) -> Any:
-    """Run it; what its body made, it asks. Raises NotAsked, as the tool's own error."""
+    """Run a nested call. Raises NotAsked, as the tool's own error, for questions not asked."""
     from fastmcp.tools.base import InputRequiredToolResult, ToolResult  # noqa: PLC0415 - optional
 
     try:
@@ -148,12 +148,12 @@ def _enter_inside(
 
 
 def servers_below(server: Any) -> list[Any]:
-    """It, and those that are mounted below it, whose tools may be called by their own names."""
+    """Return the server and the servers mounted below it, which list tools by their own names."""
     return _with_mounted(server) if hasattr(server, "_mcp_server") else [server]
 
 
 def _with_mounted(server: Any) -> list[Any]:
-    """It, and the FastMCP servers below it, through the library's ways of holding one."""
+    """Return the server and the FastMCP servers below it, by the library's ways to hold one."""
     from fastmcp.server.providers import Provider  # noqa: PLC0415 - an optional library
 
     found: list[Any] = []
@@ -167,7 +167,7 @@ def _with_mounted(server: Any) -> list[Any]:
             found.append(one)
         if isinstance(below := getattr(one, "providers", None), list):  # a server, an aggregate
             ahead += below
-        # What a provider is wrapped around (a namespace, renamed tools), or serves.
+        # A provider that this one wraps (a namespace, renamed tools), or a server that it serves.
         ahead += [getattr(one, "_inner", None), getattr(one, "server", None)]
     return found
 
@@ -177,7 +177,7 @@ def _version_of(tool: ServedTool | None) -> str | None:
 
 
 def _marks_of(tool: ServedTool | None) -> object:
-    """What would be asked: another version of a tool, or what a session sees, may have others."""
+    """Return the tool's marks, which may differ between versions and between sessions."""
     if tool is None:
         return ()
     return tool.gate, tool.is_destructive is True, tuple(map(id, tool.needs))

@@ -1,7 +1,7 @@
-"""One leg: its body, and what the tool did there, as the result that its client gets.
+"""A single request of a call: its body, and the result that its client gets.
 
-What could go wrong: a leg that was interrupted, and a tool that goes on all the same, or catches
-what ended it. So what the call knows decides, and not what was raised or returned.
+Risks: a tool continues although its request was interrupted, or catches the exception that ended
+it. The state of the call therefore decides, and not what the tool raised or returned.
 """
 
 import logging
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedLeg:
-    """A leg of a call whose body is yet to run."""
+    """A request of a call whose body has not run yet."""
 
     call: Call
     body: Callable[[], Coroutine[Any, Any, HandlerResult]]
@@ -59,7 +59,7 @@ async def came_of(
     context: ServerRequestContext[Any, Any],
     call_next: CallNext,
 ) -> HandlerResult:
-    """Run the body of a leg; what its client is to get."""
+    """Run the body of a request and return the result for its client."""
     call.begin()
     verbs = Verbs(call)
     own: Result = {}
@@ -71,11 +71,11 @@ async def came_of(
             own = wire_form(await call_next(context))
         if not call.is_interrupted and is_whole(own):
             await all_were_asked(unasked, tool=call.tool.tool)
-    except ElicitError as refused:  # not of the body: a tool's own errors are results
+    except ElicitError as refused:  # raised outside the body: a tool's own errors are results
         error = refused
     except BaseException as raised:
-        # An interruption may come in a task group's wrapping, or a bare `except` may have
-        # swallowed it: what the call knows decides, not what was raised.
+        # An interruption may be wrapped by a task group or swallowed by a bare `except`. The state
+        # of the call decides, not the exception.
         if not call.is_interrupted:
             await call.finish()
             if isinstance(raised, Exception):
@@ -87,7 +87,7 @@ async def came_of(
     if error is None and _is_input_required(own):
         await call.go_on()
         state = call.presenter.carry(call, own.get("requestState"))
-        # The client and the model read what the tool asks with its library's own means.
+        # The client and the model read what the tool asks with its library's own methods.
         own = {**own, "inputRequests": _cleared(own.get("inputRequests"), call)}
         return {**own, "requestState": state} if state is not None else own
     if error is None and own.get("isError") and escaped(verbs.last_error):
@@ -98,7 +98,7 @@ async def came_of(
 async def _interrupted(
     call: Call, tool: ServedTool | None, *, protocol_version: str
 ) -> HandlerResult:
-    """Return the presenter's answer, which is the result whatever the body did about it."""
+    """Return the presenter's answer as the result, whatever the body did afterwards."""
     await call.presenter.heed(call)
     await call.finish()
     if isinstance(call.answer, Exception):
@@ -113,13 +113,13 @@ async def _interrupted(
 async def _finished(
     call: Call, own: Result, error: ElicitError | None, *, protocol_version: str
 ) -> HandlerResult:
-    """The result of a body that came to its end; an error of ours stands in its place."""
+    """Return the result of a body that ended. An elicitation error replaces the body's result."""
     if error is not None:
         own = error_result(error, protocol_version=protocol_version)
         if isinstance(error, Cancelled | StoreUnavailable | ResultNotKept):
             if isinstance(error, StoreUnavailable):
                 _log.warning("store.unavailable", extra={"why": error.why})
-            await call.finish()  # the same call goes on
+            await call.finish()  # an identical call continues the run
             return own
     if own.get("isError"):
         own = masked(cut_off(own, call.used.hidden), call.used.hidden)
@@ -135,7 +135,7 @@ async def _finished(
 
 
 def _cleared(said: Any, call: Call) -> Any:
-    """Return what a tool says, without the secrets and keys that it got in this call."""
+    """Return a tool's output without the secrets and access tokens of this call."""
     cleared = masked(said, call.used.hidden, is_quoting=False)
     if cleared != said:
         _log.warning("result.cleared", extra={"tool": call.tool.tool})

@@ -1,9 +1,9 @@
-"""Messages to the MCP endpoint: how long one may be, of how many values, and how deep.
+"""Limits for messages to the MCP endpoint: length, number of values and depth.
 
-What could go wrong: the library reads a message on the event loop, checks it there, and names each
-value that does not fit; one message of a few megabytes then stands in everybody's way for seconds.
-So it is looked at before it is read. Empty lists and objects are the worst: three bytes each, and
-each is something to make, and something to find fault with.
+Risks: the library parses a message on the event loop, validates it there, and names each invalid
+value. One message of a few megabytes then blocks all callers for seconds. A message is therefore
+checked before it is parsed. Empty lists and objects are the worst case: three bytes each, and each
+one is an object to create and perhaps an error to report.
 """
 
 import json
@@ -22,7 +22,7 @@ from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 MESSAGE_BYTES_AT_MOST: Final = DEFAULT_MAX_REQUEST_BODY_SIZE
 VALUES_AT_MOST: Final = 50_000
 DEPTH_AT_MOST: Final = 150
-# Also one without an end: what is no JSON is gone through once as well.
+# Also matches a text without an end, so that invalid JSON is scanned only once.
 _TEXTS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 _TOO_LONG = (
@@ -34,7 +34,7 @@ _TOO_MANY = f"This message has more than {VALUES_AT_MOST:,} values. Send fewer a
 
 
 class BoundedMessages:
-    """Passes to the library, whole, what is no larger than a message may be."""
+    """Buffers the request body up to the size limit, then passes it to the MCP library."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -73,7 +73,7 @@ class BoundedMessages:
 
 
 def has_too_many_values(text: bytes) -> bool:
-    """Whether JSON has more than a message may have; of what is no UTF-8, as it may seem."""
+    """Return True if JSON has more values than allowed. In invalid UTF-8 this is a guess."""
     if _marks(text) <= VALUES_AT_MOST:
         return False
     if b"\0" in text:
@@ -95,9 +95,9 @@ def is_nested_too_deep(text: bytes) -> bool:
 
 
 def _marks(text: bytes) -> int:
-    """Values but the outermost: each follows a comma or is the first one of a list or an object.
+    """Count the values except the outermost, and the empty lists and objects once more.
 
-    And each list or object that is empty.
+    Each value follows a comma or is the first one of a list or an object.
     """
     return sum(map(text.count, (b",", b"[", b"{")))
 

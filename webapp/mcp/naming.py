@@ -1,21 +1,21 @@
-"""The name of a served server, by which approvals, secrets and joins are told from another's.
+"""The name of a served server, which separates its approvals and secrets from another's.
 
-What could go wrong: two servers without a name on one store, where a yes to a tool of the one runs
-the other's. The libraries do not say whether an author gave a name, so what they would make up is
-known by its looks: "mcp-server", the same for each MCPServer, and "FastMCP-1a2b", by the class and
-another one in each process.
+Risks: two servers without a name use one store, and an acceptance for a tool of one server runs a
+tool of the other. The libraries do not report whether an author gave a name, so generated names are
+recognised by their form. "mcp-server" is the same for each MCPServer. "FastMCP-1a2b" consists of
+the class and a suffix that differs in each process.
 """
 
 import re
 from typing import Any
 
-# What FastMCP calls a server that it makes of an OpenAPI document or a FastAPI application.
+# FastMCP's names for servers that it makes from an OpenAPI document or a FastAPI application.
 _EVERYBODYS = frozenset({"mcp-server", "OpenAPI Server", "FastAPI"})
 _CHANCE = re.compile(r"-[0-9a-f]{4}")
 
 
 def must_be_named(server: Any) -> None:
-    """Raises ValueError, in words for the terminal, if the library made the name up."""
+    """Check that the author named the server. Raises ValueError if the library made the name up."""
     name, kind = str(server.name), type(server).__name__
     if name in _EVERYBODYS:
         why = "every server without one has that"

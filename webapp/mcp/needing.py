@@ -1,7 +1,7 @@
-"""What a tool needs (`needs`): asked before its body, handed over to the body's own awaits.
+"""The needs of a tool (`needs`): asked before its body, and passed to the body's awaits.
 
-What could go wrong: a tool that runs again asks or acts twice. Each leg asks the same questions at
-the same places, so that what was answered is found; what is done on completion is done `once`.
+Risks: a tool that runs again asks or acts twice. Each request asks the same questions at the same
+places, so that earlier answers are found. Functions that run on completion run in `once`.
 """
 
 import copy
@@ -21,7 +21,7 @@ from webapp.calls.prefetched import Fact
 from webapp.calls.verbs import Verbs
 from webapp.mcp.tools import ServedTool
 
-# What the person did or left undone; that something failed is said in its own words.
+# Errors for what the person did or did not do. Technical failures keep their own message.
 _OF_THE_PERSON = (Declined, Denied, Cancelled, Expired)
 _log = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ _log = logging.getLogger(__name__)
 async def ask_needs(
     verbs: Verbs, tool: ServedTool | None, *, name: str, arguments: str, is_inner: bool
 ) -> None:
-    """Ask for what the marks on the tool say; raises what the verbs raise."""
+    """Ask for the needs in the tool's marks. Exceptions of the asking methods propagate."""
     marks = tool.needs if tool is not None else ()
     given: Mapping[str, Json] = json.loads(arguments) if marks else {}
-    # Within one call, what each tool does on completion is done once for it.
+    # Within one call, each nested tool's completion function runs once.
     whose = f"{name}:{digest_of_arguments(arguments)}:" if is_inner else ""
     for number, need in enumerate(marks):
         await _ask(verbs, need, given, place=f"{whose}{number}")
@@ -40,13 +40,13 @@ async def ask_needs(
 
 async def _ask(verbs: Verbs, need: Need, arguments: Mapping[str, Json], *, place: str) -> None:
     facts = [verbs.fact(question.request) for question in need.questions]
-    # What was asked stays asked: a leg that left it out would not find its own places again.
+    # A need that was asked is asked again: a request that skipped it would not find its own places.
     skip_if = need.skip_if if need.skip_if and not await _has_asked(verbs, facts) else None
     if skip_if is not None and await _author(verbs, skip_if, arguments):
         return
     outcomes = [await _yes(verbs, question, need.decline_message) for question in need.questions]
     pairs = list(zip(need.questions, outcomes, strict=True))
-    # Made here too: what does not fit the author's own type is no answer, whoever awaits it.
+    # Convert the answers here too: an answer that the author's type refuses is no answer.
     answers = [question.answer(outcome.content) for question, outcome in pairs]
     if need.on_complete is not None and await _has_asked(verbs, facts):
         await _complete(verbs, need.on_complete, answers, name=f"needs:{place}:{facts}")
@@ -55,9 +55,9 @@ async def _ask(verbs: Verbs, need: Need, arguments: Mapping[str, Json], *, place
 
 
 async def _yes(verbs: Verbs, question: Question[Any], decline_message: str | None) -> Outcome[Json]:
-    """With the answer as it came; raises what stands for a no."""
+    """Return the outcome with the unconverted answer. Raise the error for a refusal."""
     as_it_came: Question[Json] = replace(question, answer=_unchanged)
-    as_it_came.discard()  # asked past its own await
+    as_it_came.discard()  # asked outside its own await
     outcome = await verbs.ask(as_it_came)
     if outcome.error is not None:
         verbs.last_error = _in_other_words(outcome.error, decline_message)
@@ -66,7 +66,7 @@ async def _yes(verbs: Verbs, question: Question[Any], decline_message: str | Non
 
 
 async def _has_asked(verbs: Verbs, facts: list[Fact]) -> bool:
-    """Whether a person was asked any of it in this call."""
+    """Return True if a person was asked one of these questions in this call."""
     run = await verbs.call.run.load()
     return any((asking.place.kind, asking.place.digest) in facts for asking in run.asked)
 
@@ -81,7 +81,7 @@ async def _complete(
 
 
 async def _author(verbs: Verbs, function: Callable[..., object], *given: object) -> object:
-    """What a function of the author's gives; what it raises ends the call in our words."""
+    """Run an author's function. An exception that is not an ElicitError becomes one."""
     try:
         result = function(*given)
         return await result if inspect.isawaitable(result) else result

@@ -1,9 +1,9 @@
-"""The sessions of 2025-11-25 over HTTP: each belongs to whoever opened it.
+"""The sessions of 2025-11-25 over HTTP. Each session belongs to the sender that opened it.
 
-What could go wrong: a session's id is known to somebody else, who answers in the opener's name what
-a tool asks, ends the session, or listens to its streams. So whoever opened it is noted before the
-id leaves, and every later request of any method is looked at: the library compares access tokens
-only, and on one machine there are none. To others it is a session that does not exist.
+Risks: somebody else knows a session's id, and answers a tool's questions in the opener's name, ends
+the session, or reads its streams. The opener is therefore recorded before the id is sent, and every
+later request of any method is checked. The library compares access tokens only, and on a single
+machine there are none. For other senders the session does not exist.
 """
 
 import json
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class OpenedSessions:
-    """Passes to the library what a session's opener sends, and what is of no session."""
+    """Passes requests to the library that come from their session's opener or have no session."""
 
     def __init__(
         self,
@@ -39,7 +39,10 @@ class OpenedSessions:
         room: SessionRoom | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`sender` is None where a connection ended before it was known; `clock` is in seconds."""
+        """Create the layer. `clock` returns seconds.
+
+        `sender` returns None if the connection ended before the sender was known.
+        """
         self._app = app
         self._sender = sender
         self._clock = clock
@@ -52,11 +55,11 @@ class OpenedSessions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender = self._sender(scope)
-        if sender is None:  # its answer would reach nobody, and a body may do what lasts
+        if sender is None:  # nobody would read the answer, but a body could have effects
             await refuse(send, HTTPStatus.FORBIDDEN, "It is not known who sent this.")
             return
         ids, versions = headers_of(scope, SESSION_HEADER), headers_of(scope, VERSION_HEADER)
-        if len(ids) > 1 or len(versions) > 1:  # two readers could take two for the one
+        if len(ids) > 1 or len(versions) > 1:  # two parsers could pick different ones
             await refuse(send, HTTPStatus.BAD_REQUEST, "A header came more than once.")
         elif versions and versions[0] not in HANDSHAKE_PROTOCOL_VERSIONS:
             await self._app(scope, receive, send)  # later revisions have no sessions
@@ -90,7 +93,7 @@ class OpenedSessions:
             await self._app(scope, receive, noting)
         finally:
             self._rest(session)
-            if session not in self._ids:  # nothing was opened
+            if session not in self._ids:  # no session was opened
                 self._shares.close(session)
 
     async def _use(
@@ -124,7 +127,7 @@ class OpenedSessions:
         return self._shares.has_room(sender)
 
     async def _end(self, session: ClientSession) -> None:
-        """End it at the library, as its client would."""
+        """End the session at the library with the request that its client would send."""
         id = self._ids.get(session)
         if id is None or session.in_flight:
             return
@@ -153,7 +156,7 @@ class OpenedSessions:
 
 
 def note_call(scope: Mapping[str, Any]) -> None:
-    """A tool is called in the session of this request, if it is of one."""
+    """Record that a tool is called in the session of this request, if it has a session."""
     session = scope.get(_SESSION_KEY)
     if isinstance(session, ClientSession):
         session.has_called = True
@@ -168,7 +171,7 @@ async def _to_nobody(message: Message) -> None:
 
 
 async def refuse(send: Send, status: HTTPStatus, why: str) -> None:
-    """As the library does it."""
+    """Send an error response in the library's format."""
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": why}}
     body = json.dumps(error).encode()
     headers = [

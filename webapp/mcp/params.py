@@ -1,8 +1,8 @@
-"""What a client sends with a request: refused here, at one door, where it can be nothing it may be.
+"""Validation of the parameters that a client sends with a request.
 
-What could go wrong: a value of another type, half a letter or a very long text reaches code that
-keeps it, and nobody can be asked while the log fills with tracebacks. What a tool's own schema says
-is the library's to check; what a person is shown is looked at where it is shown.
+Risks: a value of another type, a lone surrogate or a very long text reaches code that stores it.
+Then nobody can be asked, and the log fills with tracebacks. The library validates against a tool's
+own schema, and text for a person is checked where it is shown.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ NAME_LETTERS_AT_MOST: Final = 256
 
 
 def must_be_fit(method: str, params: Mapping[str, Any] | None) -> None:
-    """Raises MCPError (-32602) with a sentence; never with what was sent."""
+    """Check a request's parameters. Raises MCPError (-32602), without quoting the values."""
     params = params or {}
     about = _mapping(params.get("_meta"))
     for info in (params.get("clientInfo"), about.get(types.CLIENT_INFO_META_KEY)):
@@ -51,7 +51,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 def _is_whole(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a letter
+    except UnicodeEncodeError:  # a lone surrogate
         return False
     return True
 

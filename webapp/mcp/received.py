@@ -1,13 +1,14 @@
-"""What a tool's body will receive: the arguments of a call, as a person is to be shown them.
+"""The arguments that a tool's body will receive, in the form that a person is shown.
 
-What could go wrong: a person approves one thing and another one runs. A library drops what a tool
-does not declare, fills in defaults, and turns texts into numbers and moments; so its own validation
-is asked here, on the way to the gate, and nobody is asked about a call that it would refuse.
-A model may pad a call with arguments of its own making: those that the schema does not admit refuse
-it. So does what is not finite, and half a letter, which no page shows as it is.
+Risks: a person approves one thing and another one runs. A library drops arguments that a tool does
+not declare, fills in defaults, and converts texts to numbers and dates. The library's own
+validation therefore runs here, before the gate, and nobody is asked about a call that the
+validation would refuse. A model may add arguments of its own: arguments that the schema does not
+allow are refused. So are numbers that are not finite and lone surrogates, which no page shows
+correctly.
 
-Not known here: what a tool of another machine (a proxy), or one that was made from another tool,
-does with what it is given. Those are shown as sent, with the defaults of the schema.
+Unknown here: what a tool of another machine (a proxy), or one made from another tool, does with its
+arguments. Such arguments are shown as sent, with the defaults of the schema.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ from flows.errors import InvalidArguments, InvalidQuestion
 from flows.shown import must_be_flat
 from webapp.mcp.messages import VALUES_AT_MOST, has_too_many_values
 
-SHOWN_BYTES_AT_MOST: Final = 48 * 1024  # they are kept in one record of the store
+SHOWN_BYTES_AT_MOST: Final = 48 * 1024  # one record of the store has to hold them
 OF_ITS_OWN: Final = "made by the tool itself"
 LARGE_LETTERS: Final = 8 * 1024
 _NAMED_AT_MOST = 5
@@ -46,9 +47,9 @@ def received(
     schema: Mapping[str, Any] | None,
     validate: Callable[[dict[str, Any]], Mapping[str, Any]] | None,
 ) -> dict[str, Json]:
-    """What to show of a call, declared parameters first, in the schema's order.
+    """Return the arguments to show, declared parameters first, in the schema's order.
 
-    Raises InvalidArguments where the call is not to be made at all.
+    Raises InvalidArguments if the call must not be made.
     """
     properties = cast("Mapping[str, Any]", (schema or {}).get("properties", {}))
     try:
@@ -63,7 +64,7 @@ def received(
         _must_be_whole(shown)
     except (InvalidArguments, InvalidQuestion) as refused:
         raise not_shown(tool, str(refused)) from None
-    except RecursionError:  # a text that the library reads as JSON, or a type that holds itself
+    except RecursionError:  # a text that the library parses as JSON, or a recursive type
         raise not_shown(tool, "its arguments are nested too deep to be shown.") from None
     return shown
 
@@ -80,12 +81,13 @@ def must_fit(
     schema: Mapping[str, Any] | None,
     validate: Callable[[dict[str, Any]], Mapping[str, Any]] | None,
 ) -> None:
-    """What the library would refuse, in short: its own words name every value that does not fit.
+    """Check many arguments at once, because the library's own error names every invalid value.
 
-    For many arguments; those of few letters are the library's alone. Raises InvalidArguments.
+    Use this for calls with more than LARGE_LETTERS characters. The library validates smaller calls
+    itself. Raises InvalidArguments.
     """
     properties = cast("Mapping[str, Any]", (schema or {}).get("properties", {}))
-    # MCPServer reads a text as JSON where no text is meant.
+    # MCPServer parses a text as JSON if the parameter is not declared as a text.
     texts = {
         name: value.encode("utf-8", "replace")
         for name, value in given.items()
@@ -108,7 +110,7 @@ def _validated(
         validate(dict(given))
     except ValidationError as error:
         raise InvalidArguments(_faults(error)) from None
-    except Exception:  # noqa: BLE001 - a validator of the author's; the library meets it again
+    except Exception:  # noqa: BLE001 - the author's own validator; the library runs it again
         return
 
 
@@ -126,7 +128,7 @@ def _may_be_text(about: object) -> bool:
 
 @lru_cache(maxsize=1000)
 def echo_of(function: Callable[..., Any]) -> Any:
-    """What FastMCP's own validation would hand to this function, with a body that gives it back."""
+    """Return FastMCP's validation for this function, with a body that returns its arguments."""
     from fastmcp.server.dependencies import (  # noqa: PLC0415 - an optional library
         without_injected_parameters,
     )
@@ -157,7 +159,7 @@ def echo_of(function: Callable[..., Any]) -> Any:
 def validated_by(
     function: Callable[..., Any], *, is_strict: bool
 ) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
-    """FastMCP's validation of a function's arguments, without the function."""
+    """Return FastMCP's validation of a function's arguments, without running the function."""
 
     def validate(given: dict[str, Any]) -> Mapping[str, Any]:
         adapter = echo_of(function)
@@ -169,7 +171,7 @@ def validated_by(
 
 
 def _must_be_whole(given: object) -> None:
-    """Raises InvalidArguments, InvalidQuestion for what no page can show as it is."""
+    """Check that a page can show the value. Raises InvalidArguments or InvalidQuestion."""
     must_be_flat(given)
     try:
         text = json.dumps(given, allow_nan=False, ensure_ascii=False, default=str)
@@ -188,7 +190,7 @@ def _must_be_whole(given: object) -> None:
 
 
 def _admits_others(schema: Mapping[str, Any]) -> bool:
-    """Whether it says so: a library that says nothing drops them."""
+    """Return True if the schema allows undeclared arguments. By default a library drops them."""
     others = schema.get("additionalProperties")
     return others is True or isinstance(others, Mapping) or bool(schema.get("patternProperties"))
 
@@ -218,11 +220,12 @@ def _as_validated(
     validate: Callable[[dict[str, Any]], Mapping[str, Any]],
 ) -> dict[str, Json]:
     try:
-        # Twice: what is made anew each time (a moment, a number by chance) is not what will run.
+        # Validate twice: a value that differs each time (a time, a random number) is not the one
+        # that runs.
         first, second = validate(dict(given)), validate(dict(given))
     except ValidationError as error:
         raise InvalidArguments(_faults(error)) from None
-    except Exception as error:  # noqa: BLE001 - a validator of the author's may raise anything
+    except Exception as error:  # noqa: BLE001 - the author's own validator may raise anything
         raise InvalidArguments(
             f"its arguments could not be checked ({type(error).__name__})."
         ) from None
@@ -235,9 +238,9 @@ _NONE: Final = object()
 
 
 def _shown(value: object, again: object, sent: object) -> Json:
-    """What the body has, and where only its author can read that, what was sent there.
+    """Return the body's value as JSON, or the sent value if only the author can read it.
 
-    `again` is the same made a second time.
+    `again` is the result of a second validation.
     """
     plain = _same(value, again)
     if plain is not None:
@@ -265,7 +268,7 @@ def _parts(value: object) -> dict[str, object] | None:
 
 
 def _same(one: object, other: object) -> str | None:
-    """The JSON of both; None where they differ, or only their author knows how to read them."""
+    """Return the JSON of both values, or None if they differ or only the author can read them."""
     try:
         text = json.dumps(as_json(one))
         return text if text == json.dumps(as_json(other)) else None
@@ -274,8 +277,8 @@ def _same(one: object, other: object) -> str | None:
 
 
 def _faults(error: ValidationError) -> str:
-    """What does not fit and where; without what was given, which may be a secret."""
-    if (count := error.error_count()) > _READ_AT_MOST:  # naming one would make all of them
+    """Describe the invalid values, without the values themselves, which may be secret."""
+    if (count := error.error_count()) > _READ_AT_MOST:  # pydantic builds all errors to name one
         return f"{count} of their values do not fit. Call it with arguments that fit its schema."
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     told = [
@@ -286,13 +289,13 @@ def _faults(error: ValidationError) -> str:
 
 
 class _NotShownError(Exception):
-    """A value of a type that only its author knows how to read."""
+    """The value has a type that only its author can read."""
 
 
 def as_json(value: Any) -> Json:
-    """A value as a body has it, in JSON: all of it, whatever its type leaves out when it is dumped.
+    """Return a value of the body as JSON, including fields that its type omits from dumps.
 
-    Raises _NotShownError.
+    Raises _NotShownError if only the author can read the value.
     """
     if _keeps_more(value):
         raise _NotShownError
@@ -331,7 +334,7 @@ def _plain(value: Any) -> Json:  # noqa: C901 - one line for each type
 
 
 def _keeps_more(value: object) -> bool:
-    """Whether its author gave it more to keep than its fields: what was sent is shown then."""
+    """Return True if the value holds more than its fields. The sent value is then shown too."""
     match value:
         case Enum():
             return False
@@ -354,7 +357,7 @@ def _key(name: object) -> str:
 
 
 def _known(value: object) -> Json:
-    """Moments, addresses, identifiers: what the library writes as one text or number."""
+    """Return dates, addresses and identifiers, which pydantic writes as one text or number."""
     try:
         plain = to_jsonable_python(value)
     except Exception as error:

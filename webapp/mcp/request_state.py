@@ -1,7 +1,7 @@
-"""The library's own requestState: sealed with keys that all our processes share.
+"""The library's own requestState, sealed with keys that all our processes share.
 
-What could go wrong: by default each process makes a key of its own, so a leg that comes to another
-one is refused; and it lives ten minutes, while a person may take longer.
+Risks: by default each process creates its own key, so a request that reaches another process is
+refused. And the default lifetime is ten minutes, while a person may take longer.
 """
 
 from collections.abc import Callable
@@ -24,22 +24,22 @@ from flows.question import TIMEOUT_AT_MOST
 def share_request_state(
     server: Any, parts: list[object], keys: Callable[[], tuple[bytes, ...]]
 ) -> None:
-    """Give the library's own boundary a key that all our processes share, and time for a person.
+    """Give the library's own boundary a key that all processes share, and a longer lifetime.
 
-    One that the author configured stays. Where it cannot be told from the library's default, what
-    the author's keys have sealed still opens.
+    A boundary that the author configured stays. If it looks like the library's default, states that
+    were sealed with the author's keys can still be opened.
     """
     if getattr(server, "_request_state_security", None) is not None:
-        return  # FastMCP remembers that it was given one
+        return  # FastMCP records that the author configured one
     if isinstance(server, Server) and not any(isinstance(p, RequestStateBoundary) for p in parts):
-        # A low-level server has none by itself: what is within is bound to the call all the same.
-        # Spans show the sealed form, as with the other two.
+        # A low-level server has no boundary by default. The state inside is bound to the call in
+        # any case. Spans show the sealed form, as with the other two kinds of servers.
         at = sum(type(part).__name__ == "OpenTelemetryMiddleware" for part in parts[:1])
         default = RequestStateSecurity.ephemeral()
         parts.insert(at, RequestStateBoundary(default, default_audience=server.name))
     for index, part in enumerate(parts):
         if isinstance(part, RequestStateBoundary):
-            # There is no public way to see what it was built with.
+            # There is no public way to read the boundary's configuration.
             theirs = part._security  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             if _looks_default(theirs):
                 ours = Rotating(keys)
@@ -51,7 +51,7 @@ def share_request_state(
 
 
 class Rotating:
-    """The library's codec, under keys that may be others at the next use."""
+    """The library's codec, with keys that may change between uses."""
 
     def __init__(self, keys: Callable[[], tuple[bytes, ...]]) -> None:
         self._keys = keys
@@ -65,7 +65,7 @@ class Rotating:
 
 
 class Shared:
-    """Seals with our keys; opens what these or the boundary's former keys have sealed."""
+    """A codec that seals with our keys, and opens with our keys or the boundary's former keys."""
 
     def __init__(self, *, ours: RequestStateCodec, theirs: RequestStateCodec) -> None:
         self._ours = ours

@@ -1,10 +1,11 @@
-"""The tool `elicitation_result`: how a client that cannot elicit waits, or gives up.
+"""The tool `elicitation_result`, with which a client that cannot elicit waits or gives up.
 
-It goes on with the call that asked: the same tool with the same arguments, in the very run. What
-could go wrong: the model answers for the person, or for another person. Only the asker's own client
-is listened to, since knowing an id gives nothing; a yes comes from the page. Letters that the
-person has read there may be passed on, and a plain form may be answered where the operator allows
-it (ELICIT_MODEL_ANSWERS).
+The tool continues the call that asked: the same tool with the same arguments, in the same run.
+
+Risks: the model answers for the person, or for another person. Only the client that asked is
+accepted, because knowing an id grants nothing, and an acceptance comes from the page. A user code
+that the person reads there may be passed on. A plain form may be answered if the operator allows
+that (ELICIT_MODEL_ANSWERS).
 """
 
 import json
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoOn:
-    """The call that asked, to be made again in its run; `dismissed` is no longer waited for."""
+    """The call to repeat in its run. `dismissed` is a question no longer waited for."""
 
     tool: str
     version: str | None
@@ -47,7 +48,7 @@ class GoOn:
     dismissed: str | None = None
 
     def within(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of a request, as if it had called that tool."""
+        """Return the parameters of a request that calls that tool."""
         own = {**params, "name": self.tool, "arguments": dict(self.arguments)}
         return with_version(own, self.version)
 
@@ -69,7 +70,7 @@ class ResultTool:
 
     @property
     def listed(self) -> dict[str, Any]:
-        """As it stands in a list of tools."""
+        """The tool's entry in a list of tools."""
         properties: dict[str, Any] = {
             "elicitId": {"type": "string", "description": "From _meta.elicitationPending."},
             "action": {
@@ -106,7 +107,7 @@ class ResultTool:
         }
 
     async def hear(self, arguments: object, *, caller: Caller, protocol_version: str) -> Said:
-        """What to tell the model, or the call that is to be made."""
+        """Return the result for the model, or the call that is to be made."""
         given = cast("Mapping[str, object]", arguments if isinstance(arguments, Mapping) else {})
         try:
             found = await self._find(given.get("elicitId"), caller)
@@ -118,11 +119,11 @@ class ResultTool:
             return error_result(error, protocol_version=protocol_version)
 
     def over(self, *, protocol_version: str) -> Result:
-        """The result where nothing is left to go on with: no body starts afresh."""
+        """Return the result if there is nothing to continue, so that no body starts again."""
         return error_result(NotAllowed(_UNKNOWN), protocol_version=protocol_version)
 
     async def _find(self, id: object, caller: Caller) -> _Found:
-        """The question with this id. Raises NotAllowed if it is not this very client's."""
+        """Return the question with this id. Raises NotAllowed if it belongs to another client."""
         if not isinstance(id, str):
             raise NotAllowed("elicitId is a text, from _meta.elicitationPending.")
         if caller.owner is None or owner_of(id) != caller.owner:
@@ -130,7 +131,7 @@ class ResultTool:
         asked = await self._service.elicitations.get(id)
         if asked is None or asked.run is None:
             raise NotAllowed(_UNKNOWN)
-        await self._service.bodies.landed(asked.run)  # a result that arrives may end the run
+        await self._service.bodies.landed(asked.run)  # a result that just arrives may end the run
         run = await self._service.elicitations.run(owner=asked.owner, id=asked.run)
         called = None if run is None else run.called
         if run is None or called is None:
@@ -141,7 +142,7 @@ class ResultTool:
         return _Found(asked=asked, run=run, called=called)
 
     async def _go_on(self, found: _Found, given: Mapping[str, object]) -> GoOn:
-        """Do what the model says, and then as if the call were made again. Raises ElicitError."""
+        """Apply the model's action and return the call to repeat. Raises ElicitError."""
         asked = found.asked
         action = "wait" if given.get("action") is None else given["action"]
         if action not in ACTIONS:
@@ -152,7 +153,7 @@ class ResultTool:
             await self._service.kinds.decisions.give_up(asked)
         elif action == "wait" and given.get("content") is not None:
             await self._answer(asked, cast("Json", given["content"]))
-        if asked.is_shared:  # the id does not say which of several calls is to go on
+        if asked.is_shared:  # the id does not say which of several calls continues
             raise NotAllowed(_CALL_AGAIN)
         if self._is_wiped(found.run):
             raise NotAllowed(_UNKNOWN)
@@ -167,13 +168,13 @@ class ResultTool:
         )
 
     def _is_wiped(self, run: Run) -> bool:
-        """Whether nothing is left of what came out of it: it must not run afresh."""
+        """Return True if the ended run has no stored result, so that it must not run again."""
         if run.finished_at is None:
             return False
         return run.result is None or self._service.clock() >= run.kept_until
 
     async def _pass_on(self, asked: Elicitation, typed: object) -> str:
-        """Letters that the person has read. Raises NotAllowed where they open nothing."""
+        """Check the user code that the person read. Raises NotAllowed if the code is not right."""
         if not isinstance(typed, str) or not asked.is_by_code:
             raise NotAllowed(_UNKNOWN)
         try:
@@ -185,9 +186,10 @@ class ResultTool:
         return f"{told.value} When the person is done: {_CALL_AGAIN}"
 
     async def _answer(self, asked: Elicitation, content: Json) -> None:
-        """Take the model's own answer to a plain form, where it may give one.
+        """Store the model's own answer to a plain form, if the model may answer.
 
-        Raises NotAllowed, and InvalidAnswer, which ends nothing: it is not the person's.
+        Raises NotAllowed, or InvalidAnswer. An invalid answer does not end the question, because it
+        is not the person's.
         """
         service = self._service
         kind = service.kinds.on_page(asked.kind)

@@ -1,11 +1,12 @@
-"""Results that stand in for a tool's own, and the sentences in them.
+"""Results that replace a tool's own result, and the sentences in them.
 
 Waiting for a person is not an error: agent frameworks count errors, and end the run after a few.
-What could go wrong: a client checks each result against the tool's output schema, and a result that
-only carries a link does not match it. Therefore every listed output schema also allows such a
-result (`schema_with_pending`), and such a result has structured content that matches
-(`with_structure`). Both hold for every client, because any client can get a link, and because a
-gateway may list the tools for one client and call them for another.
+
+Risks: a client checks each result against the tool's output schema, and a result that only carries
+a link does not match it. Therefore every listed output schema also allows such a result
+(`schema_with_pending`), and such a result has structured content that matches (`with_structure`).
+Both hold for every client, because any client can get a link, and because a gateway may list the
+tools for one client and call them for another.
 """
 
 import json
@@ -29,7 +30,7 @@ Result: TypeAlias = dict[str, Any]
 MODERN = "2026-07-28"
 REQUIRES_INPUT = "This tool requires user input to continue"
 RESULT_TOOL = "elicitation_result"
-ERROR_LETTERS_AT_MOST = 16 * 1024  # of each text
+ERROR_LETTERS_AT_MOST = 16 * 1024  # characters of each text
 PENDING = "elicitationPending"
 _PENDING_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -63,7 +64,7 @@ def text_result(
 
 
 def link_result(parts: Sequence[Prompt], *, has_result_tool: bool = False) -> Result:
-    """What the model gets when the person has a link to open, or several."""
+    """Return what the model gets when the person has one or more links to open."""
     opening = f"{REQUIRES_INPUT}: the person has to do something in a browser."
     if all(part.is_out for part in parts):
         opening = "Still waiting for the person."
@@ -78,7 +79,7 @@ def link_result(parts: Sequence[Prompt], *, has_result_tool: bool = False) -> Re
     links = "\n".join(_link_text(part.shown) for part in parts)
     by_tool = f", or {RESULT_TOOL} with its elicitId" if has_result_tool else ""
     facts = [_facts(part.shown, has_result_tool=has_result_tool) for part in parts]
-    # One is what programs know; of several, the first.
+    # Programs read the single entry. If there are several, it is the first one.
     meta: dict[str, Any] = {PENDING: facts[0], **_meta_of(nobody)}
     if len(facts) > 1:
         meta["elicitationsPending"] = facts
@@ -91,7 +92,7 @@ def link_result(parts: Sequence[Prompt], *, has_result_tool: bool = False) -> Re
 
 
 def _nobody_asked(parts: Sequence[Prompt]) -> NobodyAsked | None:
-    """What is told where the client answered one of them by itself."""
+    """Return the error to report if the client answered one question automatically, or None."""
     ids = (part.shown.elicitation.id for part in parts if part.is_nobodys)
     id = next(ids, None)
     return None if id is None else NobodyAsked(elicitation_id=id)
@@ -123,7 +124,7 @@ def _link_text(shown: PresentedQuestion) -> str:
 def form_result(part: Prompt) -> Result:
     """Return what the model gets when only the client can ask the person, and has no answer yet.
 
-    The result is an error only if the client answers by itself: then no person is being asked.
+    The result is an error only if the client answers automatically: then no person is being asked.
     """
     asked, nobody = part.shown.elicitation, _nobody_asked([part])
     opening = "Nobody has answered yet what this tool asks in the client."
@@ -163,7 +164,7 @@ def _facts(shown: PresentedQuestion, *, has_result_tool: bool) -> dict[str, Any]
     by_tool = f", or {_HOW_TO_WAIT}" if has_result_tool else ""
     return {
         "elicitId": elicitation.id,
-        # What the client called, and with what: not what its tool gives to another one.
+        # The client's own call. A tool's arguments for a nested tool are not shown here.
         "tool": elicitation.asked.tool,
         "arguments": _in_short(_called_with(shown)),
         "message": elicitation.asked.message,
@@ -187,7 +188,7 @@ def _called_with(shown: PresentedQuestion) -> Mapping[str, Json]:
 
 
 def _in_short(arguments: Mapping[str, Json]) -> dict[str, Json]:
-    """What tells the model which call it was; a person is shown all of them."""
+    """Return shortened arguments that tell the model which call this is. A person sees them all."""
     listed = [
         (_whole_characters(name)[:_VALUE_CHARACTERS], value) for name, value in arguments.items()
     ]
@@ -214,7 +215,7 @@ def _whole_characters(text: str) -> str:
 
 
 def _schema(elicitation: Elicitation) -> dict[str, Any] | None:
-    """What a form asks for; None where the answer is no form's."""
+    """Return the JSON schema of a form, or None if the answer does not come from a form."""
     terms = elicitation.asked.terms
     fits = traits_of(elicitation.kind).fits_client_form
     if not fits or not isinstance(terms, Mapping):
@@ -223,7 +224,7 @@ def _schema(elicitation: Elicitation) -> dict[str, Any] | None:
 
 
 def in_revision(result: Result, protocol_version: str) -> Result:
-    """A result as this revision has it; one that was kept may be of a call of the other."""
+    """Return the result in this revision's format. A stored result may have the other format."""
     if "content" not in result:
         return result
     plain = {name: value for name, value in result.items() if name != "resultType"}
@@ -231,7 +232,7 @@ def in_revision(result: Result, protocol_version: str) -> Result:
 
 
 def given_again(result: Result, *, until: datetime) -> Result:
-    """A result that went out before, as it was, and marked: nothing new came of this call."""
+    """Return a result that was sent before, with a note that nothing new was done."""
     given_at = until - REPEATED_FOR
     note = (
         f"This is the result of the same call of {given_at:%H:%M:%S} UTC, given again in case it "
@@ -247,7 +248,7 @@ def given_again(result: Result, *, until: datetime) -> Result:
 
 
 def related_task(id: str) -> dict[str, Any]:
-    """`_meta` that says which task it is about (2025-11-25)."""
+    """Return the `_meta` entry that names the related task (2025-11-25)."""
     return {"io.modelcontextprotocol/related-task": {"taskId": id}}
 
 
@@ -286,7 +287,7 @@ def schema_with_pending(schema: Mapping[str, Any]) -> dict[str, Any]:
         return {**root, "anyOf": [own, _PENDING_SCHEMA]}
     kept = {name for name in schema if name in _OF_ROOT or name.startswith("x-")}
     left_out = {"unevaluatedProperties"}
-    if schema.get("properties"):  # these two know no properties but those beside them
+    if schema.get("properties"):  # both keywords see only the properties in the same schema object
         left_out |= {"additionalProperties", "patternProperties"}
     rest = {name: schema[name] for name in schema if name not in kept | left_out}
     widened: dict[str, Any] = {name: schema[name] for name in schema if name in kept}
@@ -302,14 +303,17 @@ def schema_with_pending(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def error_result(error: ElicitError, *, protocol_version: str) -> Result:
-    """What the model reads for the library's "Error executing tool": a sentence and a code."""
+    """Return the result for an error, with a sentence and a code for the model.
+
+    This result replaces the library's "Error executing tool".
+    """
     text = f"{error} [{error.name}]"
     meta = _meta_of(error)
     return text_result(text, protocol_version=protocol_version, is_error=True, meta=meta)
 
 
 def _meta_of(error: ElicitError | None) -> dict[str, Any]:
-    """What programs read of it."""
+    """Return the `_meta` entries of an error for programs."""
     if error is None:
         return {}
     meta: dict[str, Any] = {"errorId": error.name, "code": error.name, "status": error.http_status}
@@ -324,7 +328,7 @@ def _meta_of(error: ElicitError | None) -> dict[str, Any]:
 
 
 def cut_off(result: Result, hidden: Collection[str]) -> Result:
-    """An error whose texts may have quoted all that was sent: masked, and cut to a length."""
+    """Mask and shorten the texts of an error result, which may quote everything that was sent."""
     content = cast("object", result.get("content"))
     if not isinstance(content, list):
         return result
@@ -344,13 +348,13 @@ def _part_cut_off(part: object, hidden: Collection[str]) -> object:
 
 
 def is_whole(result: Result) -> bool:
-    """Whether it is what a body returned: not an error, a request of its own, or a task."""
+    """Return True for a body's final result: no error, no input request and no task."""
     is_complete = result.get("resultType", "complete") == "complete"
     return is_complete and "content" in result and not result.get("isError")
 
 
 def without(raised: Exception, hidden: Collection[str]) -> Exception:
-    """What a body raised past its library, without what the person typed or a provider gave."""
+    """Return the exception of a body without secrets of the person or the provider."""
     if isinstance(raised, MCPError):
         given = [raised.message, raised.data]
         said = masked_in_short(raised.message, hidden, letters=ERROR_LETTERS_AT_MOST)
@@ -362,9 +366,10 @@ def without(raised: Exception, hidden: Collection[str]) -> Exception:
 
 
 def escaped(error: ElicitError | None) -> bool:
-    """Whether this error left the tool: a frame of the serving library is in its traceback.
+    """Return True if the tool raised this error, judging by library frames in its traceback.
 
-    An error that the tool caught, whether it went on or raised another one, has no such frame.
+    An error that the tool caught has no such frame, whether the tool continued or raised another
+    error.
     """
     traceback = error.__traceback__ if error is not None else None
     while traceback is not None:

@@ -1,14 +1,16 @@
-"""Resuming: a stream of 2025-11-25 that broke goes on where it broke (Last-Event-ID).
+"""Resuming of streams: a broken stream of 2025-11-25 continues after Last-Event-ID.
 
-The library gives each event of a stream to a store, and replays what came after an id. What could
-go wrong: its replay asks neither whose events they are nor whether they are there still, loses what
-comes while it replays, and never ends. So the library is asked only whether this caller may read
-this session's streams. What is read is sent from here: events of that very session, by an id that
-nobody can guess, in order, until the call's response, which ends the stream. An id of anybody
-else's, or of what is not kept any more, is refused.
+The library gives each event of a stream to a store, and replays the events after an id.
 
-Events live as long as their session, in this process's memory: a stream five minutes after its
-response, and of all streams as much as the limits say, the oldest going first.
+Risks: the library's replay checks neither the owner of the events nor whether they are still
+stored, loses events that come during the replay, and never ends. The library is therefore asked
+only whether this caller may read the streams of this session. This module then sends the events
+itself: only events of that session, in order, until the call's response, which ends the stream.
+Nobody can guess an event's id. An id of another session, or of an event that is no longer stored,
+is refused.
+
+Events live in this process's memory as long as their session. A stream is stored for five minutes
+after its response. All streams together are limited, and the oldest is dropped first.
 """
 
 import asyncio
@@ -47,8 +49,8 @@ KEPT: Final = timedelta(minutes=5)
 EVENTS_AT_MOST: Final = 1000  # of a session
 BYTES_AT_MOST: Final = 2 * 1024 * 1024  # of a session
 BYTES_IN_ALL: Final = 64 * 1024 * 1024
-READ_AT_MOST: Final = timedelta(minutes=30)  # then the client may take it up again
-_EVENT_COSTS: Final = 300  # bytes, beside its text
+READ_AT_MOST: Final = timedelta(minutes=30)  # then the client may resume the stream again
+_EVENT_COSTS: Final = 300  # bytes, in addition to its text
 _PING_SECONDS: Final = 15.0
 _CALLS_AT_MOST: Final = 64
 _SESSION, _LAST_EVENT = b"mcp-session-id", b"last-event-id"
@@ -61,8 +63,8 @@ _REFUSED: Final = (
 @dataclass(slots=True, kw_only=True)
 class _Event:
     id: str
-    text: bytes  # empty: it only names the place where a stream begins
-    answers: RequestId | None  # the request whose response it is
+    text: bytes  # empty: it only marks the start of a stream
+    answers: RequestId | None  # the request that this response answers
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -74,7 +76,7 @@ class _Stream:
     bytes: int = 0
     over_at: datetime | None = None
     is_dropped: bool = False
-    reader: object = None  # the last that took it up; an older one makes way
+    reader: object = None  # the newest reader; an older reader stops
     waiting: list[asyncio.Future[None]] = field(default_factory=list[asyncio.Future[None]])
 
     @property
@@ -88,7 +90,7 @@ class _Stream:
                 one.set_result(None)
 
     def after(self, id: str) -> Sequence[_Event] | None:
-        """What came after that event; None if it is not there."""
+        """Return the events after the event with this id, or None if that event is not stored."""
         for number, event in enumerate(self.events):
             if event.id == id:
                 return list(islice(self.events, number + 1, None))
@@ -97,7 +99,7 @@ class _Stream:
 
 @dataclass(slots=True, kw_only=True)
 class _Shelf:
-    """The streams of one session, and how much that is."""
+    """The streams of one session, and their total size."""
 
     streams: dict[str, _Stream] = field(default_factory=dict[str, _Stream])
     events: int = 0
@@ -105,7 +107,7 @@ class _Shelf:
 
 
 class _Session:
-    """What one session has sent, and who is told when a part of that is read later."""
+    """The streams of one session, and the callbacks for responses that are read later."""
 
     def __init__(self) -> None:
         self.shelf = _Shelf()
@@ -120,7 +122,7 @@ class _Session:
 
 @dataclass(slots=True, kw_only=True)
 class _Here:
-    """The exchange that code runs for; what a session runs in has that of its first one."""
+    """The HTTP request that code runs for. A session's own tasks have the first request's."""
 
     session: _Session | None
     wire: ClientConnection | None
@@ -134,9 +136,9 @@ _here: ContextVar[_Here] = ContextVar("elicit_stream")
 
 
 def when_read_later(request_id: RequestId, callback: Callable[[ClientConnection], None]) -> None:
-    """Call once a client takes up the stream of this request, whose own exchange broke.
+    """Call `callback` once a client resumes the stream of this request, whose connection broke.
 
-    The callback gets the exchange in which the response goes out.
+    The callback gets the connection that carries the response.
     """
     here = _here.get(None)
     session = here.session if here is not None else None
@@ -155,20 +157,20 @@ class Streams(EventStore):
 
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
         self._clock = clock
-        # What runs a session holds it, and with that its events.
+        # The tasks of a session hold a reference to it, and so keep its events alive.
         self._sessions: WeakValueDictionary[str, _Session] = WeakValueDictionary()
         self._open: OrderedDict[_Stream, _Shelf] = OrderedDict()
         self._over: OrderedDict[_Stream, _Shelf] = OrderedDict()
         self.bytes = 0
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        """Called by the library, for every message of a session."""
+        """Store an event. The library calls this for every message of a session."""
         id, now, shelf = secrets.token_urlsafe(16), self._clock(), self._shelf()
         if shelf is None:
-            return id  # served without our layer: nobody comes back to it
+            return id  # served without this layer: no client resumes it
         stream = shelf.streams.get(stream_id)
         if stream is not None and (stream.over_at is not None or message is None):
-            self._drop(stream, shelf)  # the client uses the number of a request again
+            self._drop(stream, shelf)  # the client reuses a request id
             stream = None
         if stream is None:
             stream = shelf.streams[stream_id] = _Stream(name=stream_id)
@@ -195,7 +197,11 @@ class Streams(EventStore):
     async def replay_events_after(
         self, last_event_id: str, send_callback: EventCallback
     ) -> str | None:
-        """Called by the library, which has let this caller in; for most streams we take over."""
+        """Find the stream to replay, after the library has checked the caller.
+
+        This module then sends the events of most streams. The events of a session's own stream go
+        through the library's callback.
+        """
         here = _here.get(None)
         session = here.session if here is not None else None
         if here is None or session is None or last_event_id != here.last_event_id:
@@ -214,7 +220,7 @@ class Streams(EventStore):
         return found.name
 
     def around(self, app: ASGIApp) -> ASGIApp:
-        """The library's application, whose streams can be taken up."""
+        """Wrap the library's application so that its streams can be resumed."""
 
         async def resuming(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
@@ -236,7 +242,7 @@ class Streams(EventStore):
         return resuming
 
     def _noting(self, scope: Scope, send: Send, here: _Here, session_id: str) -> Send:
-        """Note the id that the library gives a session, and that the client ends one."""
+        """Record the id that the library gives a session, and the end of a session."""
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start" and here.session is not None:
@@ -257,10 +263,10 @@ class Streams(EventStore):
         held: list[Message] = []
 
         async def hold(message: Message) -> None:
-            """The library begins its answer before it looks for the events."""
+            """Hold the response back, because the library starts it before it finds the events."""
             is_begun = message["type"] == "http.response.start"
             if is_begun and message["status"] != 200:
-                here.is_the_librarys = True  # it has let nobody in
+                here.is_the_librarys = True  # the library refused the caller
             held.append(message)
             if here.is_the_librarys:
                 while held:
@@ -312,7 +318,7 @@ class Streams(EventStore):
 
 
 def _first(streams: Mapping[str, _Stream]) -> _Stream:
-    """What goes first: what is over before what goes on, the oldest of those."""
+    """Return the stream to drop first: an ended one if there is any, and the oldest of these."""
     return next((one for one in streams.values() if one.over_at), next(iter(streams.values())))
 
 
@@ -325,7 +331,7 @@ async def _read(
     *,
     headers: Message,
 ) -> None:
-    """Send what came after the event, and what comes, until the response or the client's end."""
+    """Send the events after the last id, and new ones, until the response or a disconnect."""
     assert here.last_event_id is not None
     stream.reader = me = object()
     stream.wake()

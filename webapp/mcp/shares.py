@@ -1,8 +1,8 @@
-"""How many sessions of 2025-11-25 anybody may have open, and for how long without using them.
+"""Limits for sessions of 2025-11-25: how many may be open, and how long without use.
 
-What could go wrong: whoever has no name opens every session that there is room for, and everybody
-else is turned away. So what one address, one person and all those without a name may have is
-limited apart, this machine's own user has room of their own, and an unused session ends.
+Risks: anonymous callers open all sessions that the server can hold, and everybody else is refused.
+One address, one person and all anonymous callers together therefore have separate limits, this
+machine's own user has reserved sessions, and an unused session ends.
 """
 
 from collections import Counter
@@ -11,32 +11,32 @@ from dataclasses import dataclass, field
 
 from webapp.identity.identity import Sender
 
-# Once a second is enough for those that nobody uses, and cheap whoever asks.
+# Sweeping once a second is often enough for unused sessions, and cheap under load.
 _SWEEP_EVERY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRoom:
-    """Sessions at most, and seconds without a request in flight."""
+    """Limits for the number of sessions, and for seconds without a request in flight."""
 
-    for_all: int = 10_000  # what the library has room for
-    for_own_user: int = 500  # of these, left free by all others
+    for_all: int = 10_000  # the library's own limit
+    for_own_user: int = 500  # reserved: others leave this many free
     for_nameless: int = 2_000
-    for_address: int = 100  # without a name
+    for_address: int = 100  # of anonymous callers
     for_person: int = 500
     idle_without_call: float = 5 * 60.0
-    idle: float = 30 * 60.0  # as the library has it
+    idle: float = 30 * 60.0  # the library's own limit
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ClientSession:
-    """One that is open, or being opened."""
+    """A session that is open or being opened."""
 
     sender: Sender
-    user: object  # whom the library saw open it
+    user: object  # the user that the library saw when the session was opened
     used_at: float
     in_flight: int = 1
-    has_called: bool = False  # a tool
+    has_called: bool = False  # a tool was called in this session
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Shares:
         return len(self._sessions)
 
     def has_room(self, sender: Sender) -> bool:
-        """Whether one more may be opened for them as it is."""
+        """Return True if the sender may open one more session now."""
         room, taken = self.room, self._counts[sender.share]
         if sender.is_nameless:
             if taken >= room.for_address or self._nameless >= room.for_nameless:
@@ -62,7 +62,7 @@ class Shares:
         return len(self._sessions) < room.for_all - kept_free
 
     def open(self, sender: Sender, *, user: object, now: float) -> ClientSession:
-        """Count one more, from before it is open."""
+        """Count a new session before it is open."""
         session = ClientSession(sender=sender, user=user, used_at=now)
         self._sessions[session] = None
         self._counts[sender.share] += 1
@@ -70,7 +70,7 @@ class Shares:
         return session
 
     def close(self, session: ClientSession) -> None:
-        """Count it no more."""
+        """Stop counting a session."""
         if session in self._sessions:
             del self._sessions[session]
             self._counts[session.sender.share] -= 1
@@ -79,14 +79,14 @@ class Shares:
             self._nameless -= session.sender.is_nameless
 
     def unused(self, now: float) -> list[ClientSession]:
-        """Those whose time is over."""
+        """Return the sessions that were unused for too long, at most once a second."""
         if now - self._swept_at < _SWEEP_EVERY_SECONDS:
             return []
         self._swept_at = now
         return [each for each in self._idle(self._sessions) if now >= self._ends_at(each)]
 
     def longest_unused_of(self, sender: Sender) -> ClientSession | None:
-        """What makes room for one more of a person's: nobody is shut out by their own leftovers."""
+        """Return the person's longest unused session, to be ended in favour of a new one."""
         own = (each for each in self._sessions if each.sender.share == sender.share)
         return min(self._idle(own), key=lambda each: each.used_at, default=None)
 

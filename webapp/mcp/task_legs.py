@@ -1,9 +1,9 @@
-"""The bodies of tasks: which of them run in this process, and what came of them.
+"""The bodies of tasks that run in this process, and their results.
 
-What could go wrong: a body whose result nobody keeps is run again at the next look. So whatever it
-comes to is kept under its run, an error as well; but not that the store was away. What is too long
-for a record stays in this process, for a client that comes for it soon. Or a client that sets more
-going than this process can bear.
+Risks: the next poll repeats a body whose result was not stored. Every result is therefore stored
+under its run, including errors, except that the store was unavailable. A result that is too long
+for a record stays in this process, for a client that fetches it soon. Or a client starts more
+bodies than this process can bear.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from webapp.mcp.task_state import about, of_fault
 from webapp.records.ids import owner_of
 from webapp.service import Service
 
-AT_WORK_AT_MOST: Final = 20  # bodies of one owner's tasks, in this process
+AT_WORK_AT_MOST: Final = 20  # bodies per owner in this process
 LONG_BYTES_AT_MOST: Final = 16 * 1024 * 1024  # of all results that are too long for a record
 _TOO_LONG = (
     "The tool is done, but its result had {size} bytes, and is here no more: of one that nobody "
@@ -45,14 +45,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLeg:
-    """How one leg of a task is presented, and the task whose result it brings, if it waits."""
+    """The presenter of a task's request, and the id of the task whose result it waits for."""
 
     presents: Callable[[Presenter], Presenter]
     brings: str | None = None
 
 
 class Prepares(Protocol):
-    """Makes a leg in the name of who asks, within their request."""
+    """Prepares a request of a task's call for the caller of the current HTTP request."""
 
     def __call__(
         self, *, params: dict[str, Any], task: TaskLeg, run_id: str
@@ -61,7 +61,7 @@ class Prepares(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtWork:
-    """`holds`: it waits for the person, as long as it takes, to bring the task's result."""
+    """A body that runs. `holds`: it waits for the person, as long as needed, for the result."""
 
     task: "asyncio.Task[None]"
     call: Call
@@ -69,7 +69,7 @@ class AtWork:
 
 
 class TaskLegs:
-    """Of one served server, in this process."""
+    """The task bodies of one served server in this process."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -77,19 +77,19 @@ class TaskLegs:
         self._long = OrderedDict[str, str]()
 
     def long_result(self, run_id: str) -> str | None:
-        """The result of a body of this process that was too long for a record, if it is here."""
+        """Return a result of this process that was too long for a record, or None."""
         return self._long.get(run_id)
 
     def of(self, run_id: str) -> AtWork | None:
         return self._at_work.get(run_id)
 
     def is_full(self, owner: str) -> bool:
-        """Whether so many of theirs run that no other one begins."""
+        """Return True if the owner has so many running bodies that no other one may start."""
         theirs = [id for id, one in self._at_work.items() if not one.holds]
         return sum(owner_of(id) == owner for id in theirs) >= AT_WORK_AT_MOST
 
     def begin(self, leg: PreparedLeg, *, holds: bool = False) -> AtWork:
-        """Its run is loaded, and stored."""
+        """Start the body. Its run must be loaded and stored."""
         call = leg.call
         run_id = call.run.value.id
 
@@ -110,7 +110,7 @@ class TaskLegs:
         result = _result_of(came_of_it)
         told = about(result).get("errorId")
         if told == StoreUnavailable.name:
-            return  # the next look tries again
+            return  # the next poll runs the body again
         if told == Cancelled.name:
             await call.run.change(lambda run: runs.cancel(run, now=call.now))
             return

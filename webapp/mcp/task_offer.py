@@ -1,9 +1,9 @@
-"""Who gets tasks, and how they are told: by the capabilities of either revision.
+"""The offer of tasks: which clients get them, and how either revision declares them.
 
-What could go wrong: a client that knows nothing of tasks sees a difference, or one is promised a
-task that brings its person nothing. So a client declares them, shows links, and has a name; whoever
-is asked by letters in the chat needs a call for them. A server that has tasks of its own (an
-extension of its library, for instance) keeps those, and gets none of ours.
+Risks: a client without tasks sees a difference, or a client gets a task that shows its person
+nothing. A client therefore gets tasks only if it declares them, shows links and has an identity. A
+caller who needs user codes in the chat gets none, because the codes need an open call. A server
+with its own tasks (for example from an extension of its library) gets no tasks from here.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from webapp.mcp.tools import low_level_of
 
 
 class TaskOffer:
-    """Of one served server."""
+    """The offer of tasks of one served server."""
 
     def __init__(self, server: Any, *, is_on: bool) -> None:
         self._server = server
@@ -27,21 +27,21 @@ class TaskOffer:
 
     @property
     def is_ours(self) -> bool:
-        """Whether they are ours to give: not where the operator says no, or the server has some."""
+        """True if the operator allows tasks and the server has no tasks of its own."""
         has_own = low_level_of(self._server).get_request_handler("tasks/get") is not None
         return self._is_on and not has_own
 
     def is_for(self, declared: Declared, caller: Callable[[], Caller]) -> bool:
-        """Whether this client gets tasks; who calls is asked for only where that matters."""
+        """Return True if this client gets tasks. The caller is looked up only if that matters."""
         shows = declared.has_tasks and "url" in declared.modes
         return shows and self.is_ours and _has_name(caller())
 
     def promised(
         self, result: Result, params: Mapping[str, Any] | None, caller: Callable[[], Caller]
     ) -> Result:
-        """A result of `initialize` or `server/discover`, with tasks for a client that gets them.
+        """Return a result of `initialize` or `server/discover` that declares tasks if offered.
 
-        All that is known of it yet is in these parameters.
+        All that is known of the client so far is in `params`.
         """
         params = params or {}
         meta = _mapping(params.get("_meta"))
@@ -59,7 +59,7 @@ class TaskOffer:
         return {**result, "capabilities": capabilities}
 
     def listed(self, result: Result, declared: Declared, caller: Callable[[], Caller]) -> Result:
-        """A list of tools: on 2025-11-25 each says that it may be a task."""
+        """Return a list of tools, each marked as a possible task on 2025-11-25."""
         if declared.is_modern or not self.is_for(declared, caller):
             return result
         may_be = {"execution": {"taskSupport": "optional"}}

@@ -1,4 +1,4 @@
-"""How a task stands: read off its run and what that asked, and told in either revision's words."""
+"""The state of a task, read from its run and questions, in the format of either revision."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from webapp.mcp.results import MODERN, Result
 from webapp.payments.verification import ON_ITS_WAY
 
 TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
-# The longer somebody has been waited for, the seldomer it is worth a look.
+# The poll interval grows with the age of the task.
 LOOKS_AT_LEAST: Final = timedelta(seconds=5)
 LOOKS_AT_MOST: Final = timedelta(minutes=1)
 _OF_ITS_AGE: Final = 20
-# In `_meta` of the result that is kept for a call that had none.
+# In `_meta` of the stored result of a call that ended without a result.
 _FAULT: Final = "elicit.jsonrpcError"
 _CANCELLED = (
     "Cancelled by the client. What was asked stays open until its time is over: the same call made "
@@ -31,16 +31,16 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """A run, and what it asked by its places there, as it stood `now`."""
+    """A run and its questions, by their places in the run, at the time `now`."""
 
     run: Run
     asked: Sequence[tuple[int, Elicitation]]
     now: datetime
-    long_result: str | None = None  # for which the run has only an excuse
+    long_result: str | None = None  # if the result is too long for the run's record
 
     @property
     def result(self) -> str:
-        """What it came to, as JSON."""
+        """The task's result as JSON."""
         return self.long_result or self.run.result or ""
 
     @property
@@ -49,20 +49,21 @@ class TaskState:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing of what came out of it is kept any more."""
+        """True if the task has ended and its result is no longer stored."""
         is_kept = self.run.result is not None and self.now < self.run.kept_until
         return self.is_over and not self.run.is_cancelled and not is_kept
 
     @property
     def open(self) -> list[tuple[int, Elicitation]]:
-        """What somebody has yet to answer."""
+        """The questions that somebody has yet to answer."""
         return [(n, one) for n, one in self._unsettled if one.progress != ON_ITS_WAY]
 
     @property
     def open_here(self) -> list[tuple[int, Elicitation]]:
-        """Of that, what the client can bring to its person: what others decide is in their inbox.
+        """The open questions that the client can ask its person.
 
-        A no in the client would be taken for the approver's.
+        Questions for an approver are not included, because they are in the approver's inbox and a
+        refusal in the client would count as the approver's.
         """
         return [(n, one) for n, one in self.open if not traits_of(one.kind).is_anothers]
 
@@ -76,13 +77,13 @@ class TaskState:
             return "cancelled"
         if self.is_over:
             fails = _FAULT in self.result and fault_of(json.loads(self.result)) is not None
-            if protocol_version < MODERN:  # where a tool's own error is a failure as well
+            if protocol_version < MODERN:  # there a tool's own error is a failure too
                 fails = fails or is_error(self.result)
             return "failed" if fails else "completed"
         return "input_required" if self.open_here else "working"
 
     def told(self, protocol_version: str, *, status: TaskStatus, message: str = "") -> Result:
-        """The task, as the wire has it."""
+        """Return the task in the protocol's format."""
         run, is_modern = self.run, protocol_version >= MODERN
         age = max(self.now - run.created_at, timedelta())
         looks = min(max(age / _OF_ITS_AGE, LOOKS_AT_LEAST), LOOKS_AT_MOST)
@@ -106,7 +107,7 @@ class TaskState:
             (n, one)
             for n, one in self.asked
             if not one.status.is_final
-            and one.progress != PAID_OTHERWISE  # of which the body hears
+            and one.progress != PAID_OTHERWISE  # the body receives an error for it
             # An exchange may end a little later than its question.
             and (self.now < one.expires_at or one.status is Status.EXCHANGING)
         ]
@@ -118,19 +119,19 @@ class TaskState:
 
 
 def of_fault(text: str, code: int, data: Any) -> dict[str, Any]:
-    """`_meta` of the result that is kept where the call ended with a JSON-RPC error."""
+    """Return the `_meta` of the stored result of a call that ended with a JSON-RPC error."""
     error = {"code": code, "message": text}
     return {_FAULT: error if data is None else {**error, "data": data}}
 
 
 def fault_of(result: Result) -> dict[str, Any] | None:
-    """The JSON-RPC error that stands for this result, if any."""
+    """Return the JSON-RPC error that the result stands for, or None."""
     fault: dict[str, Any] | None = about(result).get(_FAULT)
     return fault
 
 
 def about(result: Result) -> Mapping[str, Any]:
-    """What its `_meta` says."""
+    """Return the result's `_meta`."""
     return cast("Mapping[str, Any]", result.get("_meta") or {})
 
 

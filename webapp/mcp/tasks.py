@@ -1,17 +1,18 @@
-"""Tasks: a call that may wait for days holds no request; its client looks in for what came of it.
+"""Tasks: calls that may wait for days without an open request, while the client polls.
 
-A task is a run, and its id is the run's: there is no other record, and no state beside what its
-questions say. 2025-11-25: the client asks for a task, and `tasks/result` brings the question and
-waits. 2026-07-28 (the extension `io.modelcontextprotocol/tasks`): a call that has to wait for a
-person becomes one by itself; `tasks/get` brings the question, `tasks/update` the client's answer.
+A task is a run and has the run's id. There is no other record, and no state in addition to its
+questions. 2025-11-25: the client asks for a task, and `tasks/result` sends the question and waits.
+2026-07-28 (the extension `io.modelcontextprotocol/tasks`): a call that has to wait for a person
+becomes a task automatically. `tasks/get` returns the question, and `tasks/update` brings the
+client's answer.
 
-Nobody waits in between. Once all that was asked has an answer, the next look runs the body again,
-as a retry does. So a process may die at any time, and any other one goes on.
+No process waits in between. Once every question has an answer, the next poll runs the body again,
+like a retry. A process may therefore die at any time, and any other process continues.
 
-What could go wrong: somebody else's task. It is looked up by owner and id, and is its own client's;
-whoever has no name has no task. Or two looks at once: one body runs for a task in this process, and
-what it takes is leased, as anywhere. To cancel a task and to come to its end are both one
-compare-and-set on the run, which one of them wins.
+Risks: a client reads another owner's task. A task is looked up by owner and id, and belongs to the
+client that created it; an anonymous caller has no task. Or two polls come at the same time: one
+body runs per task in this process, and its claims are leased as anywhere. Cancelling and finishing
+a task are compare-and-set operations on the run, of which one wins.
 """
 
 import asyncio
@@ -52,10 +53,10 @@ from webapp.service import Service
 
 METHODS: Final = frozenset({"tasks/get", "tasks/result", "tasks/update", "tasks/cancel"})
 ID_LETTERS_AT_MOST: Final = 200
-LOOKS_AGAIN: Final = timedelta(seconds=5)  # at what another process may have brought to its end
-AT_ONCE_SECONDS: Final = 1.0  # what a look gives the body that it has set going
+LOOKS_AGAIN: Final = timedelta(seconds=5)  # at a task that another process may have finished
+AT_ONCE_SECONDS: Final = 1.0  # the time that a poll gives the body that it started
 _SHOWN_AT_MOST: Final = 20_000
-_PROGRESS: Final = "progressToken"  # of the request that looked in, which is soon over
+_PROGRESS: Final = "progressToken"  # of the polling request, which ends soon
 _UNKNOWN = (
     "There is no such task of yours, or its time is over. Call the tool again: what was asked and "
     "is still open goes on."
@@ -71,7 +72,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRequest:
-    """A request about a task: who makes it, and what a leg in their name is made by."""
+    """A request about a task: its caller, and how to prepare a request of the call for it."""
 
     method: str
     params: Mapping[str, Any]
@@ -88,7 +89,7 @@ class TaskRequest:
 
 
 class Tasks:
-    """Of one served server."""
+    """The tasks of one served server."""
 
     def __init__(self, service: Service, offer: TaskOffer, *, server: str) -> None:
         self._service = service
@@ -96,12 +97,12 @@ class Tasks:
         self._server = server
         self._legs = TaskLegs(service)
         self._first_shown = OrderedDict[str, datetime]()
-        self._on_its_way = OrderedDict[str, None]()  # payments that a body was told of
+        self._on_its_way = OrderedDict[str, None]()  # payments that a body knows to be processing
 
     def leg_of(
         self, params: Mapping[str, Any], declared: Declared, caller: Caller
     ) -> TaskLeg | None:
-        """How the first leg of a call is presented that is a task, or may become one."""
+        """Return how a call's first request is presented if the call is or may become a task."""
         if not self._offer.is_for(declared, lambda: caller):
             return None
         if not declared.is_modern:
@@ -109,7 +110,7 @@ class Tasks:
             presenter = self._presenter(declared, caller)
             return TaskLeg(presents=lambda _: presenter) if is_wanted else None
         if params.get("requestState") is not None:
-            return None  # it goes on by requests of the tool's own
+            return None  # the call continues by the tool's own requests
 
         def presents(usual: Presenter) -> Presenter:
             return in_task_of(
@@ -123,9 +124,9 @@ class Tasks:
         return TaskLeg(presents=presents)
 
     async def create(self, leg: PreparedLeg) -> Result:
-        """Answer a call that asks to be a task, at once (2025-11-25); its body begins.
+        """Answer a call that asks to be a task at once, and start its body (2025-11-25).
 
-        The same call made again, while that one goes on, is the same task.
+        An identical call gets the same task while the task runs.
         """
         call = leg.call
         run = await call.run.load()
@@ -141,7 +142,7 @@ class Tasks:
     async def answer(
         self, request: TaskRequest, otherwise: Callable[[], Awaitable[HandlerResult]]
     ) -> HandlerResult:
-        """Answer a request about a task. Raises MCPError, for an id of none of theirs too."""
+        """Answer a request about a task. Raises MCPError, also for an unknown task id."""
         is_modern, method = request.is_modern, request.method
         of_other = "tasks/result" if is_modern else "tasks/update"
         if not self._offer.is_ours or method == of_other:
@@ -188,8 +189,8 @@ class Tasks:
         return told
 
     async def _result(self, request: TaskRequest) -> Result:
-        """What the call comes to, once it does; its questions go out beside this request."""
-        is_outrun = False  # a newer request of the same kind has the questions
+        """Wait for the task's result. The client is sent the task's questions in the meantime."""
+        is_outrun = False  # a newer tasks/result request has the questions
         while not (state := await self._state(request)).is_over:
             if self._service.is_draining:
                 raise MCPError(types.INTERNAL_ERROR, "The server restarts. Ask for this again.")
@@ -201,7 +202,7 @@ class Tasks:
                 await asyncio.wait({at_work.task})
                 is_outrun = False
             elif is_outrun or not state.open_here:
-                await self._changes(state.run.id)  # another process has it, or an approver
+                await self._changes(state.run.id)  # another process or an approver has it
                 is_outrun = False
             else:
                 answer = await self._held(state, request)
@@ -217,7 +218,7 @@ class Tasks:
         return _about(result, state.run.id)
 
     async def _held(self, state: TaskState, request: TaskRequest) -> Result | None:
-        """A leg that asks the person; None where it leaves what came of it, if anything, behind."""
+        """Run a request that asks the person. None means that the state has to be read again."""
         leg = await self._leg(request, state.run, TaskLeg(presents=_as_usual, brings=state.run.id))
         if leg is None:
             return None
@@ -225,7 +226,7 @@ class Tasks:
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            if call.waiters:  # a body that is past its question goes on
+            if call.waiters:  # a body that has its answer continues
                 task.cancel()
             raise
         answer = call.answer
@@ -235,12 +236,12 @@ class Tasks:
             return None
         is_link = call.is_interrupted and not call.is_repeated and isinstance(answer, dict)
         if is_link and not (await self._state(request)).open_here:
-            return None  # what is left is for others to decide, who may take days
-        # Of a client that showed nothing: the link, for the model to pass on.
+            return None  # the remaining questions are for others, who may take days
+        # The client showed nothing: return the link, which the model passes on.
         return _about(cast("Result", answer), state.run.id) if is_link else None
 
     async def _update(self, request: TaskRequest) -> Result:
-        """Take the client's answers; to what is not asked, nothing is heard."""
+        """Apply the client's answers. Answers to questions that are not open are ignored."""
         responses = request.params.get("inputResponses")
         if not isinstance(responses, Mapping):
             _refuse("inputResponses are no object of names and responses.")
@@ -265,7 +266,7 @@ class Tasks:
         return {"resultType": "complete"}
 
     async def _cancel(self, request: TaskRequest) -> Result:
-        """Its client no longer wants it: no body goes on, and what was asked stays open."""
+        """Cancel the task for its client. No body continues, and its questions stay open."""
 
         async def ended() -> list[Run]:
             run, now = await self._run(request), self._service.clock()
@@ -283,7 +284,7 @@ class Tasks:
         return state.told(request.version, status="cancelled")
 
     async def _go_on(self, request: TaskRequest, state: TaskState) -> AtWork | None:
-        """Have the body go on, if it can; what is at work here."""
+        """Let the body continue if it can. Return the body that runs in this process, or None."""
         at_work = self._legs.of(state.run.id)
         if at_work is not None or not self._may_go_on(state):
             return at_work
@@ -296,7 +297,7 @@ class Tasks:
         is_taken = any(e.delivered_at is None and elicitations.is_taken(e) for _, e in state.asked)
         if is_taken or self._service.is_draining:
             return False
-        # A tool that does not wait for the money goes on when it is told that it is on its way.
+        # A tool that does not wait for money continues when a payment is processing.
         untold = [one.id for one in state.on_its_way if one.id not in self._on_its_way]
         for id in untold:
             _keep(self._on_its_way, id, None)
@@ -310,7 +311,7 @@ class Tasks:
         return self._legs.begin(leg)
 
     async def _leg(self, request: TaskRequest, run: Run, task: TaskLeg) -> PreparedLeg | None:
-        """Another leg of it; None where it has come to its end meanwhile."""
+        """Prepare another request of the task, or return None if the task has ended."""
         called = run.called
         if called is None or called.arguments is None:
             raise _unknown()
@@ -332,7 +333,7 @@ class Tasks:
         return None
 
     async def _delivered(self, state: TaskState, request: TaskRequest) -> Result:
-        """Its result; that it arrives is noted, as of any call's."""
+        """Return the task's result, and store that it arrived, as for any call."""
         run = state.run
         service = self._service
         if await is_taken_back(service.elicitations, service.kinds, run):
@@ -345,7 +346,7 @@ class Tasks:
         return in_revision(json.loads(state.result), request.version)
 
     async def _input_requests(self, state: TaskState, request: TaskRequest) -> dict[str, Any]:
-        """What the client is to ask, by names that no other question of the task has."""
+        """Return the requests for the client, by names that are unique within the task."""
         presenter = self._presenter(request.declared, request.caller)
         await self._service.links.prove()
         asked: dict[str, Any] = {}
@@ -356,7 +357,7 @@ class Tasks:
         return asked
 
     def _message(self, state: TaskState, request: TaskRequest) -> str:
-        """What it waits for, with the link: a client may show nothing of what it is sent."""
+        """Return the status message, with the link, because a client may show no question."""
         presenter = self._presenter(request.declared, request.caller)
         waits: list[str] = []
         for _, one in state.open:
@@ -373,7 +374,7 @@ class Tasks:
         return self._service.links.of(asked, now=self._service.clock())
 
     async def _state(self, request: TaskRequest) -> TaskState:
-        """Raises MCPError where nothing of it is theirs, or kept."""
+        """Return the task's state. Raises MCPError if the caller has no such task or it expired."""
         run = await self._run(request)
         elicitations = self._service.elicitations
         found = [await elicitations.get(asking.elicitation_id) for asking in run.asked]
@@ -398,7 +399,7 @@ class Tasks:
         return run
 
     async def _changes(self, run_id: str) -> None:
-        """Wait until something has become of it, or a while."""
+        """Wait until the run changes, or for a few seconds."""
         waiters, now = self._service.elicitations.waiters, self._service.clock()
         with waiters.waiter(leg=run_id, taker=None) as waiter:
             waiters.add(waiter, run_id)

@@ -1,7 +1,7 @@
-"""The tools of a served server, on either library: their functions, and what is said of them.
+"""The tools of a served server, of either library: their functions and their marks.
 
-What could go wrong: marks are read off another tool than the one that runs. A tool is therefore
-looked up as the library does for a call: a list may be filtered, and has one of many versions.
+Risks: marks are read from another tool than the one that runs. A tool is therefore looked up as the
+library does for a call, because a list may be filtered and has one of several versions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,45 +17,45 @@ from flows.kinds.needs import Need, needs_of
 from webapp.mcp.received import validated_by
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
-Server: type[Any] = LowLevelServer  # its own type has a parameter that is of no use here
+Server: type[Any] = LowLevelServer  # its own type has a parameter that is not needed here
 _INSIDE_AT_MOST = 20
 _PAGES_AT_MOST = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """What a tool stands for on a mounted server: calling the one calls the other."""
+    """The tool of a mounted server that a tool delegates to: calling one calls the other."""
 
     server: Any
     name: str
     version: str | None
-    is_given_the_same: bool  # the arguments, that is: nothing on the way changes them
+    is_given_the_same: bool  # True if nothing on the way changes the arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedTool:
-    """`function` is what the author wrote, with the marks on it; None where there is none here."""
+    """A served tool. `function` is the author's marked function, or None if unknown here."""
 
     name: str
-    version: str | None  # of the one that runs, where it is one of several
+    version: str | None  # of the tool that runs, if it has several versions
     function: Callable[..., Any] | None
-    is_destructive: bool | None  # by its annotation `destructiveHint`; None: it has none
-    has_output_schema: bool  # clients refuse a result of text alone, unless it is an error
-    functions: tuple[Callable[..., Any], ...] = ()  # that one, and those of tools made from it
+    is_destructive: bool | None  # its annotation `destructiveHint`, or None
+    has_output_schema: bool  # clients then refuse a plain text result, unless it is an error
+    functions: tuple[Callable[..., Any], ...] = ()  # `function` and those of tools made from it
     inside: tuple[Inside, ...] = ()
-    schema: Mapping[str, Any] | None = None  # of its arguments
-    # The library's own look at them, where what is served is what runs; it runs no body.
+    schema: Mapping[str, Any] | None = None  # of the tool's arguments
+    # The library's own validation, if the served tool is the one that runs. It runs no body.
     validate: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
 
     @property
     def gate(self) -> Gate | None:
-        """The mark of the outermost layer; one that opens (`off`) opens no other layer's."""
+        """The outermost gate mark that is not `off`, or else the outermost mark."""
         marks = [mark for function in self.functions if (mark := mark_of(function)) is not None]
         return next((mark for mark in marks if not mark.is_off), marks[0] if marks else None)
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Of every layer; what one has from another by `functools.wraps` is not asked twice."""
+        """The needs of every layer. A need copied by `functools.wraps` is listed once."""
         needs = [need for function in self.functions for need in needs_of(function)]
         return tuple({id(need): need for need in needs}.values())
 
@@ -65,7 +65,7 @@ def is_fastmcp(server: Any) -> bool:
 
 
 def low_level_of(server: Any) -> Any:
-    """The library's own server, which both libraries keep one level down, under two names."""
+    """Return the library's own server, which both libraries store under different names."""
     inner = getattr(server, "_mcp_server", None) or getattr(server, "_lowlevel_server", None)
     return inner or server
 
@@ -78,31 +78,32 @@ async def tool_of(
     is_inner: bool = False,
     context: Context | None = None,
 ) -> ServedTool | None:
-    """The tool that a call of this name runs; `meta` is the call's own, with a version perhaps.
+    """Return the tool that a call of this name runs, or None.
 
-    A low-level server is asked within a request alone, whose `context` its handler gets.
+    `meta` is the call's own `_meta`, which may name a version. A low-level server can be asked only
+    within a request, because its handler gets the request's `context`.
     """
     if is_fastmcp(server):
         tool = await _found(server, name, version=_version_in(meta, has_ranges=is_inner))
         return None if tool is None else await _served(server, tool)
     manager = getattr(server, "_tool_manager", None)
     tool = manager.get_tool(name) if manager is not None else None
-    if tool is None:  # a server of the author's own making may call what it lists
+    if tool is None:  # the author's own server class may call listed tools
         tool = next((one for one in await _listed(server, context) if one.name == name), None)
-    if tool is None and isinstance(server, Server):  # which may run what it does not list
+    if tool is None and isinstance(server, Server):  # it may run unlisted tools
         tool = types.Tool(name=name, input_schema={})
     return None if tool is None else await _served(server, tool)
 
 
 async def has_tool(server: Any, name: str, *, context: Context) -> bool:
-    """Whether the author has a tool of this name."""
+    """Return True if the author has a tool of this name."""
     if isinstance(server, Server):
         return any(one.name == name for one in await _listed(server, context))
     return await tool_of(server, name) is not None
 
 
 async def tools_of(server: Any, *, context: Context | None = None) -> list[ServedTool]:
-    """One of each name that is listed, before the author's own middleware makes another list."""
+    """Return one listed tool of each name, before the author's middleware changes the list."""
     return [await _served(server, tool) for tool in await _listed(server, context)]
 
 
@@ -117,11 +118,11 @@ async def _listed(server: Any, context: Context | None) -> Sequence[Any]:
     )
 
     tools = await server.list_tools(run_middleware=False)
-    return dedupe_with_versions(tools, lambda tool: tool.name)  # the newest, as it lists them
+    return dedupe_with_versions(tools, lambda tool: tool.name)  # the newest, as in its own list
 
 
 async def _listed_by_handler(server: Any, context: Context) -> list[types.Tool]:
-    """What a low-level server's own handler lists for this request, page by page."""
+    """Return all pages of tools that a low-level server's own handler lists for this request."""
     entry, tools = server.get_request_handler("tools/list"), list[types.Tool]()
     cursor: str | None = None
     for _ in range(_PAGES_AT_MOST if entry is not None else 0):
@@ -162,11 +163,11 @@ def _schema_of(tool: Any) -> Mapping[str, Any] | None:
 
 
 def _validation_of(server: Any, tool: Any) -> Callable[[dict[str, Any]], Mapping[str, Any]] | None:
-    """Of a tool whose own function runs with what it gives; None for every other."""
+    """Return the validation of a tool whose own function runs with its result, or None."""
     if (metadata := getattr(tool, "fn_metadata", None)) is not None:
         return cast("Callable[[dict[str, Any]], Mapping[str, Any]]", metadata.validate_arguments)
     if tool is None or not is_fastmcp(server):
-        # MCPServer lists its tools as they stand on the wire.
+        # MCPServer lists its tools in wire format.
         manager = getattr(server, "_tool_manager", None)
         known = manager.get_tool(tool.name) if manager is not None and tool is not None else None
         return None if known is None else known.fn_metadata.validate_arguments
@@ -179,10 +180,11 @@ def _validation_of(server: Any, tool: Any) -> Callable[[dict[str, Any]], Mapping
 
 
 async def _layers_of(tool: Any) -> tuple[list[Callable[..., Any]], list[Inside], Any]:
-    """The functions of a tool, which may be made from another one, or a mounted server's.
+    """Return a tool's functions in all layers, the mounted tools, and the innermost tool.
 
-    What stands for it has no marks, so a gate would stand open. And the tool that is given what
-    the call is given, where it is known.
+    A tool may be made from another tool, or belong to a mounted server. A tool that only delegates
+    has no marks, so without the inner layers its gate would be open. The innermost tool is None if
+    a layer changes the arguments.
     """
     functions: list[Callable[..., Any]] = []
     inside: list[Inside] = []
@@ -215,7 +217,7 @@ def _version_of(tool: Any) -> str | None:
 
 
 def _version_in(meta: object, *, has_ranges: bool) -> Mapping[str, str] | None:
-    """As FastMCP reads it: of a client one version as a text; a range in calls of its own."""
+    """Return the requested version as FastMCP reads it: a text, or a range in nested calls."""
     own = cast("Mapping[str, object]", meta).get("fastmcp") if isinstance(meta, Mapping) else None
     version = cast("Mapping[str, object]", own).get("version") if isinstance(own, Mapping) else None
     if isinstance(version, str) and version:
@@ -225,7 +227,7 @@ def _version_in(meta: object, *, has_ranges: bool) -> Mapping[str, str] | None:
 
 
 async def _found(server: Any, name: str, *, version: Mapping[str, str] | None) -> Any:
-    """What FastMCP's own `call_tool` finds: by its name, or by the hash that apps call it by."""
+    """Return the tool that FastMCP's own `call_tool` finds, by name or by the hash of apps."""
     from fastmcp.server.providers.addressing import (  # noqa: PLC0415 - an optional library
         parse_hashed_backend_name,
     )
@@ -241,10 +243,10 @@ async def _found(server: Any, name: str, *, version: Mapping[str, str] | None) -
 
 
 def _function_of(server: Any, name: str) -> Callable[..., Any] | None:
-    if isinstance(server, Server):  # one handler runs all: what is marked on it holds for each
+    if isinstance(server, Server):  # one handler runs all tools: its marks hold for each
         entry = server.get_request_handler("tools/call")
         return None if entry is None else entry.handler
-    # MCPServer lists its tools as they stand on the wire, and keeps their functions here.
+    # MCPServer lists its tools in wire format and stores their functions here.
     manager = getattr(server, "_tool_manager", None)
     tool = manager.get_tool(name) if manager is not None else None
     return getattr(tool, "fn", None)

@@ -1,7 +1,7 @@
-"""The trace of an HTTP request, for the span that the MCP library begins for each message.
+"""The trace of an HTTP request, for the span that the MCP library starts for each message.
 
-It reads what a message itself says of its trace (`_meta`), and no header; so a caller whose trace
-stands in the header alone, as a gateway's does, would lose it.
+The library reads the trace from the message itself (`_meta`) and ignores headers. A caller whose
+trace is only in the headers, like a gateway's, would lose it.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class InTraceOfRequest:
-    """Stands before the library's own: what the message says comes first."""
+    """Middleware before the library's own: a trace in the message takes precedence."""
 
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext

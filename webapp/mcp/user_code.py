@@ -1,4 +1,4 @@
-"""The letters in the chat: a form of the client's where it has one, else a tool of ours."""
+"""The user code in the chat, entered in the client's form or with the result tool."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -19,7 +19,7 @@ LETTERS_SCHEMA: dict[str, Any] = {
 
 
 def user_code_in(content: object) -> str:
-    """What was typed; a client may send anything."""
+    """Return the typed code, or an empty text. A client may send anything."""
     if not isinstance(content, Mapping):
         return ""
     typed = cast("Mapping[str, object]", content).get(FIELD)

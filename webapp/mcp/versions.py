@@ -1,7 +1,7 @@
-"""Which version of a tool a call is for (FastMCP has many of one name), read and put back.
+"""The version of a tool that a call is for: FastMCP can have several of one name.
 
-What could go wrong: a yes to one version that lets another one run. It is the version that is found
-to run, also where the client named none; what is not found has the one that was asked for.
+Risks: an acceptance for one version lets another version run. The version is therefore the one that
+is found to run, even if the client named none. If no tool is found, the requested version is used.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _META, _OWN, _VERSION = "_meta", "fastmcp", "version"
 
 
 def version_of(tool: ServedTool | None, params: Mapping[str, Any]) -> str | None:
-    """The version that a call with these parameters runs; None where there is but one."""
+    """Return the version that a call with these parameters runs. None if there is only one."""
     if tool is not None:
         return tool.version
     asked = _own(params).get(_VERSION)
@@ -21,7 +21,7 @@ def version_of(tool: ServedTool | None, params: Mapping[str, Any]) -> str | None
 
 
 def with_version(params: Mapping[str, Any], version: str | None) -> dict[str, Any]:
-    """The parameters of a call for that version, whichever they named before."""
+    """Return the parameters of a call for that version, replacing any version they name."""
     own = {name: value for name, value in _own(params).items() if name != _VERSION}
     if version is not None:
         own[_VERSION] = version

@@ -1,8 +1,8 @@
-"""Tools that are hidden until what they need is there (`needs(..., hide=True)`), for each caller.
+"""Tools that are hidden until the caller has what they need (`needs(..., hide=True)`).
 
-What could go wrong: what one person has shows a tool to another, or a look changes something. What
-is there is looked up by the caller's owner, and a look neither spends, renews nor asks. Nothing is
-protected by being hidden: a tool that is called asks.
+Risks: what one person has shows a tool to another person, or a check changes something. Each check
+is for the caller's own owner, and a check spends, renews and asks nothing. Hiding protects nothing:
+a tool that is called asks.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ SENDING_SECONDS = 5.0
 
 
 class Visibility:
-    """Knows which tools of a served server each caller is shown."""
+    """The tools of a served server that each caller is shown."""
 
     def __init__(self, server: Any, service: Service) -> None:
         self._server = server
         self._kinds = service.kinds
         self._lists = service.tool_lists
-        # By connection, and as long as that lives: who was shown what there.
+        # By connection, while it lives: the caller and the tools that were shown there.
         self._shown: WeakKeyDictionary[object, _ListedTools] = WeakKeyDictionary()
 
     async def listed(
@@ -45,7 +45,7 @@ class Visibility:
         result: Result,
         caller: Callable[[], Caller],
     ) -> Result:
-        """A result of tools/list as this caller is shown it."""
+        """Return the result of tools/list without the tools that are hidden from this caller."""
         if not (hiding := await self._hiding(context)):
             return result
         who = caller()
@@ -57,7 +57,7 @@ class Visibility:
         return {**result, "tools": tools, **_as_private(result)}
 
     async def promised(self, context: ServerRequestContext[Any, Any], result: Result) -> Result:
-        """A result of `initialize`, which says that the list may change where it may."""
+        """Return the result of `initialize`, which declares that the list may change if it may."""
         capabilities = _mapping(result.get("capabilities"))
         tools = _mapping(capabilities.get("tools"))
         if "tools" not in capabilities or tools.get("listChanged"):
@@ -73,7 +73,7 @@ class Visibility:
         call_next: CallNext,
         caller: Callable[[], Caller],
     ) -> HandlerResult:
-        """A stream of changes that a client has opened (2026-07-28): it hears of its own list."""
+        """Serve a client's stream of changes (2026-07-28) and send changes of its own list."""
         wanted = _mapping(_mapping(context.params).get("notifications"))
         if not wanted.get("toolsListChanged") or not (hiding := await self._hiding(context)):
             return await call_next(context)
@@ -94,11 +94,11 @@ class Visibility:
         return await call_next(context)
 
     async def hidden(self, caller: Caller, hiding: Sequence[ServedTool]) -> frozenset[str]:
-        """The names of those tools that this caller is not shown."""
+        """Return the names of the tools that are hidden from this caller."""
         return frozenset([tool.name for tool in hiding if not await self._has(caller, tool)])
 
     async def _hiding(self, context: ServerRequestContext[Any, Any]) -> list[ServedTool]:
-        """The tools that may be hidden; looked up in a request only, and once in each."""
+        """Return the tools that may be hidden, looked up once in each request."""
         tools = await tools_of(self._server, context=context)
         return [tool for tool in tools if _needed(tool)]
 
@@ -112,7 +112,7 @@ class Visibility:
                     return False
         except StoreUnavailable:
             raise
-        except ElicitError:  # it is not set up: nobody has it
+        except ElicitError:  # not configured: nobody has it
             return False
         return True
 
@@ -122,8 +122,8 @@ class Visibility:
         caller: Caller,
         hiding: Sequence[ServedTool],
     ) -> "_ListedTools | None":
-        """Where this client can be told later (2025-11-25: on its session's own stream)."""
-        # The library has a session for each request, and no public name for what they share.
+        """Record where to notify this client later (2025-11-25: on its session's own stream)."""
+        # The library has a session for each request, and no public name for the shared connection.
         connection: Any = getattr(context.session, "_connection", None)
         if connection is None or context.protocol_version >= MODERN:
             return None
@@ -140,7 +140,7 @@ class Visibility:
 
 
 class _ListedTools:
-    """Implements webapp.elicitations.tool_lists.Listing."""
+    """The tools listed to one client. Implements webapp.elicitations.tool_lists.Listing."""
 
     def __init__(
         self,
@@ -152,8 +152,8 @@ class _ListedTools:
         assert caller.owner is not None
         self.caller = caller
         self.owner: str = caller.owner
-        self.hidden: frozenset[str] | None = None  # not known yet
-        self.tools = tools  # that may be hidden: later there is no request to look them up in
+        self.hidden: frozenset[str] | None = None  # None: not known yet
+        self.tools = tools  # that may be hidden; without a request they cannot be looked up
         self._hiding = hiding
         self._send = send
 
@@ -161,7 +161,7 @@ class _ListedTools:
         hidden = await self._hiding.hidden(self.caller, self.tools)
         if hidden != self.hidden:
             self.hidden = hidden
-            with suppress(TimeoutError):  # a client that does not read keeps nobody waiting
+            with suppress(TimeoutError):  # a client that does not read must not block
                 async with asyncio.timeout(SENDING_SECONDS):
                     await self._send()
 
@@ -176,12 +176,12 @@ def _to(connection: "ref[Any]") -> Callable[[], Any]:
 
 
 def _needed(tool: ServedTool) -> list[Request]:
-    """What has to be there before the tool is shown."""
+    """Return the requests that must be satisfied before the tool is shown."""
     return [question.request for need in tool.needs if need.hides for question in need.questions]
 
 
 async def _is_there(kinds: Kinds, request: Request, by: AskedBy) -> bool:
-    """Whether it is kept, looked at without using it."""
+    """Return True if the caller has it already. The check does not use it up."""
     match request:
         case AccountRequest():
             return await kinds.accounts.is_connected(request, by)
@@ -198,5 +198,5 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _as_private(result: Result) -> Result:
-    """A list that depends on the caller is nobody else's to keep."""
+    """Mark per-caller tool lists as not cacheable."""
     return {"cacheScope": "private"} if "cacheScope" in result else {}

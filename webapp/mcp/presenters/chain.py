@@ -1,12 +1,12 @@
-"""A chain: what a leg of 2026-07-28 brings of the legs before it, as our token has it.
+"""A chain: what a request of 2026-07-28 brings from the requests before it, in a sealed token.
 
-An engine that replays its steps makes the call again from its first request whenever it goes on,
-without requestState, and gives the answers that it has in the order in which it was asked. Such an
-engine is recognised by what no person can do: it answers a question that was put again within
-moments. From then on the token counts the rounds, so that the next replay gets the same ones.
+An engine that replays its steps repeats the call from its first request whenever it continues,
+without requestState. It then gives the answers that it has, in the order of the questions. Such an
+engine is recognised because it does what no person can do: it answers a repeated question within
+moments. From then on the token counts the rounds, so that the next replay gets the same rounds.
 
-Our part of requestState is sealed, so no client can change it; whatever else is in it is the
-tool's own.
+This server's part of requestState is sealed, so that no client can change it. The rest of
+requestState belongs to the tool.
 """
 
 import json
@@ -23,31 +23,34 @@ from webapp.elicitations.links import Links
 
 KEY: Final = "elicit-url-"
 MARK: Final = "elicit-url:"
-BY_LINK, BY_FORM = _MODES = "uf"  # how a question was shown
-# An answer to a question that was put again, and that comes within this time, was there before.
+BY_LINK, BY_FORM = _MODES = "uf"  # the ways in which a question was shown
+# An answer to a repeated question that comes within this time existed before.
 REPLAYED_WITHIN: Final = timedelta(seconds=5)
-_AT = "@"  # when those that follow were put out
+_AT = "@"  # precedes the time when the following questions were sent
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Out(NamedTuple):
-    """How a question was put to the client, and when first, as long as it has no answer."""
+    """The way in which a question was sent, and when first, while it has no answer."""
 
     mode: str
     at: datetime | None = None
 
 
 class Chain:
-    """What a leg brings: run, rounds used, and the client's answers.
+    """The run, the rounds used and the client's answers that a request brings.
 
-    Of the run's questions it says which are out, by their index, in which mode and since when: what
-    an answer means is decided by what was shown, whatever this leg declares. It says which the
-    client dismissed in earlier legs, by their names: what was said of one is said of no other at
-    its place. The accounts are those that the body got, by the digests of its questions; `run_key`
-    is of the call that got them, whose run may stand nowhere yet. `began_again_at` is when this
-    chain began, if its call had been made before; `replayed` are the rounds of an engine that
-    replays, see `AskedStep.after`.
+    `shown` has the run's questions that the client has, by index, with the way and the time in
+    which each was sent. What was shown decides what an answer means, whatever this request
+    declares. `dismissed` has the names of questions that the client dismissed earlier. A name
+    belongs to one question, not to a place, so a dismissal never applies to another question at the
+    same place.
+
+    `accounts` are the accounts that the body received, by question digest. `run_key` is the key of
+    the call that received them; its run may not be stored yet. `began_again_at` is when this chain
+    began, if its call had been made before. `replayed` are the rounds of an engine that replays,
+    see `AskedStep.after`.
     """
 
     __slots__ = (
@@ -94,7 +97,7 @@ class Chain:
 def read_chain(
     state: str | None, responses: Mapping[str, Any], *, links: Links, now: datetime
 ) -> Chain:
-    """Take our token off requestState; a state without one is the tool's own, whatever it says."""
+    """Read this server's token from requestState. Without a token, the state is the tool's own."""
     if state is None or not state.startswith(MARK):
         return Chain(responses=responses, foreign=state)
     token, _, foreign = state.removeprefix(MARK).partition(":")
@@ -128,22 +131,22 @@ def read_chain(
 
 
 def as_round(indexes: Iterable[int]) -> str:
-    """Return one round of questions as it is stored."""
+    """Return one round of questions in its stored form."""
     return "+".join(map(str, sorted(indexes)))
 
 
 def in_hex(at: datetime | None) -> str:
-    """Return a moment as the token has it."""
+    """Return a time in the format of the token."""
     return "" if at is None else f"{(at - _EPOCH) // _MILLISECOND:x}"
 
 
 async def settled_round(
     call: Leg, parts: Sequence[Prompt], *, done: Sequence[str], client: AskedClient
 ) -> list[Prompt]:
-    """Return the next round that an engine which replays the call has to be asked before `parts`.
+    """Return the next round that a replaying engine has to be asked before `parts`.
 
-    All its questions are settled. It is empty if there is none left, or for any other client.
-    `done` are the rounds of this chain so far.
+    All questions of that round are settled. The list is empty if no round is left, or if the client
+    does not replay. `done` are the rounds of this chain so far.
     """
     asked, first = call.run.value.asked, min(part.index for part in parts)
     rounds = asked[first].after
@@ -161,7 +164,7 @@ async def settled_round(
 
 
 async def _given_up_rounds(call: Leg, first: int, client: AskedClient) -> tuple[str, ...]:
-    """Return the rounds before a question that the client never answered, settled elsewhere."""
+    """Return the earlier rounds of questions that the client left open and others settled."""
     rounds: dict[datetime, list[int]] = {}
     for index in range(first):
         id = call.run.value.asked[index].elicitation_id
@@ -173,7 +176,7 @@ async def _given_up_rounds(call: Leg, first: int, client: AskedClient) -> tuple[
 
 
 def with_kept(kept: str | None, responses: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The client's answers to the tool's own requests, those of earlier legs too."""
+    """Return the client's answers to the tool's own requests, including earlier ones."""
     return {**(json.loads(kept) if kept else {}), **responses} or None
 
 
@@ -182,13 +185,13 @@ def _read_shown(listed: Sequence[str]) -> dict[int, Out]:
     for each in listed:
         if each.startswith(_AT):
             at = _EPOCH + int(each[1:], 16) * _MILLISECOND
-        elif each[-1] in _MODES:  # or it was sealed by a version without modes: it is shown again
+        elif each[-1] in _MODES:  # entries sealed by a version without modes are shown again
             shown[int(each[:-1])] = Out(each[-1], at)
     return shown
 
 
 def write_shown(shown: Mapping[int, Out]) -> list[str]:
-    """By the moments, as most were put out together."""
+    """Return the questions grouped by time, because most were sent together."""
     written = [f"{n}{out.mode}" for n, out in sorted(shown.items()) if out.at is None]
     for at in sorted({out.at for out in shown.values() if out.at is not None}):
         written.append(f"{_AT}{in_hex(at)}")

@@ -1,4 +1,4 @@
-"""Presenting: which way a call shows its questions, by the revision and what was declared."""
+"""The choice of a presenter for a call, by protocol revision and the client's declaration."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,9 +41,9 @@ def presenter_of(
     asks: ClientAsks,
     task_id: str | None = None,
 ) -> Presenter:
-    """`dismissed` is a question that the model no longer waits for.
+    """Return the presenter of a call. `dismissed` is a question no longer waited for.
 
-    `task_id` is of the task whose result this leg is to bring, however long it takes.
+    `task_id` is the task whose result this request brings, however long that takes.
     """
     patience = service.clients.patience
     limits, user_codes, modes = service.limits, service.user_codes, declared.modes
@@ -55,7 +55,7 @@ def presenter_of(
     in_result = LinkInResult(
         client=client,
         modes=modes,
-        # A retry follows a form: its links are new to the client, whatever the run says.
+        # A retry follows a form: its links are new to the client, even if the run says otherwise.
         held=patience.holds(caller, limits.link) if chain.run_id is None else timedelta(),
         held_until=held_until,
         has_result_tool=has_result_tool,
@@ -115,7 +115,7 @@ def in_task_of(
     created: Callable[[Leg], Result],
     otherwise: Presenter | None = None,
 ) -> InTask:
-    """The presenter of a leg that nobody waits for."""
+    """Return the presenter of a request for a task, for which no client waits."""
     return InTask(
         modes=declared.modes,
         client=_client(declared, caller=caller, service=service),
@@ -127,10 +127,10 @@ def in_task_of(
 
 
 class ByKind:
-    """Presents what a form can ask in one way, and what needs a link in another.
+    """A presenter that shows some questions in a form and the others as links.
 
-    What somebody else decides is put to nobody in the client: the call waits for a while, and its
-    result says for whom.
+    Questions for an approver are not put to the person in the client. The call waits for a while,
+    and its result says who decides.
     """
 
     def __init__(
@@ -190,14 +190,14 @@ def _client(declared: Declared, *, caller: Caller, service: Service) -> AskedCli
 
 
 def _in_form(service: Service, caller: Caller) -> Callable[[str], bool]:
-    # A client is a program, too.
+    # With a paired browser, gates are answered on our page only: a client is a program too.
     return partial(may_be_asked, with_gates=not service.identity.pairs_for_yes(caller.owner))
 
 
 def _has_page(kind: str, *, service: Service, caller: Caller) -> bool:
-    """Whether somebody can answer it on our page: else the client is all there is.
+    """Return True if a person can answer this kind on our page.
 
-    Without a name no other call brings the letters that open the page.
+    An anonymous caller cannot, because no other call would bring the user code for the page.
     """
     is_found = caller.refusal is None and not caller.is_anonymous
     return is_found and not service.kinds.policies.is_for_client_only(kind)

@@ -1,7 +1,7 @@
-"""hold: the call stays open while the person is away (2025-11-25 with URL mode).
+"""hold: the call stays open while the person answers (2025-11-25 with URL mode).
 
-The client's answer and the store are awaited together. An accept only means that the person goes
-to the link; it never means that it is done.
+The presenter waits for the client's answer and the store together. An accept only means that the
+person opens the link; it never means that the person is done.
 """
 
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ from webapp.mcp.presenters.on_stream import OnStream
 from webapp.mcp.user_code import LETTERS_SCHEMA, user_code_in
 
 UNFIT = "unfit"  # the client accepted the form for a user code without a code
-FORMS_AT_MOST = 60  # a client that fills them by itself must not do so for ever
+FORMS_AT_MOST = 60  # a client that fills forms automatically must not do so forever
 
 
 class Hold(OnStream):
-    """Presents by a server-to-client request on the call's own stream."""
+    """Presents questions with a server-to-client request on the call's own stream."""
 
     mode = LINK
 
@@ -51,7 +51,7 @@ class Hold(OnStream):
         progress: timedelta,
         user_codes: UserCodes,
     ) -> None:
-        """`unread_until` is for a link that was agreed to sooner than anybody can have read it."""
+        """Create the presenter. `unread_until` limits the wait for a link accepted too soon."""
         super().__init__(
             context,
             modes=modes,
@@ -134,7 +134,7 @@ class Hold(OnStream):
     async def _must_be_usable(
         self, call: Leg, shown: PresentedQuestion, answer: ClientAnswer
     ) -> None:
-        """Note the answer; end the call with the link if no person gave it, or not a valid one."""
+        """Record the answer. End the call with the link if the answer is automatic or invalid."""
         await self._must_be_somebodys(call, shown, answer)
         is_valid = answer.action != UNFIT
         await self._note(shown.elicitation, answer, is_valid=is_valid)
@@ -153,7 +153,7 @@ class Hold(OnStream):
         return answer.action != UNFIT
 
     async def _ask(self, call: Leg, shown: PresentedQuestion) -> ClientAnswer:
-        """What the client answered; an accept comes after the letters, where there are any."""
+        """Return the client's answer. An accept comes after the user code, if there is one."""
         asked = shown.elicitation
         if self._asks.has_accepted(asked.id):
             return ClientAnswer(action="accept")
@@ -188,7 +188,7 @@ class Hold(OnStream):
 
 
 def _required(parts: Sequence[Prompt]) -> UrlElicitationRequiredError:
-    """-32042: the client opens the links and calls again (no way to ask it here)."""
+    """Return error -32042: the client opens the links and calls again."""
     return UrlElicitationRequiredError([_link_to(part.shown) for part in parts])
 
 

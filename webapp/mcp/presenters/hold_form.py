@@ -1,4 +1,4 @@
-"""hold by a form: the call stays open while the client's own form is filled in (2025-11-25)."""
+"""hold by a form: the call stays open while the client's form is filled in (2025-11-25)."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ from webapp.mcp.presenters.on_stream import OnStream
 
 
 class HoldForm(OnStream):
-    """Presents by a form of the client's."""
+    """Presents questions with the client's own form."""
 
     mode = FORM
 

@@ -1,7 +1,7 @@
-"""in_task: nobody is held; the question stands for the task, and its client looks in for it.
+"""in_task: no request is held. The task shows the question, and its client polls.
 
-What could go wrong: a link that its client shows to nobody. One that was seen to show nothing gets
-no task for it: its person is given the link, as in any other call.
+Risks: a client does not show the link to anybody. A client that was seen to show nothing gets no
+task for the question; its person gets the link, as in any other call.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,10 +20,11 @@ from webapp.mcp.results import Result
 
 
 class InTask:
-    """Presents to whoever polls: the leg ends at the first question that has no answer yet.
+    """Presents questions for polling: the request ends at the first unanswered question.
 
-    `otherwise` presents the call's first leg, as long as it is no task; without one it is. It
-    becomes one for a question that is long: for the others a call may wait, and be made again.
+    `otherwise` presents questions until the call becomes a task. If it is None, the call already is
+    a task. A call becomes a task for a question that may take long. For other questions the call
+    waits and can be repeated.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class InTask:
         return state
 
     async def heed(self, call: Leg) -> None:
-        pass  # what the client answers comes with requests of their own
+        pass  # the client sends its answers in separate requests
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         if shown.name in self.dismissed:
@@ -80,7 +81,7 @@ class InTask:
         return FORM if self.asks_in_client(asked.kind, arguments_in(asked)) else LINK
 
     def request(self, service: HasKinds, asked: Elicitation, *, url: str) -> dict[str, Any]:
-        """What the client is asked for it, as `inputRequests` have it."""
+        """Return the client's request for this question, in the format of `inputRequests`."""
         params: dict[str, Any] = {"mode": "url", "message": asked.asked.message, "url": url}
         if self.mode_of(asked) == FORM:
             schema = schema_of(service, asked)
@@ -90,9 +91,9 @@ class InTask:
     async def hear(
         self, call: Leg, asked: Elicitation, response: Mapping[str, Any], *, shown_at: datetime
     ) -> bool:
-        """Act on the client's answer; False where it dismissed the question.
+        """Act on the client's answer. Return False if the client dismissed the question.
 
-        To agree to a link only means that the person goes there: it is waited for all the same.
+        Agreeing to a link only means that the person opens the link, so the question stays open.
         """
         mode, action, content = self.mode_of(asked), response.get("action"), response.get("content")
         if action not in ACTIONS:

@@ -1,7 +1,7 @@
-"""link: the result itself carries the link (a client without URL mode).
+"""link: the result itself carries the link (for a client without URL mode).
 
-The same call made again goes on: it is held for a while, and then says again what it waits for.
-The model can wait or give up; nothing here lets it say yes for the person.
+An identical call continues: it is held for a while and then reports again what it waits for. The
+model can wait or give up, and cannot accept for the person.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from webapp.payments.verification import ON_ITS_WAY
 
 
 class LinkInResult:
-    """Presents by an ordinary result."""
+    """Presents questions with an ordinary result."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class LinkInResult:
         return state
 
     async def heed(self, call: Leg) -> None:
-        pass  # nothing comes with a call
+        pass  # a call brings no answers of the client
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return min(now + self._held, self._held_until.at(now))
@@ -82,12 +82,12 @@ def pending_result(
     *,
     has_result_tool: bool = False,
 ) -> Result:
-    """What a call is answered that waits for a person: the links, where pages can be answered."""
+    """Return a result for a call that waits for a person: links if a page can be answered."""
     asked = [(part, part.shown.elicitation) for part in parts]
     with_page = [
         part for part, one in asked if client.has_page(one.kind) or one.progress == ON_ITS_WAY
     ]
-    for part in with_page if not call.is_over else ():  # else the leg has another result
+    for part in with_page if not call.is_over else ():  # otherwise the request has another result
         client.linked(part.shown.elicitation)
     if with_page:
         return link_result(with_page, has_result_tool=has_result_tool)

@@ -1,9 +1,11 @@
-"""Asking on the call's own stream, which stays open meanwhile (2025-11-25).
+"""Questions on the call's own stream, which stays open while the person answers (2025-11-25).
 
-What the presenters have in common that send the client a request of their own and wait for its
-answer and for the store together. What could go wrong: an answer that is none, of which the library
-would say nothing to anybody. It is therefore read here as it came. Or a client that shows nothing
-to anybody: then the person is given the link, and what was sent stays open for a late answer.
+This is the common part of the presenters that send the client a request and wait for both the
+client's answer and the store.
+
+Risks: the client answers with something that is not an answer, which the library would drop
+silently. Answers are therefore parsed here, as they come. Or the client shows the person nothing.
+The person then gets the link, and the request stays open for a late answer.
 """
 
 import asyncio
@@ -42,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Answered(BaseModel):
-    """What a client answered: an action that is none of the three is a cancel."""
+    """A client's answer. An action other than accept, decline or cancel counts as cancel."""
 
     action: str = "cancel"
     content: object = None
@@ -54,9 +56,9 @@ class _Answered(BaseModel):
 
 
 class OnStream:
-    """Implements all of webapp.calls.presenter.Presenter but `wait`.
+    """The base of stream presenters. Implements webapp.calls.presenter.Presenter except `wait`.
 
-    `mode` is how it puts a question to the client.
+    `mode` is the way in which the presenter sends a question to the client.
     """
 
     mode: Mode
@@ -72,7 +74,7 @@ class OnStream:
         held_until: Deadline | None,
         task_id: str | None,
     ) -> None:
-        """`held_until` is None for a client that waits as long as it takes."""
+        """Create the presenter. `held_until` is None for a client that waits as long as needed."""
         self._context = context
         self._modes = modes
         self._client = client
@@ -97,7 +99,7 @@ class OnStream:
         return state
 
     async def heed(self, call: Leg) -> None:
-        pass  # each request was left open, and hears of its answer itself
+        pass  # each open request receives its own answer
 
     async def _send(
         self, call: Leg, params: ElicitRequestFormParams | ElicitRequestURLParams
@@ -113,9 +115,9 @@ class OnStream:
         return ClientAnswer(action=given.action, content=given.content, after=ticks() - sent_at)
 
     async def _goes_by_link(self, asked: Elicitation) -> bool:
-        """Whether the client is not to be sent this one afresh: its person gets the link.
+        """Return True if the person gets the link and the client is not asked again.
 
-        A task's result waits in any case, and the task itself says where the link leads.
+        Always False for a task: its result waits in any case, and the task itself shows the link.
         """
         if self._task_id is not None:
             return False
@@ -123,7 +125,7 @@ class OnStream:
             return False
         if self._asks.has_left(asked.id) and await self._client.has_answered(asked, self.mode):
             return False
-        # The client was asked it on this very connection, and another call still waits for that.
+        # The client was asked on this connection, and another call still waits for the answer.
         if self._asks.is_open(asked.id):
             return True
         return await self._client.needs_link(asked, self.mode)
@@ -131,10 +133,10 @@ class OnStream:
     async def _by_link(
         self, call: Leg, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
-        """Give the link at once, or wait for who has it.
+        """Return the link in the result at once, or wait for a person who already has the link.
 
-        A call that comes sooner than anybody can have read the question is one of several that a
-        model makes at the same time: it waits for what the client was asked, and shows no link.
+        A call that comes before anybody can have read the question is one of several parallel calls
+        of a model. It waits for the client's answer and shows no link.
         """
         asked = shown.elicitation
         is_asked_now = self._asks.is_open(asked.id) and self._client.is_asked_now(asked, call.now)
@@ -142,9 +144,10 @@ class OnStream:
         return await self._in_result.wait(call, shown, waiter)
 
     async def _silence(self, call: Leg, asked: Elicitation) -> Deadline | None:
-        """Until when the client may say nothing; None for one that was seen to let people answer.
+        """Return until when the client may stay silent. None if the client lets people answer.
 
-        It ends with the link, so there has to be a page, and a model to which the result goes.
+        When that time is over, the result shows the link. A deadline therefore needs a page for
+        this kind, and a model that receives the result.
         """
         if self._task_id is not None:
             return None
@@ -162,10 +165,10 @@ class OnStream:
         request: Callable[[], Coroutine[Any, Any, ClientAnswer]],
         waiter: Waiter,
     ) -> "AsyncGenerator[Asking]":
-        """The request on its way; its answer wakes the waiter, and None is an error's.
+        """Yield the request to the client. Its answer wakes the waiter; None means an error.
 
-        It stays out where the client gives the call up, or another question ends it: whoever sees
-        it may still answer, or just has.
+        The request stays open if the client gives the call up or if another question ends the call,
+        because the person may still answer or just has.
         """
 
         def wake(_: object) -> None:
@@ -192,18 +195,18 @@ class OnStream:
 
     @property
     def _is_given_up(self) -> bool:
-        """Whether the client said so: a process that ends cancels its calls as well."""
+        """True if the client cancelled the call. A shutdown cancels calls without this mark."""
         outbound = getattr(self._context.session, "_request_outbound", None)
         told = getattr(outbound, "cancel_requested", None)
         return told is not None and bool(told.is_set())
 
     def _leave(self, call: Leg, asked: Elicitation, asking: Asking) -> None:
-        """What was sent stays open when the call ends, and a late answer counts."""
+        """Leave the client's request open when the call ends, so that a late answer counts."""
         late = partial(self._came_late, call, asked)
         self._asks.leave(asked.id, asking, life=asked.expires_at - call.now, late=late)
 
     def _leave_to_newer(self, call: Leg, current: Elicitation, asking: Asking) -> None:
-        """Where a newer same call took the wait over, or another question ended this call."""
+        """Leave the request open if a newer identical call or another question ended this call."""
         is_the_bodys_end = call.is_over and not call.is_interrupted
         if not (current.status.is_final or is_the_bodys_end):
             self._leave(call, current, asking)
@@ -215,11 +218,11 @@ class OnStream:
         await self._note(asked, answer, is_valid=is_valid)
 
     async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> bool:
-        """Act on an answer that came when its call had ended; False if it is not valid."""
+        """Act on an answer that came after its call had ended. Return False if it is not valid."""
         raise NotImplementedError
 
     async def _note(self, asked: Elicitation, answer: ClientAnswer, *, is_valid: bool) -> None:
-        """Note what the client did, when its answer has been acted on."""
+        """Record what the client did, after its answer was acted on."""
         await self._client.answered(
             asked, self.mode, after=answer.after, content=answer.content, is_valid=is_valid
         )
@@ -246,7 +249,7 @@ class OnStream:
         return until if self._held_until is None else min(until, self._held_until.at(now))
 
     def _stops(self, shown: PresentedQuestion, asking: Asking | None) -> bool:
-        """Whether there is something to do before its time: `asking` is for an answer to come."""
+        """Return True if the wait has to stop early: an answer came, or the client is automatic."""
         return (asking is not None and asking.done()) or shown.group.has_nobodys
 
     @property
@@ -254,7 +257,7 @@ class OnStream:
         return self._held_until is not None and self._held_until.is_over
 
     async def _still_waiting(self, call: Leg, shown: PresentedQuestion, asking: Asking) -> NoReturn:
-        """End the call before its client gives up on it; what it was asked stays open for it."""
+        """End the call before its client gives up, and leave the client's request open."""
         self._leave(call, shown.elicitation, asking)
         part = Prompt(shown=shown, is_out=True)
         await call.links.prove()
@@ -267,16 +270,16 @@ class OnStream:
     async def _unless_draining(
         self, call: Leg, shown: PresentedQuestion, *, is_out: bool = False
     ) -> None:
-        """End the call with the link where this process ends, and cannot wait for an answer."""
+        """End the call with the link if this process is shutting down."""
         if call.is_draining:
             await self._link_instead(call, shown, is_out=is_out)
 
     async def _link_instead(
         self, call: Leg, shown: PresentedQuestion, *, is_out: bool = False
     ) -> NoReturn:
-        """Give the link to a client that cannot be asked after all, or no longer by this process.
+        """End the call with the link if the client cannot be asked, or no longer by this process.
 
-        The same call goes on. `is_out`: the client was asked, and has not answered.
+        An identical call continues. `is_out`: the client was asked and has not answered.
         """
         part = Prompt(shown=shown, is_out=is_out)
         await call.links.prove()
@@ -285,7 +288,7 @@ class OnStream:
 
 
 class _AnsweredByAnything:
-    """A request whose result the library passes on as it is: it checks those of known methods."""
+    """A request whose result the library does not validate, because its method is unknown."""
 
     method = ""
 
@@ -294,7 +297,7 @@ class _AnsweredByAnything:
 
 
 async def _answer_to(request: Callable[[], Awaitable[ClientAnswer]]) -> ClientAnswer | None:
-    try:  # made here: a call that ends before this begins leaves nothing behind
+    try:  # created here: a call that ends earlier leaves no unawaited coroutine
         return await request()
     except MCPError as error:
         _log.warning("client.elicitation_failed", extra={"code": error.error.code})

@@ -1,19 +1,19 @@
-"""retry: the tool runs again until the person is done (2026-07-28 with URL mode).
+"""retry: the tool runs again until the person has answered (2026-07-28 with URL mode).
 
-The first leg answers InputRequiredResult with the link. Each later one is held open, so that a
-client that retries at once does not use up its rounds, and the last round that a client affords
-is an ordinary result. Our part of requestState is a sealed token; whatever else is in it is the
-tool's own.
+The first request returns InputRequiredResult with the link. Each later request is held open, so
+that a client that retries at once does not use up its rounds. The last round that a client affords
+returns an ordinary result. This server's part of requestState is a sealed token; the rest belongs
+to the tool.
 
-What could go wrong: a client that shows nothing, and answers by itself or makes no next leg. So the
-token says when each question was first put out, which no client can change, and a question that was
-put out in vain for long goes to the person as a link. One that agrees to a link at once may have
-opened a browser, or nothing: its leg ends with the link in the result.
+Risks: a client shows nothing, and answers automatically or makes no further request. The token
+therefore records when each question was first sent, which no client can change. A question that was
+sent in vain for long goes to the person as a link. A client that agrees to a link at once may have
+opened a browser or not, so its request ends with the link in the result.
 
-An engine that replays (LangGraph and others) makes the call again from its first leg before it
-brings the person's answer. So the same first leg gets the same question again, under the same key,
-and of several questions the same rounds in the same order, also those that are settled by now. What
-it answers to a settled one changes nothing.
+An engine that replays (LangGraph and others) repeats the call from its first request before it
+brings the person's answer. The same first request therefore gets the same question under the same
+key. With several questions it gets the same rounds in the same order, including questions that are
+settled by now. An answer to a settled question changes nothing.
 """
 
 import json
@@ -64,13 +64,13 @@ from webapp.mcp.results import Result, busy_result
 from webapp.mcp.user_code import LETTERS_SCHEMA, user_code_in
 
 _LETTERS = "-code"
-_ACCOUNTS_AT_MOST = 8  # that a token carries
-_RESPONSES_BYTES_AT_MOST = 40 * 1024  # as they are sealed: JSON text inside JSON
+_ACCOUNTS_AT_MOST = 8  # in one token
+_RESPONSES_BYTES_AT_MOST = 40 * 1024  # bytes of the sealed form: JSON text inside JSON
 _SECOND = timedelta(seconds=1)
 
 
 class Retry:
-    """Presents by InputRequiredResult and the client's retries."""
+    """Presents questions with InputRequiredResult and the client's retries."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Retry:
         self._user_codes = user_codes
         self._in_form = in_form
         self._dismissed = set(chain.dismissed)
-        self._answered = set[int]()  # in this leg
+        self._answered = set[int]()  # indexes of questions answered in this request
         self._began_again_at = chain.began_again_at
         self._replayed = chain.replayed
 
@@ -133,7 +133,7 @@ class Retry:
         if action is not None:
             after = await self._must_be_somebodys(call, shown, out, action=action)
             await self._client.answered(current, LINK, after=after)
-            # LangChain's adapter fails on a round in which it is asked nothing.
+            # LangChain's adapter fails on a round in which it receives no question.
             is_unread = self._client.is_too_soon(after) or self._is_replayed
         if action == "decline":
             return await call.elicitations.end(current, Status.DECLINED)
@@ -147,7 +147,7 @@ class Retry:
     async def _held(
         self, call: Leg, shown: PresentedQuestion, waiter: Waiter, *, is_unread: bool
     ) -> Elicitation:
-        """Hold this leg; `is_unread`: the client agreed to the link sooner than anybody reads."""
+        """Hold this request. `is_unread`: the client agreed before anybody could have read it."""
         asked = shown.elicitation
         current = await call.hold(
             asked,
@@ -165,7 +165,7 @@ class Retry:
     async def _form_answer(
         self, call: Leg, shown: PresentedQuestion, out: Out
     ) -> Elicitation | None:
-        """What the client's form brought; without an answer it is shown again."""
+        """Act on the answer in the client's form. Without an answer, the form is shown again."""
         response = self._chain.answers.get(_key(shown.name))
         action = _action(response)
         if action is None:
@@ -185,10 +185,11 @@ class Retry:
         return bool(self._replayed) or self._began_again_at is not None
 
     async def _goes_by_link(self, call: Leg, shown: PresentedQuestion) -> bool:
-        """Whether the client is not to be sent this one: its person gets the link.
+        """Return True if the person gets the link and the client is not sent this question.
 
-        That is also so if an earlier leg put the same question out, the client never replied, and
-        the question has expired: an engine that replays has an answer to that one only.
+        That is also the case if an earlier request sent the same question, the client never
+        replied, and the question has expired: an engine that replays has an answer to the old
+        question only.
         """
         asked = shown.elicitation
         if not self._client.has_page(asked.kind):
@@ -210,9 +211,9 @@ class Retry:
         action: str,
         content: object = None,
     ) -> float:
-        """Return after how many seconds the client did it.
+        """Return the seconds between the question and the client's answer.
 
-        The call ends if no person can have done it.
+        End the call if no person can have given the answer.
         """
         asked, mode = shown.elicitation, _mode(out)
         after = _seconds_since(out, asked, now=call.now)
@@ -224,13 +225,13 @@ class Retry:
         return after
 
     async def _end_with(self, call: Leg, part: Prompt, *, way: str) -> NoReturn:
-        """The call's result is the link."""
+        """End the request with the link as the call's result."""
         await call.links.prove()
         parts = await part.shown.group.park(part, way=way, is_urgent=way == NOBODY)
         call.interrupt(self._last(call, parts))
 
     async def _answer(self, call: Leg, shown: PresentedQuestion) -> str | None:
-        """What the client answered; an accept comes after the letters, where there are any."""
+        """Return the client's answer. An accept counts after the user code, if there is one."""
         asked = shown.elicitation
         action = _action(self._chain.answers.get(_key(shown.name)))
         if action in ("decline", "cancel") or not asked.is_by_code or _is_confirmed(asked):
@@ -251,7 +252,10 @@ class Retry:
         return action
 
     async def heed(self, call: Leg) -> None:
-        """What came with this leg comes with no other: what counts of it settles its question."""
+        """Apply the client's answers from this request.
+
+        The client sends them only once, so an answer that is not applied now is lost.
+        """
         if not (self._chain.answers and call.run.is_continued):
             return
         for index, asking in enumerate(call.run.value.asked):
@@ -261,7 +265,7 @@ class Retry:
             if out is not None and action is not None:
                 asked = await call.elicitations.get(asking.elicitation_id)
                 if asked is not None and asked.status.is_final:
-                    if not self._replayed:  # an engine replies to it again at each replay
+                    if not self._replayed:  # an engine repeats its reply at each replay
                         self._client.has_replied(asked)
                 elif asked is not None:
                     content = cast("Mapping[str, Any]", response).get("content")
@@ -281,7 +285,7 @@ class Retry:
         )
 
     def carry(self, call: Leg, state: object) -> object:
-        """A tool's own requestState together with our token."""
+        """Return the tool's own requestState together with this server's token."""
         if not call.run.is_loaded:
             return state
         foreign = state if isinstance(state, str) else None
@@ -300,7 +304,7 @@ class Retry:
             await call.run.change(lambda run: keep_responses(run, together))
 
     def _out(self, call: Leg) -> Mapping[int, Out]:
-        """What of the run the client has; a stranger's token says nothing about ours."""
+        """Return the run's questions that the client has; a token of another run lists none."""
         return self._chain.shown if call.run.is_continued else {}
 
     async def _suspend(
@@ -312,9 +316,11 @@ class Retry:
         parts = await shown.group.park(part, way=RETRY, is_urgent=is_urgent)
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds or call.is_draining:
-            # A client retries at once, and nobody would be there.
+            # A client retries at once, and no process would be there to answer.
             call.interrupt(self._last(call, parts))
-        now = call.now  # one for all: the token says when for each moment, not for each question
+        # Use one timestamp for all questions: the token groups questions by timestamp, which keeps
+        # it short.
+        now = call.now
         again = await settled_round(call, parts, done=self._replayed, client=self._client)
         parts = tuple(again) or parts
         before = self._out(call)
@@ -322,7 +328,8 @@ class Retry:
         for part in parts:
             if not part.is_out:
                 out[part.shown.index] = self._put_out(part.shown, before, now=now)
-                if not (call.is_over or again):  # else another group's part of a gather goes out
+                # After the call has ended, another group's questions are sent instead.
+                if not (call.is_over or again):
                     self._client.sent(part.shown.elicitation, is_again=part.shown.is_again, now=now)
         if again or self._replayed:
             self._replayed = (*self._replayed, as_round(part.index for part in parts))
@@ -340,11 +347,11 @@ class Retry:
         call.interrupt(result)
 
     def _last(self, call: Leg, parts: Sequence[Prompt]) -> Result:
-        """What the model gets when the client affords no more rounds."""
+        """Return what the model gets when the client affords no more rounds."""
         return pending_result(call, parts, self._client)
 
     def _requests(self, call: Leg, part: Prompt) -> dict[str, Any]:
-        """What the client is asked for one question, by the keys of its answers."""
+        """Return the requests to the client for one question, by the keys of their answers."""
         shown, user_code = part.shown, part.user_code
         requests: dict[str, Any] = {}
         if not part.is_out:
@@ -367,7 +374,10 @@ class Retry:
     def _put_out(
         self, shown: PresentedQuestion, before: Mapping[int, Out], *, now: datetime
     ) -> Out:
-        """It goes out now; it may have been out before, and then the person has had that time."""
+        """Return how the question is sent, and when it was first sent to the client.
+
+        A question that was sent before retains its first time.
+        """
         known = before.get(shown.index) if shown.is_again else None
         mode = BY_FORM if self._asks_in_client(shown.elicitation) else BY_LINK
         if known is not None and known.at is not None:
@@ -404,7 +414,10 @@ def _mode(out: Out) -> Mode:
 
 
 def _seconds_since(out: Out, asked: Elicitation, *, now: datetime) -> float:
-    """A token of before this question stood at its place says nothing of it."""
+    """Return the seconds since the question was sent, at most since it was created.
+
+    An older time in the token belongs to an earlier question at the same place.
+    """
     return (now - max(out.at or asked.created_at, asked.created_at)) / _SECOND
 
 
