@@ -1,1 +1,4 @@
-"""Mollie: payments and refunds; its webhooks are hints, so the payment is always fetched."""
+"""Mollie: payments and refunds.
+
+Its webhooks are unsigned hints, so the payment is always fetched.
+"""
