@@ -1,5 +1,5 @@
-"""A tool awaits a person: the public names."""
-# Of elicit-url, as elicit_url.py reads here.
+"""The public names of the library, with which a tool asks a person and awaits the answer."""
+# elicit_url.py re-exports these names as elicit-url.
 
 from flows import elicit
 from flows.elicit import complete_elicitation

@@ -1,4 +1,4 @@
-"""All errors of the library, as one class tree.
+"""The errors of the library, as a class tree.
 
 ElicitError
 ├── InvalidQuestion      the verb's arguments are wrong (raised by the verb, not by the await)
@@ -204,7 +204,7 @@ class NotConfigured(ElicitError):
 
 
 class NotAllowed(ElicitError):
-    """Nobody could safely open this caller's link. The message says what would change that."""
+    """No one could safely open this caller's link. The message says what would change that."""
 
     name = "ELICITATION_NOT_ALLOWED"
     code = -32600
@@ -280,7 +280,7 @@ class Processing(NotAccepted):
 
 
 class Expired(NotAccepted):
-    """Nobody answered within `ttl`."""
+    """The question expired: nobody answered within `ttl`."""
 
     name = "ELICITATION_TIMEOUT"
     http_status = 408
@@ -447,7 +447,7 @@ class WeakSecret(ElicitError, ValueError):
 
 
 class Unreadable(ElicitError):
-    """No configured secret opens the encrypted record, or the record belongs to another row."""
+    """An encrypted record that no configured secret opens, or that belongs to another row."""
 
     name = "ELICITATION_UNREADABLE"
 

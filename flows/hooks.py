@@ -86,7 +86,7 @@ class ProposedQuestion(HookFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedQuestion(HookFacts):
-    """A question that is stored, but whose link nobody has seen yet."""
+    """A question that is stored, but whose link has not been sent yet."""
 
     id: str
     asked_at: datetime
@@ -117,7 +117,7 @@ class SettledQuestion(HookFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookStage:
-    """One row of STAGES. `leaves_open` are the fields of `value` that a hook may change."""
+    """A row of STAGES. `leaves_open` are the fields of `value` that a hook may change."""
 
     name: str
     does: str

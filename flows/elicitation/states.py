@@ -123,7 +123,7 @@ Trouble = Literal["silent", "refused", "not set up"]
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """One press of Continue. A new attempt makes the previous attempt invalid."""
+    """A press of Continue. A new attempt makes the previous attempt invalid."""
 
     number: int
     browser: str  # hash of the binding cookie

@@ -138,7 +138,7 @@ class MerchantAccount(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupFinding:
-    """One result of checking the account.
+    """A result of checking the merchant account.
 
     `fix` says what to do and names the setting.
 
@@ -159,7 +159,7 @@ class SetupReport:
 
 
 class Gateway(Protocol):
-    """One payment provider with the operator's account. Implements flows.elicitation.flow.Flow."""
+    """A payment provider with the operator's account. Implements flows.elicitation.flow.Flow."""
 
     @property
     def seller(self) -> MerchantAccount: ...
@@ -434,7 +434,7 @@ def payment_of(payment: Payment, seller: MerchantAccount) -> str:
 
 
 def open_page(elicitation: Elicitation, *, now: datetime) -> StoredCheckout | None:
-    """Return the latest attempt's checkout if its page can still be paid, so nobody pays twice."""
+    """Return the latest attempt's checkout if its page can still be paid, to prevent paying twice."""
     kept = kept_of(elicitation.attempt)
     if kept is None or kept.url is None:
         return None

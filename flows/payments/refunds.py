@@ -3,7 +3,7 @@
 Risks: two partial refunds at once, which the provider would both make, because each has its own
 key. A partial refund is therefore reserved in the ledger before the provider is asked, one at a
 time over all processes. If a process dies, its reserved refund is finished before any other refund,
-with the same amount and the same key, because nobody knows whether the provider made it.
+with the same amount and the same key, because the provider may have made it.
 """
 
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ def begin(
 ) -> Payment:
     """Start a full refund before the provider is asked.
 
-    From now on nobody can use the payment.
+    From now on the payment cannot be used.
 
     A refund that was already started is returned unchanged. `also_made` and `also_spent` are an
     operator's decision to refund a result that may have been, or was, delivered. A tool (`run`) may
@@ -173,7 +173,7 @@ def pending(payment: Payment, now: datetime) -> Payment:
 def refund_changed(payment: Payment, news: RefundChange, *, at: datetime) -> Payment:
     """Apply an event about one refund: pending, done or failed.
 
-    The money of a failed refund is owed to the person: nobody can use the payment, and an operator
+    The money of a failed refund is owed to the person: the payment cannot be used, and an operator
     has to refund it again. If there are several refunds, the provider is asked about all of them.
     """
     if news.id in payment.failed_refunds:

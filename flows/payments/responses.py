@@ -45,7 +45,7 @@ class KeyUsed(Failed):
 
 
 class ProviderRefund(Struct, frozen=True, kw_only=True):
-    """One refund in its provider's format.
+    """A refund in its provider's format.
 
     `standing` are the statuses of refunds that were made or are pending, `done` is the status of a
     completed refund, and `ended` are the statuses of refunds that failed or were cancelled.

@@ -1,6 +1,6 @@
 """Unresolved payments: payment pages that were left without a known result.
 
-Risks: money arrives after the question ended, or differs from what was asked, and nobody notices.
+Risks: money arrives after the question ended, or differs from what was asked, unnoticed.
 The provider is therefore polled with growing pauses until the result is final. A payment without a
 final result, or that differs from the question, stays until an operator has reviewed it.
 """

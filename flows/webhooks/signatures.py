@@ -62,7 +62,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """How one sender signs its webhooks.
+    """The way in which a sender signs its webhooks.
 
     A header value consists of parts split by `separator`, each with a label. Parts with unknown
     labels are ignored. `families` are the prefixes of all header names, in order of preference.

@@ -59,7 +59,7 @@ def _refund() -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderDeclaration:
-    """One provider.
+    """The declaration of one payment provider.
 
     - A call is a method and a path, such as "POST /v2/payments/{session}/cancel".
     - Names in braces in a template are replaced by values. A value that is only {minor} becomes a

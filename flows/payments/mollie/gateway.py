@@ -6,7 +6,7 @@ Risks: anyone can send a webhook, because it is unsigned and contains only an id
 therefore only a hint: the payment is fetched, and only counts if an attempt of ours created it.
 Mollie forgets idempotency keys after an hour and allows refunds above the paid amount, so existing
 refunds are read before a new refund. If a payment is created twice because its key was forgotten,
-the extra payment expires, since nobody sees its page.
+the extra payment expires, since its page is never shown.
 
 Source: Mollie's published OpenAPI document (paths, fields, statuses). Unchecked: the hour, that all
 payment pages are at www.mollie.com, a `webhookUrl` with a query, how long a payment without a
