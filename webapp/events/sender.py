@@ -165,7 +165,7 @@ class EventSender:
                 if record.status == "waiting":
                     try:
                         return await self._elicitations.rows.open(record, OutgoingEvent)
-                    except Unreadable:  # nobody can send it, so nothing waits for it
+                    except Unreadable:  # it cannot be sent, so nothing waits for it
                         _log.exception("record.unreadable", extra={"kind": KIND})
             after = page[-1].id
         return None

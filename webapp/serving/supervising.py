@@ -77,7 +77,7 @@ class Parent:
 
 
 class _Worker:
-    """One worker process and the parent's end of the connection to it."""
+    """A worker process and the parent's end of the connection to it."""
 
     def __init__(self, process: asyncio.subprocess.Process, link: socket.socket) -> None:
         self.process = process
@@ -137,7 +137,7 @@ class _Worker:
 
 
 class Workers:
-    """All workers, each with an index. The first announcement is shown once all workers serve."""
+    """The workers, each with an index. The first announcement is shown once all workers serve."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class _Socket(Struct, array_like=True):
 
 
 class Envelope(Struct, array_like=True):
-    """One request without its body."""
+    """A request without its body."""
 
     key: bytes
     plain: dict[str, Any]

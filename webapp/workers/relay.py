@@ -84,7 +84,7 @@ class _Gone(Exception):
 
 
 class _Channel:
-    """One exchange between two workers. `is_answer`: this end is the one that answers."""
+    """An exchange between two workers. `is_answer`: this end is the one that answers."""
 
     def __init__(
         self,
