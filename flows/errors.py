@@ -78,7 +78,7 @@ class ResultNotKept(InvalidQuestion):
 
 
 class NoAsker(ElicitError):
-    """A verb was awaited outside of a tool call. `why` replaces the usual message."""
+    """A verb was awaited where no question can be asked. `why` replaces the usual message."""
 
     name = "ELICITATION_NO_ASKER"
 
@@ -103,9 +103,10 @@ class CallOver(ElicitError):
 
 
 class AlreadyDone(ElicitError):
-    """A block `asking` with this owner and key has just used a payment or `once` and succeeded.
+    """This was already done: an `asking` block with this owner and key has just succeeded.
 
-    This block repeats it, so nobody was asked, and nothing is bought or done again.
+    The earlier block used a payment or `once`. Nobody was asked again, and nothing was bought or
+    done again.
     """
 
     name = "ELICITATION_ALREADY_DONE"
@@ -204,7 +205,10 @@ class NotConfigured(ElicitError):
 
 
 class NotAllowed(ElicitError):
-    """No one could safely open this caller's link. The message says what would change that."""
+    """The question is refused: no one could safely open this caller's link.
+
+    The message says what would change that.
+    """
 
     name = "ELICITATION_NOT_ALLOWED"
     code = -32600
@@ -252,9 +256,7 @@ class Cancelled(NotAccepted):
 
 
 class NobodyAsked(NotAccepted):
-    """The client answered faster than a person can read.
-
-    The question stays open on our page.
+    """The client answered faster than a person can read; the question stays open on our page.
 
     Only the model sees this error, because the tool has already ended. Repeating the same call
     resumes the question.
@@ -271,7 +273,7 @@ class NobodyAsked(NotAccepted):
 
 
 class Processing(NotAccepted):
-    """The payment is on its way (for example by bank transfer) and the question does not wait.
+    """The payment is on its way, for example by bank transfer, and the call does not wait for it.
 
     Repeating the same call returns the payment once it has arrived.
     """

@@ -434,7 +434,7 @@ def payment_of(payment: Payment, seller: MerchantAccount) -> str:
 
 
 def open_page(elicitation: Elicitation, *, now: datetime) -> StoredCheckout | None:
-    """Return the latest attempt's checkout if its page can still be paid, to prevent paying twice."""
+    """Return the latest attempt's checkout if its page can still be paid, or None."""
     kept = kept_of(elicitation.attempt)
     if kept is None or kept.url is None:
         return None

@@ -1,10 +1,10 @@
 """Webhooks signed with a certificate that the sender's header links to, as at PayPal.
 
-Risks: a forger who can choose the certificate can sign anything. The certificate is therefore fetched
-only from the sender's own addresses, must have the sender's name, and must lead to a given root.
-Only the CRC-32 of the body is signed, for which anyone can find a second body. A Delivery from this
-module therefore only says which object to fetch: amount and payment status are in the fetched
-object.
+Risks: a forger who can choose the certificate can sign anything. The certificate is therefore
+fetched only from the sender's own addresses, must have the sender's name, and must lead to a given
+root. Only the CRC-32 of the body is signed, for which anyone can find a second body. A Delivery
+from this module therefore only says which object to fetch: amount and payment status are in the
+fetched object.
 
 Experimental: written from PayPal's documentation, not yet tested with a certificate of PayPal's.
 """
