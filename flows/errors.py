@@ -53,10 +53,7 @@ class ElicitError(Exception):
 
 
 class InvalidQuestion(ElicitError, ValueError):
-    """The arguments of a verb are wrong.
-
-    The verb itself raises it, so a bad constant fails at import.
-    """
+    """The arguments of a verb are wrong. The verb raises it, so a bad constant fails at import."""
 
     name = "INVALID_INPUT"
     code = -32602

@@ -31,7 +31,7 @@ _MARK: Final = "_elicit_hooks"
 class HookRefused(ElicitError):
     """A hook refuses the question or the answer.
 
-    The message is shown to the person or the model.
+    The message is for the person or the model.
 
     `field` is the form field that the message is about.
     """
@@ -46,10 +46,7 @@ class HookRefused(ElicitError):
 
 
 class BadPlugin(TypeError):
-    """The object is not a valid plugin, or a hook of it is not valid.
-
-    The message says what to write.
-    """
+    """The object is no valid plugin, or one of its hooks is invalid. The message says why."""
 
 
 class HookMisused(Exception):
@@ -290,9 +287,8 @@ def before(
 def before(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable[[Any], Any]:
     """Mark a method that runs before a stage.
 
-    It may refuse, and change fields left open.
-
-    Raises BadPlugin if the stage does not exist.
+    It may refuse, and change the fields that the stage leaves open. Raises BadPlugin if the stage
+    does not exist.
     """
     return _marked("before", stage, when)
 
@@ -316,7 +312,7 @@ def after(
 def after(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable[[Any], Any]:
     """Mark a method that runs after a stage.
 
-    It cannot refuse anything if the stage writes.
+    If the stage writes, the method cannot refuse.
 
     Raises BadPlugin if the stage does not exist.
     """

@@ -97,10 +97,7 @@ class Request(Protocol):
     @property
     def kind(self) -> str: ...
     def facts(self) -> Json:
-        """Return the facts that identify the question.
-
-        Two questions with equal facts are the same.
-        """
+        """Return the facts that identify the question: equal facts mean the same question."""
         ...
 
 
@@ -213,10 +210,7 @@ class Question(Generic[T_co]):
         return (await self.outcome()).content
 
     def discard(self) -> None:
-        """Mark the question as not needed.
-
-        A call that creates a question but never asks it fails.
-        """
+        """Mark the question as not needed. A call fails if it never asks a question it creates."""
         if self._made is not None:
             self._made.settle()
 
@@ -335,10 +329,7 @@ class Asker(Protocol):
         ...
 
     def failed(self, error: ElicitError) -> None:
-        """Record an error that a verb raised.
-
-        If the error leaves the tool, the model receives it.
-        """
+        """Record an error that a verb raised, for the model if the error leaves the tool."""
         ...
 
     async def complete(

@@ -47,10 +47,7 @@ class Ring:
 
     @property
     def fingerprints(self) -> tuple[bytes, ...]:
-        """The fingerprints of all secrets, newest first.
-
-        The newest can change between two reads.
-        """
+        """The fingerprints of all secrets, newest first. The newest can change between reads."""
         found = self._reread() if self._reread is not None else None
         if found is not None:
             self._hold(found)

@@ -30,10 +30,7 @@ class Step(Struct, frozen=True, kw_only=True):
 
 
 class AskedStep(Struct, frozen=True, kw_only=True):
-    """An elicitation at a step of the run.
-
-    Order is checked only for questions of the tool's own task.
-    """
+    """An elicitation at a step of the run. Order is only checked for the tool's own questions."""
 
     place: Step
     elicitation_id: str
@@ -160,7 +157,7 @@ def keep_open(run: Run, *, until: datetime) -> Run:
 
 
 def use(run: Run, ids: Collection[str]) -> Run:
-    """Mark these outcomes as used by a request after which the run goes on in another request."""
+    """Mark these outcomes as used by a request, because the run continues in another request."""
     asked = tuple(
         replace(asking, is_used=True) if asking.elicitation_id in ids else asking
         for asking in run.asked
@@ -222,7 +219,7 @@ def cancel(run: Run, *, now: datetime) -> Run:
 
     A finished run does not change.
 
-    The same call made again starts a new run and joins the questions that are still open.
+    Repeating the same call starts a new run, which joins the questions that are still open.
     """
     if run.finished_at is not None:
         return run
@@ -232,10 +229,7 @@ def cancel(run: Run, *, now: datetime) -> Run:
 
 
 def make_way(run: Run) -> Run:
-    """Release the run's key for a new run.
-
-    A request that names this run can still read its result.
-    """
+    """Release the run's key for a new run. A request that names this run can read its result."""
     return replace(run, repeated_until=None) if run.is_delivered else wipe(run)
 
 

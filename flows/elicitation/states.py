@@ -114,7 +114,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     @property
     def calling_client(self) -> CallingClient | None:
-        """The client that asked. None if the person opened the question on a page."""
+        """The client that asked. None if no tool asked, for example for a question from a page."""
         return CallingClient(name=self.client, id=self.client_id) if self.tool else None
 
 
@@ -181,7 +181,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     is_by_code: bool = False  # the page shows a user code that the person types into the chat
     # which browser saw the user code, and whether the code was entered
     binding: BrowserBinding | None = None
-    # the client's previous answer to this question was invalid, so the page asks
+    # the client's answer to an earlier elicitation of this question was invalid, so our page asks
     is_for_page: bool = False
     # for one of the application's own users, identified by the application's `who`
     is_for_user: bool = False
@@ -199,10 +199,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
 
     @property
     def row_key(self) -> str | None:
-        """The unique key within the owner's records, by which this question is found.
-
-        None if released.
-        """
+        """The unique key of this question within the owner's records. None if released."""
         return self.join if self.holds_key else None
 
     @property

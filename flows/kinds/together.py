@@ -32,10 +32,7 @@ class Together(Generic[T_co]):
         return await current_asker().ask_together(self.questions, stops_at_no=False)
 
     def discard(self) -> None:
-        """Mark the questions as not needed.
-
-        A call fails if it creates a question and never asks it.
-        """
+        """Mark the questions as not needed. A call fails if it never asks a question it creates."""
         for question in self.questions:
             question.discard()
 

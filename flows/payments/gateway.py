@@ -173,7 +173,7 @@ class Gateway(Protocol):
         ...
 
     def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
-        """Return the request to store before it is sent, or the page that is already open."""
+        """Return the data to store before anything is sent: a new request, or the open page."""
         ...
 
     def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
@@ -205,9 +205,7 @@ class Gateway(Protocol):
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         """Close the payment page.
 
-        Return False if it was paid or is about to be paid.
-
-        Raises Failed if the provider does not confirm either.
+        Return False if it was, or is about to be, paid. Raises Failed.
         """
         ...
 
@@ -245,10 +243,7 @@ class Signs(Gateway, Protocol):
         ...
 
     def trace(self, payment: str) -> Talk[str | None]:
-        """Return the elicitation id of a payment, or None if the payment is not ours.
-
-        Raises Failed.
-        """
+        """Return a payment's elicitation id, or None if it is not ours. Raises Failed."""
         ...
 
 
@@ -257,10 +252,7 @@ class NoticesOnly(Gateway, Protocol):
     """A gateway whose provider's webhooks only say which session to fetch."""
 
     def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
-        """Parse a webhook, or return None if its type needs no action.
-
-        Raises Malformed or Unverified.
-        """
+        """Parse a webhook; None if its type needs no action. Raises Malformed or Unverified."""
         ...
 
 
@@ -269,17 +261,11 @@ class Traces(NoticesOnly, Protocol):
     """A gateway whose notices may name only a payment, so the provider has to be asked for more."""
 
     def trace(self, payment: str) -> Talk[str | None]:
-        """Return the elicitation id of a payment, or None if the payment is not ours.
-
-        Raises Failed.
-        """
+        """Return a payment's elicitation id, or None if it is not ours. Raises Failed."""
         ...
 
     def revisit(self, payment: Payment) -> Talk[ProviderSession]:
-        """Fetch the current state of a past payment, even if its question has been erased.
-
-        Raises Failed.
-        """
+        """Fetch the state of a past payment, even if its question is erased. Raises Failed."""
         ...
 
 
@@ -305,7 +291,7 @@ def verify_session(
 ) -> SessionStatus:
     """Check the session against the elicitation and return the session's status.
 
-    The session of an earlier attempt only counts if it is PAID. A paid session whose money was
+    For a session of an earlier attempt, only PAID is meaningful. A paid session whose money was
     fully refunded or charged back counts as FAILED. Raises Mismatch.
     """
     if session.id not in sessions_of(elicitation):
@@ -423,10 +409,7 @@ def terms_for(elicitation: Elicitation, seller: MerchantAccount) -> CheckoutTerm
 
 
 def payment_of(payment: Payment, seller: MerchantAccount) -> str:
-    """Return the provider's id of the payment.
-
-    Raises Failed if the provider has no such payment.
-    """
+    """Return the provider's id of the payment. Raises Failed if the provider has none."""
     is_theirs = (payment.seller, payment.is_live) == (seller.name, seller.is_live)
     if payment.payment_intent is None or not is_theirs:
         raise Failed(f"{seller.label} holds no payment for this receipt.")
@@ -472,8 +455,5 @@ class Examinable(Protocol):
     """A gateway that can check the operator's account at the provider, for `elicit doctor`."""
 
     def examine(self, url: str | None) -> Talk[SetupReport]:
-        """Check the account.
-
-        `url` is the webhook address, or None if there is none. Raises Failed.
-        """
+        """Check the account. `url` is the webhook address, None if there is none. Raises Failed."""
         ...

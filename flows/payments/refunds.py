@@ -195,10 +195,7 @@ def refund_changed(payment: Payment, news: RefundChange, *, at: datetime) -> Pay
 def refunds_told(
     payment: Payment, told: Iterable[RefundChange], now: datetime, *, before: Payment
 ) -> Payment:
-    """Apply the current status of all refunds.
-
-    `before` is the payment when the provider was asked.
-    """
+    """Apply the status of all refunds. `before` is the payment when the provider was asked."""
     if (payment.refunded, payment.failed_refunds) != (before.refunded, before.failed_refunds):
         return payment  # a newer refund arrived in the meantime and is missing in the answer
     told = tuple(told)

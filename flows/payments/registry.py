@@ -161,10 +161,7 @@ class Gateways:
 
 
 def settings_of(name: str = "stripe") -> tuple[str, ...]:
-    """Return the settings that a provider needs.
-
-    An operator's own provider also needs its table.
-    """
+    """Return the settings that a provider needs, including the table of an operator's own."""
     its_own = f"[sellers.{name}] in elicit.toml", f"ELICIT_{name.upper()}_KEY"
     return _SETTINGS.get(name, its_own)
 

@@ -47,10 +47,7 @@ TYPES: Final[Mapping[tuple[str, str], str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventAddress:
-    """An address for events.
-
-    `name` is used in settings, lists and metrics. `*` in `types` means all.
-    """
+    """An address for events. `name` appears in settings, lists and metrics. `*` means all types."""
 
     name: str
     url: str = field(repr=False)  # the URL may contain a secret of the receiver
@@ -61,10 +58,7 @@ class EventAddress:
         return any(fnmatchcase(event_type, pattern) for pattern in self.types)
 
     def request(self, event: OutgoingEvent, *, now: datetime) -> httpx.Request:
-        """Return the request, signed with the current time.
-
-        Retries have new times but the same id.
-        """
+        """Return the request, signed with the current time. Retries have the same id."""
         body = body_of(event)
         signed = sign(
             STANDARD_WEBHOOKS, body=body, id=event.webhook_id, secrets=self.secrets, now=now

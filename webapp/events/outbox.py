@@ -39,10 +39,7 @@ _TOLD_ONCE: Final = frozenset({_INQUIRY, "disputed in part"})
 
 
 class EventOutbox:
-    """The outbox of a process.
-
-    `wake` receives events written here, if this process sends events.
-    """
+    """The outbox of a process. `wake` receives events written here, if they are sent here."""
 
     def __init__(
         self,

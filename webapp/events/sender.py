@@ -258,10 +258,7 @@ class EventSender:
 
 
 def state_id(elicitations: Elicitations, address: EventAddress) -> str:
-    """Return the id of the address's state row.
-
-    A changed URL under the same name gets a new row.
-    """
+    """Return the id of the address's state row. A changed URL gets a new row."""
     tag = elicitations.owners.pepper.tag("event address", address.name, address.url)
     return SERVICE + tag
 

@@ -95,10 +95,7 @@ class Quotas:
             raise NotSupported("form")
 
     def timeout(self, question: Question[Any], tool: ToolCall) -> timedelta:
-        """Return how long the question stays open.
-
-        A reduced timeout is logged once for each tool.
-        """
+        """Return how long the question stays open, and log a reduced timeout once for each tool."""
         longest = self._settings.timeout_at_most
         if question.timeout <= longest:
             return question.timeout

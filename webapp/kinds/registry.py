@@ -118,6 +118,6 @@ class Kinds:
 
 
 class OwnKind(PageKind):
-    """An additional kind of question, declared by an application."""
+    """The base class of an application's own kinds, which override what differs."""
 
     traits: ClassVar[Traits]

@@ -227,10 +227,7 @@ def must_be_local(settings: Settings) -> None:
 
 
 def own_pages(stack: contextlib.ExitStack, *, port: int) -> tuple[Settings, socket.socket, Annex]:
-    """Open the pages and a sandbox of this process, on `port` if it is free.
-
-    Raises CommandRefused.
-    """
+    """Open this process's pages and sandbox, on `port` if free. Raises CommandRefused."""
     own = stack.enter_context(_own_port(port))
     settings = settings_for(os.environ, port=own.getsockname()[1])
     return settings, own, stack.enter_context(annex_of(settings, own))

@@ -37,10 +37,7 @@ _End = tuple[str, int] | None
 
 
 class BadEnvelope(Exception):
-    """The data is not a valid envelope for this worker and connection.
-
-    The message is for the log.
-    """
+    """Not a valid envelope for this worker and connection. The message is for the log."""
 
 
 class _Socket(Struct, array_like=True):

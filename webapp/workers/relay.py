@@ -64,10 +64,7 @@ class _Piece(Struct, array_like=True, tag=2):
 
 
 class _HandedOn(Struct, array_like=True, tag=3):
-    """The last piece of the answer was passed on.
-
-    `is_lost`: the client had disconnected by then.
-    """
+    """The last piece of the answer was passed on. `is_lost`: the client had disconnected."""
 
     is_lost: bool
 
@@ -221,10 +218,7 @@ class Relay:
             channel.close()
 
     async def _hand_on(self, scope: Scope, send: Send, channel: _Channel) -> None:
-        """Send the other worker's answer to the client.
-
-        Raises _Gone, or OSError for a lost client.
-        """
+        """Send the other worker's answer to the client. Raises _Gone, or OSError if it is lost."""
         wire = client_connection_of(scope)
         while True:
             frame = await channel.read()
@@ -368,10 +362,7 @@ def _write(writer: asyncio.StreamWriter, piece: bytes) -> None:
 
 
 async def _read(reader: asyncio.StreamReader, *, at_most: int) -> bytes:
-    """Read one length-prefixed piece.
-
-    Raises EOFError, OSError, or BadEnvelope if it is too long.
-    """
+    """Read a length-prefixed piece. Raises EOFError, OSError, or BadEnvelope if too long."""
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > at_most:
         raise BadEnvelope("it is longer than any of ours")

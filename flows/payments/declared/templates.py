@@ -105,10 +105,7 @@ def first_of(data: Json, rules: Mapping[str, T]) -> T | None:
 
 
 def place_faults(places: Mapping[str, str | Mapping[str, object] | None]) -> list[str]:
-    """Return messages about invalid paths and rules.
-
-    Some fields allow several paths with a plus.
-    """
+    """Return messages about invalid paths and rules. Some fields allow paths joined by a plus."""
     faults: list[str] = []
     for name, value in places.items():
         if isinstance(value, Mapping):

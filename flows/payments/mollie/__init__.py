@@ -1,4 +1,1 @@
-"""Mollie: payments and refunds.
-
-Its webhooks are unsigned hints, so the payment is always fetched.
-"""
+"""Mollie: payments and refunds. Webhooks are unsigned hints: the payment is always fetched."""

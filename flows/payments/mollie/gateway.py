@@ -182,10 +182,7 @@ class MollieGateway:
         return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
-        """Cancel the payment.
-
-        Many methods cannot be cancelled: this raises Failed until they expire.
-        """
+        """Cancel the payment. Raises Failed for methods that can only expire, until they do."""
         terms_for(elicitation, self.seller)
         reply = yield self._request("GET", _path(session))
         payment = same_payment(session, reply, self.seller)

@@ -251,10 +251,7 @@ class PayPalGateway:
     def refund(
         self, payment: Payment, *, reason: str | None, up_to: int | None = None
     ) -> Talk[Refund]:
-        """Refund a capture.
-
-        The reason is not sent: PayPal would show a tool's text to the person.
-        """
+        """Refund a capture. The reason is not sent, because PayPal would show it to the person."""
         capture = payment_of(payment, self.seller)
         path = f"{_CAPTURES}/{quote(capture, safe='')}/refund"
         # Without an amount, PayPal refunds the rest.

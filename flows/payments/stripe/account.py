@@ -34,10 +34,7 @@ STRIPE: Final = Scheme(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripeAccount:
-    """The account.
-
-    `checkout_origins` are the origins of its payment pages; pages show the first.
-    """
+    """The account. `checkout_origins` are its payment pages' origins; pages show the first."""
 
     name: str
     label: str

@@ -138,10 +138,7 @@ def _whole(event: _Whole) -> Notice:
 
 
 def _session_in(about: Mapping[str, Json], kind: str, *, is_ours: bool) -> ProviderSession | None:
-    """Read the session of an event.
-
-    Raises Malformed if it names a question; otherwise returns None.
-    """
+    """Read the session of an event; None if it names no question. Raises Malformed."""
     try:
         found = read_session(about)
     except Malformed:
