@@ -58,7 +58,7 @@ class Claims:
 
 
 class Tokens:
-    """Creates and reads the tokens of one public origin."""
+    """The factory and reader for the tokens of one public origin."""
 
     __slots__ = ("_cipher", "_origin", "_ring", "_signer")
 

@@ -101,7 +101,7 @@ def is_confirmed(current: BrowserBinding | None, *, browser: str) -> bool:
 
 
 class UserCodeGenerator:
-    """Computes codes with the newest key, and accepts those of all keys.
+    """A generator that computes codes with the newest key and accepts codes of all keys.
 
     `keys` returns the current keys: 32 bytes each, only for this use, the newest first.
     """

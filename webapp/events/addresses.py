@@ -74,7 +74,7 @@ class EventPlace(NamedTuple):
     address: str
 
     def __str__(self) -> str:
-        """The prefix of the ids of all events with this key."""
+        """Return the prefix of the ids of all events with this key."""
         return f"{self.about}.{self.address}."
 
 

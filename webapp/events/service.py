@@ -143,7 +143,7 @@ class EventsOut:
         return await self._elicitations.holder(OutgoingEvent, owner=owner, key=webhook_id)
 
     async def replay(self, webhook_id: str) -> OutgoingEvent | None:
-        """Send the event again under its id, and a waiting event now. None if it does not exist."""
+        """Send the event again under its id; a waiting event is sent now. None if it is unknown."""
         again: OutgoingEvent | None = None
 
         async def replayed() -> list[OutgoingEvent]:

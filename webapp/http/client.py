@@ -97,7 +97,7 @@ class _Asking:
 
 
 class Outbound:
-    """Sends the requests of a Talk and passes it the replies.
+    """The outbound HTTP client, which sends the requests of a Talk and passes it the replies.
 
     - `allow_loopback`: for a server that is itself on loopback (development, tests).
     - `trusted`: hosts in the operator's own network.

@@ -42,14 +42,14 @@ class ClientConnection:
         return self._is_broken
 
     def on_broken(self, callback: Callable[[], None]) -> None:
-        """Call once if the client disconnects before the last byte; now if it already has."""
+        """Call once if the client disconnects before the last byte, or now if it already did."""
         if self._is_broken:
             _call(callback)
         elif self._is_delivered is None:
             self._at_break.append(callback)
 
     def on_end(self, callback: Callable[[bool], None]) -> None:
-        """Call once when the exchange ends; now if it has ended.
+        """Call `callback` once when the exchange ends, or now if it has ended.
 
         The argument is True if the last byte went to a connection that was still open. True is
         reported with the last byte, not when the application returns. False is reported as soon as

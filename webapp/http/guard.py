@@ -82,7 +82,7 @@ class _Refusal(Exception):
 
 
 class Guard:
-    """Refuses requests that are not meant for this server, and passes the others on."""
+    """The middleware that refuses requests not meant for this server."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ _HOUSEHOLD_BITS = 64  # IPv6 prefix that one customer gets, with free choice of 
 
 
 class TooOften(ElicitError):
-    """Requests come too fast. `seconds` is the time to wait."""
+    """The caller sends requests too fast. `seconds` is the time to wait."""
 
     name = "ELICITATION_TOO_OFTEN"
     http_status = 429
@@ -36,7 +36,7 @@ class TooOften(ElicitError):
 
 
 class Rates:
-    """Allows `burst` requests at once, then one in each `every`."""
+    """A rate limiter that allows `burst` requests at once, then one in each `every`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ def address_key(scope: Mapping[str, Any]) -> str:
 
 
 class AtOnce:
-    """Limits how many operations of each key run at once."""
+    """A limit on how many operations of each key run at once."""
 
     def __init__(self, most: int) -> None:
         self._most = most

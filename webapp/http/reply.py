@@ -1,4 +1,4 @@
-"""A response of the web framework that can set several cookies, in a module of its own."""
+"""A response that can set several cookies, apart from modules that don't need the web framework."""
 
 from collections.abc import Sequence
 from typing import Any, cast

@@ -29,7 +29,7 @@ ABOUT_CHARACTERS = 200
 
 
 class Approvals:
-    """The approvals in the store, by owner or for an operator: list, revoke, clear."""
+    """The stored approvals, which an owner or an operator can list, revoke and clear."""
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations

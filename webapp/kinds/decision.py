@@ -8,9 +8,9 @@ before the question is written, the item refers to nothing and is skipped. Only 
 whether it is open, decided or withdrawn, never the item. The item is marked afterwards so that it
 need not be read again, and if that write is lost, the sweeper marks it at the question's end.
 
-Risks: a person who may not decide does, such as the asker, a former approver, a program or the
-model. The only proof that settles a decision is created in `decide`, after these checks. No page of
-the question, client or API key can create it.
+Another risk is that a person who may not decide does: the asker, a former approver, a program or
+the model. The only proof that settles a decision is created in `decide`, after these checks. No
+page of the question, client or API key can create it.
 """
 
 import logging
@@ -56,7 +56,7 @@ class PendingDecision:
 
 
 class Decisions:
-    """Implements question_kind.QuestionKind for requests of type Form with an approver."""
+    """The kind `decision`: implements question_kind.QuestionKind for a Form with an approver."""
 
     flow = None
     holds_open = False

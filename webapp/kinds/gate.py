@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Gates(PageKind):
-    """Implements question_kind.QuestionKind for requests of type Form that are gates."""
+    """The kind `gate`: implements question_kind.QuestionKind for a Form that is a gate."""
 
     may_know = True
 

@@ -1,8 +1,9 @@
 """The base class of all kinds that are answered on our own page.
 
-The answer is only stored in the elicitation, in the form of its schema, until it is erased. Risks:
-an answer that does not match the question. Callers must have checked the answer against the schema
-in the record.
+The answer is only stored in the elicitation, in the form of its schema, until it is erased.
+
+Risks: an answer does not match the question. Callers must have checked the answer against the
+schema in the record.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +25,7 @@ from webapp.records.values import Value
 
 
 class PageKind:
-    """Implements question_kind.QuestionKind for requests whose `terms` contain a schema."""
+    """A base class: implements question_kind.QuestionKind for `terms` that contain a schema."""
 
     flow = None
     holds_open = False

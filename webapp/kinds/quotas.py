@@ -140,7 +140,10 @@ class Quotas:
     async def _made_way(
         self, there: Sequence[Open], run: Run, session: str, *, now: datetime
     ) -> list[Elicitation]:
-        """Return the session's open questions of other runs, superseded; not exchanging ones."""
+        """Return the open questions of the session's other runs, superseded.
+
+        Skip exchanging ones.
+        """
         own = {asking.elicitation_id for asking in run.asked}
         ended: list[Elicitation] = []
         for one in there:

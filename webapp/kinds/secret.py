@@ -20,7 +20,7 @@ from webapp.records.values import KeptSecret, Value
 
 
 class SecretPage(PageKind):
-    """Implements webapp.elicitations.question_kind.QuestionKind for requests of type Secret."""
+    """The kind `secret`: implements question_kind.QuestionKind for a Secret."""
 
     may_know = True
 

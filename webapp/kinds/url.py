@@ -10,7 +10,7 @@ from webapp.records.values import Value
 
 
 class Visits:
-    """Implements webapp.elicitations.question_kind.QuestionKind for requests of type Visit."""
+    """The kind `url`: implements question_kind.QuestionKind for a Visit."""
 
     holds_open = False
     may_know = False

@@ -49,7 +49,7 @@ ASKING = "say what became of the payment"
 
 
 class DeclaredGateway:
-    """Implements Gateway and Signs for a declared provider."""
+    """The gateway for a declared provider. Implements Gateway and Signs."""
 
     def __init__(self, seller: DeclaredAccount) -> None:
         self.seller = seller

@@ -144,7 +144,7 @@ def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> Mol
 
 
 class MollieGateway:
-    """Implements Gateway, Lists and Traces. A session is a Mollie payment."""
+    """The gateway for Mollie: a session is a payment. Implements Gateway, Lists and Traces."""
 
     pace = PACE
 

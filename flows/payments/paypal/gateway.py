@@ -190,7 +190,9 @@ def sandbox_paypal(
 
 
 class PayPalGateway:
-    """Implements Gateway, Certifies and Traces.
+    """The gateway for PayPal.
+
+    Implements Gateway, Certifies and Traces.
 
     The access token is only held in this object until PayPal rejects it, and is never stored.
     """

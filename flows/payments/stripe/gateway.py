@@ -69,7 +69,7 @@ _WITH_CHARGE = urlencode({"expand[]": "payment_intent.latest_charge"})
 
 
 class StripeGateway:
-    """Implements Gateway, Signs, Lists and Examinable."""
+    """The gateway for Stripe. Implements Gateway, Signs, Lists and Examinable."""
 
     scheme = STRIPE
     pace = PACE
