@@ -91,11 +91,11 @@ def begin_part(
     also_spent: bool = False,
     by: str | None = None,
 ) -> Payment:
-    """Reserve a part refund before the provider is asked: one at a time, over all processes.
+    """Reserve a partial refund before the provider is asked: one at a time, over all processes.
 
     Raises:
         NotPossible: The payment was spent, refunded or disputed.
-        UnderWay: Another part refund was begun, and its outcome is not known yet.
+        UnderWay: Another partial refund was started, and its outcome is not known yet.
     """
     _must_be_refundable(payment, also_spent=also_spent)
     if payment.part is not None:

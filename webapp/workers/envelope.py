@@ -37,7 +37,7 @@ _End = tuple[str, int] | None
 
 
 class BadEnvelope(Exception):
-    """Not a valid envelope for this worker and connection. The message is for the log."""
+    """An invalid envelope for this worker and connection. The message is for the log."""
 
 
 class _Socket(Struct, array_like=True):
